@@ -1,0 +1,271 @@
+"""How busy workers are: small samples, taken in every worker process while a stage asks for them.
+
+A thread of its own samples a worker twice a second (some 0.2 ms each: counters of the process, of Dask and of NVML) and ends
+by itself when nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What
+cannot be read is None; nothing that fails here fails a stage.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
+PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
+KEPT = 400  # samples of a worker and stage; of longer ones every second, fourth .. is kept
+log = logging.getLogger("millrace")
+
+
+class Sample(NamedTuple):
+    """A worker at one moment; `cpu`, `sent`, `rows` and `bytes` count from the start of the process."""
+
+    at: float  # seconds since 1970
+    cpu: float  # seconds that its threads computed
+    rss: int  # bytes of host memory
+    device: int | None  # bytes used on its GPU, whoever uses them
+    own: int | None  # bytes of these that belong to its process, where the driver says
+    busy: int | None  # per cent of the last moments in which a kernel ran on its GPU
+    to_host: int  # bytes of results that stand spilled from the GPU to the host
+    to_disk: int  # bytes of results that stand spilled to disk
+    sent: int  # bytes sent to other workers
+    rows: int
+    bytes: int
+
+
+class _Work:
+    """Rows and bytes that the tasks of this process have worked through."""
+
+    def __init__(self) -> None:
+        self.rows = self.bytes = 0
+        self.lock = threading.Lock()
+
+
+_work = _Work()
+_samplers: dict[str, Sampler] = {}
+_making = threading.Lock()
+
+
+def count(rows: int, nbytes: int) -> None:
+    """Tell that a task of this process has worked through so many rows and bytes: once for each partition or file."""
+    with _work.lock:
+        _work.rows += rows
+        _work.bytes += nbytes
+
+
+class Sampler:
+    """The samples of one worker of this process, and the thread that takes them."""
+
+    def __init__(self, worker: Any) -> None:
+        self.worker, self.process = weakref.ref(worker), psutil.Process()
+        self.device = _device()
+        self.samples: deque[Sample] = deque(maxlen=1200)
+        self.asked = time.monotonic()
+        self.thread: threading.Thread | None = None
+
+    def sample(self) -> None:
+        """Take one sample now."""
+        worker = self.worker()
+        if worker is None:
+            return
+        times, (used, own, busy) = self.process.cpu_times(), self.device()
+        to_host, to_disk = _spilled(worker.data)
+        self.samples.append(Sample(
+            time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
+            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes,
+        ))  # fmt: skip
+
+    def since(self, moment: float) -> list[Sample]:
+        """The samples after a moment, the last of them of now; keeps the thread going for another `LEASE` seconds."""
+        self.asked = time.monotonic()
+        self.sample()
+        with _making:
+            if self.thread is None or not self.thread.is_alive():
+                self.thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
+                self.thread.start()
+        return [s for s in list(self.samples) if s.at > moment]
+
+    def _run(self) -> None:
+        while time.monotonic() - self.asked < LEASE:
+            time.sleep(INTERVAL)
+            worker = self.worker()
+            if worker is None or worker.status.name in ("closing", "closed"):
+                return
+            del worker
+            try:
+                self.sample()
+            except Exception:
+                return
+
+
+def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
+    """Who a worker is and its samples after a moment; what `client.run` runs on every worker."""
+    address = str(dask_worker.address)
+    with _making:
+        if address not in _samplers:
+            for gone in [a for a, s in _samplers.items() if s.worker() is None]:
+                del _samplers[gone]
+            _samplers[address] = Sampler(dask_worker)
+    sampler = _samplers[address]
+    return {
+        "name": str(dask_worker.name), "host": socket.gethostname(), "pid": os.getpid(), "threads": dask_worker.state.nthreads,
+        "transport": address.partition("://")[0], "memory_limit": dask_worker.memory_manager.memory_limit,
+        "gpu": getattr(sampler.device, "name", None), "device_total": getattr(sampler.device, "total", None),
+        "samples": sampler.since(moment),
+    }  # fmt: skip
+
+
+def _spilled(data: Any) -> tuple[int, int]:
+    """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk: of Dask's and dask-cuda's stores."""
+    if hasattr(data, "spilled_total"):
+        return 0, int(data.spilled_total.disk)
+    host, disk = getattr(data, "host_buffer", None), getattr(data, "disk", None)
+    return int(getattr(getattr(host, "fast", None), "total_weight", 0)), _weight(disk)
+
+
+def _weight(disk: Any) -> int:
+    weights = getattr(disk, "weights", None) or getattr(getattr(disk, "d", None), "weights", None)
+    return int(sum(weights.values())) if weights else 0
+
+
+def _device() -> Callable[[], tuple[int | None, int | None, int | None]]:
+    """A function that gives (used, own, busy) of the GPU of this process; Nones where there is no GPU."""
+    try:
+        return _Device()
+    except Exception:
+        return lambda: (None, None, None)
+
+
+class _Device:
+    """The first GPU that this process may use, by NVML: it asks the driver and makes no CUDA context."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        self.nvml = pynvml
+        by_number = first.isdigit()
+        self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(first)) if by_number else pynvml.nvmlDeviceGetHandleByUUID(first)
+        self.name, self.total = str(pynvml.nvmlDeviceGetName(self.handle)), int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
+
+    def __call__(self) -> tuple[int | None, int | None, int | None]:
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used), self._own(), self._busy()
+
+    def _own(self) -> int | None:
+        try:
+            processes = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+            return next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None)
+        except self.nvml.NVMLError:
+            return None
+
+    def _busy(self) -> int | None:
+        try:
+            return int(self.nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu)
+        except self.nvml.NVMLError:
+            return None
+
+
+class Watch:
+    """The workers of a stage, sampled from its beginning to its end; `workers` by address, each as `look` tells it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.began, self.here = client, time.time(), _this_worker()
+        self.workers: dict[str, dict[str, Any]] = {}
+        self.done = threading.Event()
+        self.reading = threading.Lock()
+        self.thread = threading.Thread(target=self._follow, name="millrace-watch", daemon=True)
+
+    def _follow(self) -> None:
+        """Ask now, which takes the first sample, and then so often that no sample of a worker that dies is long lost."""
+        while True:
+            self.read()
+            if self.done.wait(POLL):
+                return
+
+    def read(self) -> None:
+        """Take over what the workers have sampled since they were last asked."""
+        with self.reading:
+            try:
+                moment = max((w["samples"][-1].at for w in self.workers.values() if w["samples"]), default=self.began)
+                for address, found in self._ask(moment).items():
+                    before = self.workers.get(address, {"samples": []})["samples"]
+                    last = before[-1].at if before else 0.0
+                    samples = [*before, *(Sample(*s) for s in found["samples"] if s[0] > last)]
+                    self.workers[address] = {**found, "samples": thinned(samples)}
+            except Exception as error:
+                log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
+
+    def _ask(self, moment: float) -> dict[str, Any]:
+        here = self.here
+        if here is not None and list(self.client.scheduler_info(n_workers=-1)["workers"]) == [here.address]:
+            return {here.address: look(moment, here)}
+        return self.client.sync(self.client._run, look, moment, on_error="ignore", callback_timeout=PATIENCE)
+
+    def close(self) -> None:
+        """The last sample of every worker."""
+        self.done.set()
+        self.thread.join(PATIENCE)
+        if not self.thread.is_alive():
+            self.read()
+
+
+def _this_worker() -> Any:
+    """The worker that runs this very task, or None."""
+    from distributed import get_worker
+
+    try:
+        return get_worker()
+    except ValueError:
+        return None
+
+
+@contextmanager
+def watched(client: Any, wanted: bool = True) -> Iterator[Watch]:
+    """Sample the workers of a client while the block runs; `wanted` False: not at all."""
+    watch = Watch(client)
+    if not wanted:
+        yield watch
+        return
+    watch.thread.start()
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def thinned(samples: list[Sample]) -> list[Sample]:
+    """At most `KEPT` samples, evenly taken, the first and the last among them."""
+    if len(samples) <= KEPT:
+        return samples
+    step = -(-len(samples) // (KEPT // 2))
+    return [*samples[:-1:step], samples[-1]]
+
+
+def save(path: Path, workers: dict[str, dict[str, Any]]) -> None:
+    """Write what was sampled; a failure is told to the log alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(workers))
+    except (OSError, TypeError, ValueError) as error:
+        log.debug("samples could not be kept: %s", error)
+
+
+def load(path: Path) -> dict[str, dict[str, Any]]:
+    """What `save` wrote, {} where there is nothing whole."""
+    try:
+        found = json.loads(path.read_text())
+        return {a: {**w, "samples": [Sample(*s) for s in w["samples"]]} for a, w in found.items()}
+    except (OSError, TypeError, ValueError, KeyError, AttributeError):
+        return {}

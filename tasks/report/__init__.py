@@ -1,0 +1,13 @@
+"""Numbers to text and pictures: the artifacts of a stage, and the HTML report of an output."""
+
+from tasks.report.text import (
+    amount,
+    learned_tables,
+    markdown_table,
+    rate,
+    stage_line,
+    stage_markdown,
+    stage_table,
+)
+
+__all__ = ["amount", "learned_tables", "markdown_table", "rate", "stage_line", "stage_markdown", "stage_table"]
