@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from tasks.errors import DataError, JobError, near
 from tasks.formats import FORMATS
 from tasks.frame import convert
+from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
 from tasks.ingest import make_plan
 from tasks.plan import ROW, Partition, Piece, Plan, cut_partitions
@@ -141,15 +142,13 @@ class Dataset:
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """A Dask frame with one partition for each of this data set's (dask_cudf on the engine cudf)."""
-        import dask.dataframe as dd
+        from tasks.pool import graph_share
 
         engine = convert.resolve_engine(self.engine)
         names = _checked_names(self.plan, columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
-        numbers = list(range(self.npartitions))
-        return dd.from_map(
-            partial(_read_frame, self.handle, names, engine), numbers, meta=convert.to_frame(empty, engine)
-        )
+        handle = (self.handle, names, engine)
+        return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
 
 
 class _Scratch:
@@ -217,8 +216,9 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) -> 
         raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None
 
 
-def _read_frame(handle: Plan | FramePlan, columns: Sequence[str], engine: str, number: int) -> Any:
-    return convert.to_frame(read(handle, number, columns), engine)
+def _read_frame(handle: tuple[Plan | FramePlan, Sequence[str], str], number: int) -> Any:
+    source, columns, engine = handle
+    return convert.to_frame(read(source, number, columns), engine)
 
 
 def _checked_names(plan: Plan, columns: Sequence[str] | None) -> list[str]:

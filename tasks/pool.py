@@ -12,11 +12,21 @@ from typing import Any, Protocol
 import psutil
 
 FAN_IN = 8  # partials that one merge takes
+LARGE = 4 << 20  # bytes of what tasks share from which it is kept out of their graph: the scheduler holds every graph
 Done = Callable[[int, Any], None]
 
 
 def _itself(value: Any) -> Any:
     return value
+
+
+def pickled_bytes(value: Any) -> int:
+    """How many bytes the value takes on its way to a worker; buffers are counted, not copied."""
+    from distributed.protocol import pickle
+
+    buffers: list[Any] = []
+    head = pickle.dumps(value, buffer_callback=buffers.append)
+    return len(head) + sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
 class Pool(Protocol):
@@ -34,7 +44,7 @@ class Pool(Protocol):
 
     def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
                items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
-        """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each of the results."""
+        """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each result."""
         ...
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -112,7 +122,7 @@ def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 class DaskPool:
-    """The workers of a Dask cluster. What is shared has lineage: a lost worker's copy is made again."""
+    """The workers of a Dask cluster. What is shared has lineage unless it is large: a lost copy is made again."""
 
     def __init__(self, client: Any, resources: dict[str, float] | None = None) -> None:
         self.client = client
@@ -123,7 +133,14 @@ class DaskPool:
         self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())
 
     def share(self, value: Any) -> Any:
+        """A future of the value. A large one goes to every worker past the scheduler, and has no lineage."""
+        if pickled_bytes(value) > LARGE:
+            return self.everywhere(value)
         return self.client.submit(_itself, value, key=_key("share"), pure=False)
+
+    def everywhere(self, value: Any) -> Any:
+        """A future of the value, which is on every worker."""
+        return self.client.scatter([value], broadcast=True, hash=False)[0]  # a tuple alone would be scattered in parts
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return self.client.submit(function, *args, key=_key(function.__name__), pure=False, **self.options, **options)
@@ -152,7 +169,7 @@ class DaskPool:
             for batch in as_completed(futures, with_results=results, raise_errors=True).batches():
                 for entry in batch:
                     future, result = entry if results else (entry, None)
-                    if future.status in ("error", "cancelled"):  # only the first of a batch is raised by as_completed itself
+                    if future.status in ("error", "cancelled"):  # as_completed itself raises only the first of a batch
                         future.result()
                     found[number[future.key]] = result
                     if done:
@@ -196,6 +213,17 @@ class DaskPool:
 
 def _key(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:12]}"
+
+
+def graph_share(value: Any, tasks: int) -> Any:
+    """A future of what so many tasks of a Dask graph share, where it is large and there is a current client; else None.
+
+    A graph that is made for a client's workers must be computed there.
+    """
+    pool = current_pool()
+    if not isinstance(pool, DaskPool) or pickled_bytes(value) * tasks <= LARGE:
+        return None
+    return pool.everywhere(value)
 
 
 def current_pool() -> Pool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tasks.keys import check_runs, keys_of
 from tasks.manifest import Manifest
 from tasks.ops.base import Context
 from tasks.ops.categorify import Categorify
-from tasks.pool import current_pool
+from tasks.pool import current_pool, graph_share
 from tasks.schema import Schema, check_kinds, embeddings_of
 from tasks.settings import Output, checked
 from tasks.state import State
@@ -221,12 +221,9 @@ class Transformed:
     def to_ddf(self) -> Any:
         """A Dask frame (dask_cudf on a GPU) with one partition per partition of the data set."""
         work, partitions = self._work(), self.dataset.plan.partitions
-        return dask_frame(
-            partial(_nth_frame, work, partitions),
-            len(partitions),
-            work.bound.output.to_arrow().empty_table(),
-            work.engine,
-        )
+        handle, empty = (work, partitions), work.bound.output.to_arrow().empty_table()
+        shared = graph_share(handle, len(partitions))
+        return dask_frame(_nth_frame, handle, shared, len(partitions), empty, work.engine)
 
     def to_parquet(self, path: str, **output: Any) -> Manifest:
         """Shuffle and write as the section `output` of a job says; returns the Manifest of what was committed."""
@@ -235,7 +232,8 @@ class Transformed:
         return write_transformed(self._work(), self.dataset.plan, settings, current_pool())
 
 
-def _nth_frame(work: Work, partitions: Sequence[Any], number: int) -> Any:
+def _nth_frame(handle: tuple[Work, Sequence[Any]], number: int) -> Any:
+    work, partitions = handle
     return work.kernels.user_frame(transformed(work, partitions[number]))
 
 

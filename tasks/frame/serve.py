@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -42,10 +43,22 @@ def _with_index(frame: Any, index: Any, kept: Any) -> Any:
     return frame
 
 
-def dask_frame(read: Callable[[int], Any], partitions: int, empty: pa.Table, engine: str) -> Any:
-    """A Dask frame whose partitions `read(number)` gives."""
+def dask_frame(
+    read: Callable[[Any, int], Any], handle: Any, shared: Any, partitions: int, empty: pa.Table, engine: str
+) -> Any:
+    """A Dask frame whose partitions `read(handle, number)` gives.
+
+    `shared` is a Dask future of the handle, for one too large to stand in every task; None where it may.
+    """
     import dask.dataframe as dd
 
     from tasks.frame.convert import to_frame
 
-    return dd.from_map(read, list(range(partitions)), meta=to_frame(empty, engine))
+    numbers, meta = list(range(partitions)), to_frame(empty, engine)
+    if shared is None:
+        return dd.from_map(partial(read, handle), numbers, meta=meta)
+    return dd.from_map(partial(_swapped, read), numbers, args=(shared,), meta=meta)
+
+
+def _swapped(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
+    return read(handle, number)

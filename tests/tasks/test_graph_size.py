@@ -1,0 +1,140 @@
+"""What was learned reaches the workers by other ways than the task graph, which the scheduler keeps in its memory."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import wait
+
+from flows.job import make_job
+from tasks import ops, pool, run
+from tasks.dataset import Dataset
+from tasks.pool import DaskPool
+from tasks.workflow import Workflow
+
+DISTINCT = 400_000
+VOCABULARY = 16 * DISTINCT  # bytes of its values and counts
+SMALL = 50_000
+
+
+class TaskSizes:
+    """A scheduler plugin that weighs every task that a client or a worker hands in."""
+
+    name = "millrace-test-sizes"
+
+    def __init__(self) -> None:
+        self.sizes: dict[Any, int] = {}
+
+    def update_graph(self, scheduler: Any, *, keys: Any, **_: Any) -> None:
+        specs = {key: scheduler.tasks[key].run_spec for key in scheduler.tasks if key not in self.sizes}
+        self.sizes |= {key: len(pickle.dumps(spec)) for key, spec in specs.items() if spec is not None}
+
+
+@pytest.fixture
+def sizes(client: Any) -> Any:
+    """How many bytes each task takes that is made while the test runs."""
+    from distributed.diagnostics.plugin import SchedulerPlugin
+
+    class Plugin(TaskSizes, SchedulerPlugin):  # type: ignore[misc]
+        pass
+
+    scheduler, plugin = client.cluster.scheduler, Plugin()
+    before = {key for key, task in scheduler.tasks.items() if task.run_spec is not None}
+    scheduler.add_plugin(plugin)
+    plugin.sizes = dict.fromkeys(before, 0)
+    yield plugin.sizes
+    scheduler.remove_plugin(plugin.name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """400,000 distinct integers in two files, and a number."""
+    values = np.random.default_rng(0).permutation(DISTINCT) << 20
+    for part in range(2):
+        half = values[part::2]
+        pq.write_table(pa.table({"k": half, "x": half / 7}), tmp_path / f"{part}.parquet")
+    return tmp_path
+
+
+def nodes() -> Any:
+    """Two phases: the second one needs the vocabulary that the first one learns."""
+    coded = ["k"] >> ops.Categorify()
+    return coded + (coded >> ops.Rename(postfix="_n") >> ops.Normalize()) + (["x"] >> ops.Normalize())
+
+
+def test_a_later_phase_of_the_statistics_gets_the_vocabulary_past_the_graph(
+    client: Any, engine: str, folder: Path, sizes: dict[Any, int]
+) -> None:
+    workflow = Workflow(nodes()).fit(Dataset(folder, engine=engine, partition_size="2MB"))
+    assert workflow.state is not None
+    vocabulary = next(v["values"] for v in workflow.state.values.values() if "values" in v)
+    assert vocabulary.num_rows == DISTINCT
+    assert vocabulary.nbytes >= VOCABULARY
+    assert len(sizes) > 6
+    assert max(sizes.values()) < SMALL
+
+
+def test_transform_and_write_get_it_from_the_folder_of_the_output(
+    client: Any, engine: str, folder: Path, tmp_path: Path, sizes: dict[Any, int]
+) -> None:
+    dataset = Dataset(folder, engine=engine, partition_size="2MB")
+    made = Workflow(nodes()).fit(dataset).transform(dataset)
+    sizes.clear()
+    manifest = made.to_parquet(tmp_path / "out", files=3)
+    assert manifest.data["rows"]["out"] == DISTINCT
+    assert sorted(pq.read_table(tmp_path / "out", columns=["k"])["k"].to_pylist()) == list(range(3, DISTINCT + 3))
+    assert max(sizes.values()) < SMALL
+    assert Workflow.load(tmp_path / "out").state.values.keys() == made.workflow.state.values.keys()
+
+
+def test_a_dask_frame_of_a_workflow_has_it_once_for_all_partitions(
+    client: Any, engine: str, folder: Path, sizes: dict[Any, int]
+) -> None:
+    dataset = Dataset(folder, engine=engine, partition_size="2MB")
+    workflow = Workflow(nodes()).fit(dataset)
+    sizes.clear()
+    ddf = workflow.transform(dataset).to_ddf()
+    found = ddf["k"].sum().compute()
+    assert ddf.npartitions == 2
+    assert int(found) == sum(range(3, DISTINCT + 3))
+    assert max(sizes.values()) < SMALL
+
+
+def test_a_run_hands_the_workers_the_place_of_the_state(
+    client: Any, engine: str, folder: Path, tmp_path: Path, sizes: dict[Any, int]
+) -> None:
+    job = make_job({
+        "source": {"path": str(folder), "partition_size": "2MB"},
+        "features": [{"columns": ["k"], "ops": [{"op": "Categorify"}, {"op": "Normalize"}]}],
+        "output": {"path": str(tmp_path / "out"), "files": 2},
+        "run": {"min_partition_size": 1000},
+    })  # fmt: skip
+    request, workers = job.request(engine), DaskPool(client)
+    with request.staging.locked():
+        done = [run.ingest(request, workers), run.learn(request, workers)]
+        done += [run.cut(request, "", workers), run.write(request, "", workers)]
+        run.commit(request, done)
+    assert pq.read_table(tmp_path / "out").num_rows == DISTINCT
+    assert max(sizes.values()) < SMALL
+
+
+def test_what_is_small_stays_a_task_that_can_be_done_again(
+    client: Any, sizes: dict[Any, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = DaskPool(client)
+    numbers = np.arange(2_000)
+    handle = workers.share(numbers)
+    wait(handle)
+    assert sizes[handle.key] > numbers.nbytes
+    monkeypatch.setattr(pool, "LARGE", numbers.nbytes - 1)
+    large = workers.share(numbers)
+    wait(large)
+    assert large.key not in sizes
+    assert workers.values(workers.call(len, [(handle,), (large,)])) == [2_000, 2_000]
+    assert pool.pickled_bytes(pa.table({"x": numbers})) >= numbers.nbytes
