@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from tasks.allowed import check_listed, check_path
 from tasks.errors import DataError, JobError
 from tasks.plan import File
 
@@ -52,11 +53,13 @@ def expand(sources: str | Sequence[str], storage_options: dict[str, Any] | None 
     found: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         source = os.fspath(source)
+        check_path(source, "source.path")
         files = (
             _expand_remote(source, storage_options or {}) if is_remote(source) else _expand_local(local_path(source))
         )
         if not files:
             raise _no_input(source)
+        check_listed((file.path for file in files), "source.path")
         found.extend(files)
     if not found:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
@@ -104,6 +107,8 @@ def _walk(folder: str) -> Iterator[str]:
         for entry in entries:
             if _visible(entry.name):
                 if entry.is_dir():
+                    if entry.is_symlink():
+                        check_path(entry.path, "source.path")  # before its names are read
                     yield from _walk(entry.path)
                 else:
                     yield entry.path

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import shuffle
+from tasks.allowed import allowed_roots
 from tasks.commit import Staging, read_json
 from tasks.graph import Node, graph_from_json, graph_to_json, topological
 from tasks.ingest import read_options
@@ -27,6 +28,7 @@ class Request:
 
     `code` names the code that does it, `owner` the run that holds the lock, `flow` what it belongs to; none is part of
     what is asked. `fitted` is the fitted workflow that is applied: path, digest of the state, schema; {} when one is learned.
+    `roots` are those that the flow's host allows.
     """
 
     source: dict[str, Any]
@@ -39,6 +41,7 @@ class Request:
     owner: str = ""
     flow: str = "preprocess"
     fitted: dict[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] | None = None
 
     @cached_property
     def settings(self) -> tuple[Source, Output, Run]:
@@ -137,6 +140,7 @@ def new_request(
         engine,
         tuple(labels),
         fingerprint(millrace_version(), own_code(), users_code(graph)),
+        roots=allowed_roots(),
         **more,
     )
 

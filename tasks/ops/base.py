@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from tasks.errors import DataError, JobError, near
+from tasks.ops.user_code import import_path
 from tasks.schema import Column, Schema, dtype_name, is_list, kind_of, leaf_type
 
 Unit = tuple[str, ...]  # the input columns that an operator treats together: one column, or a group
@@ -278,19 +278,3 @@ def operator_class(name: str) -> type[Operator]:
     if not (isinstance(cls, type) and issubclass(cls, Operator)):
         raise JobError(f"{name!r} is no operator", why=f"it is {cls!r}", do="name a subclass of tasks.ops.Operator")
     return cls
-
-
-def import_path(path: str) -> Any:
-    """The object named `module:name` (a JobError says what is missing)."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise JobError(
-            f"{path!r} cannot be imported",
-            why=str(error),
-            do="write module:name of something importable on every worker",
-        ) from None
-    return found

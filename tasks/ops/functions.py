@@ -12,7 +12,8 @@ from pydantic import field_serializer, model_validator
 
 from tasks.errors import JobError
 from tasks.frame.expression import Expression, parse
-from tasks.ops.base import Columns, Context, Operator, Unit, import_path
+from tasks.ops.base import Columns, Context, Operator, Unit
+from tasks.ops.user_code import check_module, import_path
 from tasks.schema import Column, Schema, dtype_name, parse_dtype
 
 HERE = "_"  # in an expression: the selected column
@@ -64,6 +65,8 @@ class Lambda(Operator):
             raise ValueError("give either a function or an expression")
         if isinstance(self.function, str) and not all(self.function.partition(":")):
             raise ValueError(f"{self.function!r} is no import path: write module:name")
+        if isinstance(self.function, str):
+            check_module(self.function)
         if self.dtype is not None:
             parse_dtype(self.dtype)
         if self.expression is not None:

@@ -10,8 +10,9 @@ from pydantic import field_serializer, model_validator
 
 from tasks.errors import JobError
 from tasks.frame.expression import Expression, parse
-from tasks.ops.base import Columns, Context, Entry, Operator, Unit, import_path
+from tasks.ops.base import Columns, Context, Entry, Operator, Unit
 from tasks.ops.functions import function_path
+from tasks.ops.user_code import check_module, import_path
 
 
 class _RowFilter(Operator):
@@ -55,6 +56,8 @@ class Filter(_RowFilter):
     def _one_rule(self) -> Filter:
         if (self.function is None) == (self.expression is None):
             raise ValueError("give either an expression or a function")
+        if isinstance(self.function, str):
+            check_module(self.function)
         if self.expression is not None:
             parse(self.expression)
         return self

@@ -1,0 +1,116 @@
+"""Who may do what: paths, functions and secrets of a job against what the host allows, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.allowed import VARIABLE as ROOTS
+from tasks.allowed import allowed_roots, check_files_in, check_path, is_local
+from tasks.commit import Staging
+from tasks.errors import JobError
+from tasks.fitted import fitted_folder
+from tasks.graph import Node, topological
+from tasks.ops.user_code import VARIABLE as MODULES
+from tasks.ops.user_code import allowed_modules
+
+PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
+SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
+HELD = "the options (key, secret, ..) stand as JSON in the variable MILLRACE_STORAGE_<NAME> or in a Secret block"
+
+
+def limit_deployment() -> None:
+    """A run of a deployment calls no function of a user's module unless the host allows its module by name.
+
+    Told by the run itself, whoever executes it (serve, a worker of a pool); what is typed on one's own machine has no
+    deployment. The workers that the run starts inherit the limit.
+    """
+    if MODULES not in os.environ and _of_deployment():
+        os.environ[MODULES] = ""
+
+
+def _of_deployment() -> bool:
+    if "prefect" not in sys.modules:
+        return False
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    return bool(context and getattr(context.flow_run, "deployment_id", None))
+
+
+def serving_limits() -> list[str]:
+    """For whoever serves or deploys: sets the limit on functions, and says in a line each which limits are missing."""
+    os.environ.setdefault(MODULES, "")
+    if allowed_roots() is not None:
+        return []
+    return [f"runs may read and write every path that this user may: set {ROOTS}, such as /data:s3://bucket/logs"]
+
+
+def limits() -> dict[str, str]:
+    """What holds for runs of this process, by variable, in words."""
+    roots, modules = allowed_roots(), allowed_modules()
+    return {
+        ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
+        MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
+    }
+
+
+def check_access(job: Any, graph: Node | None = None) -> None:
+    """A JobError for the first path of a job that is outside of the allowed roots, and for secrets in the job.
+
+    Output and scratch count with the folders that a run makes beside them.
+    """
+    limit_deployment()
+    paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
+    for field, path in [*paths, ("output.path", job.output.path)]:
+        _check_no_secret(field, path)
+    if not isinstance(job.source.storage_options, str | None):
+        raise JobError("options of a storage may hold secrets, which are no part of a job",
+                       where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
+    if allowed_roots() is None:
+        return
+    for field, path in [*paths, *_written(job)]:
+        check_path(path, field)
+    for node in topological(graph) if graph else []:
+        for file in node.op.files if node.op else ():
+            check_files_in(Path(file), f"{type(node.op).__name__} in {node.name}")
+
+
+def _written(job: Any) -> Iterator[tuple[str, str]]:
+    """The folders that a run writes: the output, the work in progress, what Dask spills."""
+    yield "output.path", job.output.path
+    if is_local(job.output.path):
+        staging = Staging(job.output.path, job.run.scratch)
+        yield from (("output.path (the folder beside it)", str(p)) for p in (staging.old, staging.landed))
+        yield "run.scratch" if job.run.scratch else "output.path (work in progress, run.scratch)", str(staging.folder)
+    if job.run.scratch:
+        yield "run.scratch", job.run.scratch
+    if job.cluster.local_directory:
+        yield "cluster.local_directory", job.cluster.local_directory
+
+
+def check_fitted(path: Any) -> None:
+    """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
+    limit_deployment()
+    if isinstance(path, str) and allowed_roots() is not None:
+        check_path(path, "fitted")
+        check_files_in(fitted_folder(Path(path)), "fitted")
+
+
+def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]]:
+    many: Iterable[str] = [] if path is None else [path] if isinstance(path, str) else path
+    yield from ((field, item) for item in many)
+
+
+def _check_no_secret(field: str, path: str) -> None:
+    """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
+    held = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
+    if held:
+        shown = PASSWORD.sub("***", path).partition("?")[0]
+        raise JobError(f"the URL holds {held}", where=f"{field} = {shown}", why="the server keeps and shows a job",
+                       do=f"write the URL without it and give source.storage_options a name; {HELD}; "
+                       "change a password that a server has seen")  # fmt: skip

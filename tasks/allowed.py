@@ -1,0 +1,165 @@
+"""Where runs of this host may read and write: the roots in MILLRACE_ALLOWED_ROOTS, which no parameter can widen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from tasks.errors import JobError
+
+VARIABLE = "MILLRACE_ALLOWED_ROOTS"
+MAGIC = re.compile(r"[*?\[]")
+# A colon parts two roots where a path or a URL follows it; that of a URL's own scheme, or before a port, does not.
+BETWEEN = re.compile(r":(?=/(?!/)|[A-Za-z][A-Za-z0-9+.\-]*://|$)")
+LOCAL, HTTP = ("file", "local"), ("http", "https")
+_also: ContextVar[tuple[str, ...] | None] = ContextVar("roots of the flow's host", default=None)
+
+
+def allowed_roots() -> tuple[str, ...] | None:
+    """The roots as the host names them, None where it names none: then every path is allowed.
+
+    An empty variable allows nothing. A JobError for a root that is neither an absolute path nor a URL.
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return None
+    roots = tuple(root for root in (part.strip() for part in BETWEEN.split(text)) if root)
+    for root in roots:
+        if not root.startswith("/") and "://" not in root:
+            raise JobError(f"{root!r} is no root", where=VARIABLE, why="it is neither an absolute path nor a URL",
+                           do="the host's administrator writes /data:/scratch:s3://bucket/logs")  # fmt: skip
+    return roots
+
+
+@contextmanager
+def limited(roots: Iterable[str] | None) -> Iterator[None]:
+    """Within the block the given roots hold besides those of this process: the flow's host may be another one."""
+    token = _also.set(None if roots is None else tuple(roots))
+    try:
+        yield
+    finally:
+        _also.reset(token)
+
+
+def check_path(path: str | os.PathLike[str], field: str) -> None:
+    """A JobError for a path, pattern or URL that leads outside of the allowed roots, links and `..` resolved.
+
+    `field` says where the path comes from, such as source.path. Of a pattern the folders before its first `*`, `?` or
+    `[` count here, and every file that it finds when it is found.
+    """
+    for roots in (allowed_roots(), _also.get()):
+        if roots is not None:
+            _check(os.fspath(path), field, roots)
+
+
+def check_listed(paths: Iterable[str], field: str) -> None:
+    """check_path of every file that was found under a path: a folder may hold links that lead elsewhere."""
+    if allowed_roots() is not None or _also.get() is not None:
+        for path in paths:
+            check_path(path, field)
+
+
+def check_files_in(folder: Path, field: str) -> None:
+    """check_path of a folder (or file) and of all that is below it."""
+    if allowed_roots() is not None or _also.get() is not None:
+        check_path(folder, field)
+        for path in folder.rglob("*"):
+            check_path(path, field)
+
+
+def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
+    if is_local(path):
+        leads = _outside(path, field, roots)
+        if leads is None:
+            return
+    elif any(_url_within(path, root) for root in roots if not is_local(root)):
+        return
+    else:
+        leads = path
+    elsewhere = f", which leads to {leads}" if leads not in (path, _absolute(path)) else ""
+    named = f"the allowed roots are {', '.join(roots)}" if roots else "no root is allowed"
+    raise JobError("the path is outside of what runs may use", where=f"{field} = {path}{elsewhere}",
+                   why=f"{named} ({VARIABLE} of the host that runs this)",
+                   do="choose a path inside of them, or ask whoever runs the host to add one")  # fmt: skip
+
+
+def _outside(path: str, field: str, roots: tuple[str, ...]) -> str | None:
+    """Where a local path leads to if that is outside; `..` is resolved after links, as the system does, and before."""
+    start = _before_magic(_absolute(path), field)
+    within = [os.path.realpath(_absolute(root)) for root in roots if is_local(root)]
+    for real in (os.path.realpath(start), os.path.realpath(os.path.normpath(start))):
+        if not any(_within(real, root) for root in within):
+            return real
+    return None
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of this host's file system."""
+    return "://" not in path or path.startswith("file://")
+
+
+def _absolute(path: str) -> str:
+    return str(Path.cwd() / path.removeprefix("file://"))
+
+
+def _before_magic(path: str, field: str) -> str:
+    """The folders of a pattern before its first sign; `..` after it could lead anywhere and is refused."""
+    if os.path.lexists(path) or not MAGIC.search(path):
+        return path
+    parts = Path(path).parts
+    first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
+    if ".." in parts[first:]:
+        raise JobError("a pattern with `..` after its first sign", where=f"{field} = {path}",
+                       why=f"{VARIABLE} is set: where it leads is not known before",
+                       do="write the path without `..`")  # fmt: skip
+    return str(Path(*parts[:first]))
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _url_within(url: str, root: str) -> bool:
+    """Whether a URL is of the root's scheme and host and below its path, segment by segment, as written and decoded."""
+    mine, theirs = _parts(url), _parts(root)
+    if mine is None or theirs is None or mine[0] != theirs[0]:
+        return False
+    return all(found[: len(wanted)] == wanted for found, wanted in zip(mine[1:], theirs[1:], strict=True))
+
+
+def _parts(url: str) -> tuple[Any, list[str], list[str]] | None:
+    """(kind of storage, host and path segments as written, the same decoded); None where a URL plays tricks."""
+    scheme, _, rest = url.partition("://")
+    decoded = _decoded(rest)
+    kind = _kind(scheme)
+    if kind is None or "::" in url or "\\" in decoded or "\0" in decoded or decoded.count("/") != rest.count("/"):
+        return None
+    written, plain = rest.split("/"), decoded.split("/")
+    if {".", ".."} & {*written, *plain}:
+        return None
+    if kind in HTTP:
+        written[0], plain[0] = written[0].lower(), plain[0].lower()
+    return kind, [s for s in written if s], [s for s in plain if s]
+
+
+def _decoded(text: str) -> str:
+    while (plain := unquote(text)) != text:
+        text = plain
+    return text
+
+
+def _kind(scheme: str) -> str | None:
+    """What a scheme stands for: s3 and s3a are one; None for other names of local files."""
+    from fsspec.registry import known_implementations
+
+    name = scheme.lower()
+    if name in LOCAL:
+        return None
+    same = known_implementations.get(name, {}).get("class", name)
+    return name if name in HTTP else str(same)

@@ -1,0 +1,63 @@
+"""Functions and classes of users' own modules: which modules may be named, and the import by path."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from types import ModuleType
+from typing import Any
+
+from tasks.errors import JobError
+
+VARIABLE = "MILLRACE_FUNCTION_MODULES"
+
+
+def allowed_modules() -> tuple[str, ...] | None:
+    """The modules that jobs may name, as the host lists them (by comma or colon); None without a list: all of them."""
+    text = os.environ.get(VARIABLE)
+    return None if text is None else tuple(name for name in re.split(r"[,:\s]+", text) if name)
+
+
+def is_allowed(module: str) -> bool:
+    """Whether a module, or a package that it is in, may be named."""
+    modules = allowed_modules()
+    return modules is None or any(module == name or module.startswith(f"{name}.") for name in modules)
+
+
+def check_module(path: str) -> None:
+    """A JobError for `module:name` whose module is not allowed, before anything is imported."""
+    if not is_allowed(path.partition(":")[0]):
+        raise _refused(path, "")
+
+
+def import_path(path: str) -> Any:
+    """The object named `module:name` (a JobError says what is missing, or that it is not allowed)."""
+    check_module(path)
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+            if isinstance(found, ModuleType) and not is_allowed(found.__name__):
+                raise _refused(path, f"it is in the module {found.__name__}; ")
+    except (ImportError, AttributeError) as error:
+        raise JobError(
+            f"{path!r} cannot be imported",
+            why=str(error),
+            do="write module:name of something importable on every worker",
+        ) from None
+    home = getattr(found, "__module__", None)
+    if isinstance(home, str) and not is_allowed(home):  # an allowed module imports others: theirs are not meant
+        raise _refused(path, f"it is of the module {home}; ")
+    return found
+
+
+def _refused(path: str, where: str) -> JobError:
+    modules = allowed_modules() or ()
+    listed = f"only those of {', '.join(modules)}" if modules else "none"
+    return JobError(
+        f"{path!r} may not be used",
+        why=f"{where}of users' own functions and operators runs may use {listed} ({VARIABLE} of the host)",
+        do="ask whoever runs the host to add the module there, or use an expression or a built-in operator",
+    )

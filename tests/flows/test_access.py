@@ -1,0 +1,200 @@
+"""Who may do what: paths, functions and secrets of jobs are refused before any worker starts, or a file is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.access import ROOTS, limits, serving_limits
+from flows.job import make_application, make_job
+from tasks import ops
+from tasks.errors import JobError
+from tasks.ops.user_code import VARIABLE as MODULES
+from tasks.workflow import Workflow
+
+pytestmark = pytest.mark.xdist_group("faults")
+MINE = "tests.flows.own_operator"
+
+
+def double(column: Any) -> Any:
+    return column * 2
+
+
+def job(root: Path, **changes: Any) -> dict[str, Any]:
+    """A job inside of `root`, with `section__key` changes."""
+    data: dict[str, Any] = {
+        "source": {"path": str(root / "in")},
+        "features": [{"columns": ["x"]}],
+        "output": {"path": str(root / "out" / "toy")},
+    }
+    for name, value in changes.items():
+        section, _, key = name.partition("__")
+        if key:
+            data.setdefault(section, {})[key] = value
+        else:
+            data[section] = value
+    return data
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "root" / "in").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv(ROOTS, str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+PLACES = {
+    "source__path": "source.path", "source__valid": "source.valid", "output__path": "output.path",
+    "run__scratch": "run.scratch", "cluster__local_directory": "cluster.local_directory",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "{root}/../elsewhere", "{root}/link/x", "../elsewhere"])
+def test_every_path_of_a_job_is_held_to_the_roots(place: str, path: str, root: Path) -> None:
+    make_job(job(root, **{place: str(root / "in" / "side")}))
+    with pytest.raises(JobError) as refused:
+        make_job(job(root, **{place: path.format(root=root)}))
+    assert refused.value.where.startswith(f"{PLACES[place]} = ")
+    assert str(root) in refused.value.why
+
+
+def test_lists_side_tables_and_what_lies_beside_the_output_count(root: Path) -> None:
+    with pytest.raises(JobError, match=r"source.path = /etc/passwd"):
+        make_job(job(root, source__path=[str(root / "in"), "/etc/passwd"]))
+    with pytest.raises(JobError, match=r"output.path \(the folder beside it\) = .*/.root.millrace-old"):
+        make_job(job(root, output__path=str(root)))
+    join = [{"columns": ["x"], "ops": [{"op": "JoinExternal", "table": str(root.parent / "side.csv"), "on": "x"}]}]
+    with pytest.raises(JobError, match=r"JoinExternal in features\[0\] = .*side.csv"):
+        make_job(job(root, features=join))
+
+
+def test_a_fitted_workflow_is_read_inside_of_the_roots_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"x": [1.0, 2.0, 3.0]})
+    workflow = Workflow(["x"] >> ops.Normalize()).fit(table)
+    places = {root / "fitted": True, root / "link" / "fitted": False, root.parent / "elsewhere" / "fitted": False}
+    for place, allowed in places.items():
+        workflow.save(place)
+        data = {**job(root), "fitted": str(place)}
+        del data["features"]
+        if allowed:
+            assert make_application(data).fitted == str(place)
+        else:
+            with pytest.raises(JobError, match=r"fitted = .*elsewhere|fitted = .*link"):
+                make_application(data)
+    (root / "versions").mkdir()
+    (root / "versions" / "_latest").write_text("../../elsewhere/fitted")
+    with pytest.raises(JobError, match="outside"):
+        make_application({**job(root), "fitted": str(root / "versions")})
+
+
+@pytest.fixture
+def deployed(prefect_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A run of a deployment of `preprocess`, executed as a worker's process executes it; its final state."""
+    from prefect import get_client
+    from prefect.flow_engine import run_flow
+
+    from flows.preprocess import preprocess
+
+    monkeypatch.setenv(MODULES, "")  # what the run sets is undone with it
+    monkeypatch.delenv(MODULES)
+
+    def run(parameters: dict[str, Any]) -> Any:
+        with get_client(sync_client=True) as client:
+            made = client.create_deployment(client.create_flow(preprocess), "access")
+            flow_run = client.create_flow_run_from_deployment(made, parameters=parameters)
+        return run_flow(preprocess, flow_run=flow_run, return_type="state")
+
+    return run
+
+
+LAMBDA = [{"columns": ["x"], "ops": [{"op": "Lambda", "function": f"{__name__}:double"}]}]
+FILTER = [{"columns": ["x"], "ops": [{"op": "Filter", "function": f"{__name__}:double"}]}]
+OWN = [{"columns": ["x"], "ops": [{"op": f"{MINE}:ShareOfLargest"}]}]
+
+
+@pytest.mark.parametrize("features", [LAMBDA, FILTER, OWN], ids=["Lambda", "Filter", "own operator"])
+def test_on_one_s_own_machine_all_modules_are_allowed_and_with_a_list_those_in_it(
+    features: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job(job(tmp_path, features=features))
+    for allowed in ("", "tests.flows.others", "test", "numpy, pandas"):
+        monkeypatch.setenv(MODULES, allowed)
+        with pytest.raises(JobError, match=f"may not be used(.|\n)*{MODULES}"):
+            make_job(job(tmp_path, features=features))
+    for allowed in (f"numpy,{__name__},{MINE}", "numpy:tests"):
+        monkeypatch.setenv(MODULES, allowed)
+        make_job(job(tmp_path, features=features))
+
+
+def test_a_run_of_a_deployment_has_an_empty_list(tmp_path: Path, deployed: Any) -> None:
+    for features in (LAMBDA, OWN):
+        state = deployed(job(tmp_path, features=features))
+        assert state.is_failed()
+        assert "may not be used" in state.message
+        assert "runs may use none" in state.message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_allowed_module_imported_is_not_allowed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.ops.user_code import import_path
+
+    monkeypatch.setenv(MODULES, __name__)
+    assert import_path(f"{__name__}:double") is double
+    for stranger in ("json.dumps", "Path.cwd", "pa.table"):
+        with pytest.raises(JobError, match=r"may not be used"):
+            import_path(f"{__name__}:{stranger}")
+
+
+def test_a_saved_workflow_that_names_functions_obeys_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"x": [1, 2]})
+    Workflow(["x"] >> ops.Lambda(double)).fit(table).save(tmp_path / "fitted")
+    assert Workflow.load(tmp_path / "fitted").transform(table).to_pydict() == {"x": [2, 4]}
+    monkeypatch.setenv(MODULES, "")
+    with pytest.raises(JobError, match="may not be used"):
+        Workflow.load(tmp_path / "fitted")
+
+
+URLS = {
+    "s3://key:hunter2@bucket/logs": "a password", "https://host/logs.csv?X-Amz-Signature=hunter2": "a signature",
+    "ftp://me:hunter2@host:21/x/*.csv": "a password",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_secrets_in_urls_are_refused_and_not_repeated(url: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError) as refused:
+        make_job(job(tmp_path, source__path=url))
+    assert refused.value.what == f"the URL holds {URLS[url]}"
+    assert "hunter2" not in str(refused.value)
+    assert "MILLRACE_STORAGE_<NAME>" in refused.value.do
+    make_job(job(tmp_path, source__path=["sftp://me@host/logs", "https://host/a:b@c.csv"]))
+
+
+def test_options_of_a_storage_are_no_part_of_a_job(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as refused:
+        make_job(job(tmp_path, source__storage_options={"key": "hunter2"}))
+    assert refused.value.where == "source.storage_options"
+    assert "hunter2" not in str(refused.value)
+
+
+def test_who_serves_is_told_what_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (ROOTS, MODULES):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    assert limits() == {ROOTS: "no limit", MODULES: "no limit"}
+    (line,) = serving_limits()
+    assert "set MILLRACE_ALLOWED_ROOTS" in line
+    assert limits() == {ROOTS: "no limit", MODULES: "no function"}
+    monkeypatch.setenv(ROOTS, "/data:s3://bucket/x")
+    monkeypatch.setenv(MODULES, "shop.features")
+    assert serving_limits() == []
+    assert limits() == {ROOTS: "/data, s3://bucket/x", MODULES: "shop.features"}
+    assert json.dumps(limits())
