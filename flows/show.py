@@ -202,7 +202,8 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     if not rows or not files:
         return
     form = {"arrow": "ipc"}.get(manifest.data["output"]["format"], manifest.data["output"]["format"])
-    head = pyarrow.dataset.dataset(files[0], format=form).head(rows)
+    folders = {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
+    head = pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows)
     table = _table(f"first rows of {folder.name}/{manifest.parts[0]['path']}", *head.column_names)
     for row in head.to_pylist():
         table.add_row(*("" if value is None else _short(value) for value in row.values()))

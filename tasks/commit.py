@@ -21,7 +21,8 @@ from tasks.files import is_remote, local_path
 
 MANIFEST, WORKFLOW, LATEST = "_manifest.json", "_workflow", "_latest"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
-OWN = {MANIFEST, WORKFLOW, LATEST, "_report.html", "_metadata"}
+METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+OWN = {MANIFEST, WORKFLOW, LATEST, "_report.html", METADATA, COMMON_METADATA}
 STALE_SECONDS = 60.0  # without a sign of life from another host's owner
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 OnExisting = Literal["fail", "replace", "version"]
@@ -102,8 +103,14 @@ def own_output(target: Path) -> bool:
     manifest = read_json(target / MANIFEST)
     if not isinstance(manifest, dict) or "parts" not in manifest:
         return False
-    parts = {part["path"].split("/")[0] for part in manifest["parts"]}
-    return all(p.name in OWN or p.name in parts for p in entries)
+    parts = {target / part["path"] for part in manifest["parts"]}
+    return all(p.name in OWN or p in parts or _only(p, parts) for p in entries)
+
+
+def _only(folder: Path, parts: set[Path]) -> bool:
+    """True for a folder of parts (`country=DE`) in which nothing else is."""
+    inside = [p for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()] if folder.is_dir() else []
+    return bool(inside) and parts.issuperset(inside)
 
 
 def _is_version(path: Path) -> bool:

@@ -40,6 +40,20 @@ class Manifest:
         return list(self.data["parts"])
 
     @property
+    def partitioning(self) -> Any:
+        """What `partition_on` made, with the exact types, for pyarrow and pandas: `pandas.read_parquet(out, partitioning=..)`.
+
+        Without it readers guess the types from the folders' names. None for an output without such folders.
+        """
+        import pyarrow.dataset as ds
+
+        names = self.data["output"].get("partition_on")
+        if not names:
+            return None
+        schema = Schema.from_json(self.data["schema"])
+        return ds.partitioning(Schema(schema[name] for name in names).to_arrow(), flavor="hive")
+
+    @property
     def seconds(self) -> float:
         return float(self.data["seconds"])
 
@@ -86,7 +100,7 @@ def damages(folder: Path) -> list[str]:
     """What differs from the manifest, a line per part; [] if the output is whole."""
     manifest = Manifest.load(folder)
     found = []
-    for part in manifest.parts:
+    for part in [*manifest.parts, *manifest.data.get("footers", ())]:
         path = Path(manifest.path) / part["path"]
         if not path.is_file():
             found.append(f"{part['path']} is missing")
@@ -119,7 +133,7 @@ def describe(
         "parts": list(records),
         "schema": schema.to_json(),
         "labels": list(more.pop("labels", ())),
-        "output": output.model_dump(exclude={"path"}) | {"files": len(records)},
+        "output": output.model_dump(exclude={"path"}) | {"files": len({Path(r["path"]).name for r in records})},
         "seed": output.seed,
         "permutation": PERMUTATION_VERSION,
         "versions": versions(),

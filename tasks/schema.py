@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,6 +121,18 @@ def check_kinds(fitted: Schema, given: Schema, needed: Iterable[str]) -> None:
                 f"column {name!r} is {dtype_name(now)}, the workflow was fitted with {dtype_name(was)}",
                 do="give the column in its former type, for example by the schema of the source",
             )
+
+
+DESCRIPTION = "millrace"  # the key under which Parquet and Arrow files say what their columns are
+
+
+def described(schema: Schema) -> dict[str, str]:
+    """What a file says of its columns beyond their types, as key-value metadata: tags, cardinality, embedding size.
+
+    >>> described(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
+    {'millrace': '{"columns": [{"name": "x", "dtype": "float32", "tags": ["target"]}]}'}
+    """
+    return {DESCRIPTION: json.dumps({"columns": schema.to_json()}, default=str)}
 
 
 def embeddings_of(schema: Schema) -> dict[str, dict[str, int]]:

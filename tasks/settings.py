@@ -92,9 +92,9 @@ class Output(Section):
     format: Literal["parquet", "arrow", "csv", "orc"] = "parquet"
     compression: Literal["snappy", "zstd", "lz4", "gzip", "none"] = "snappy"
     row_group_size: int | None = Field(None, ge=1, description="rows; 1,000,000 on the CPU, 4,000,000 with cuDF")
-    partition_on: list[str] = []
+    partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
     on_existing: Literal["fail", "replace", "version"] = "fail"
-    metadata_file: bool = False
+    metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 
     @model_validator(mode="after")
     def one_way_to_say_how_many(self) -> Output:
@@ -103,6 +103,8 @@ class Output(Section):
             raise ValueError(f"{' and '.join(said)} contradict each other: give one")
         if self.shuffle == "key" and not self.keys:
             raise ValueError("shuffle: key needs output.keys")
+        if self.metadata_file and self.format != "parquet":
+            raise ValueError(f"metadata_file belongs to format: parquet, not to {self.format}")
         return self
 
 
