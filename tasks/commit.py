@@ -74,15 +74,21 @@ def no_space(path: Path) -> Iterator[None]:
     """Failures of the file system as errors that say what to do."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-            free = shutil.disk_usage(existing(path)).free
-            raise GiveUpError("there is no space left", where=str(path), why=f"{free / 1e6:,.0f} MB are free there",
-                              do="free some space, or choose another output.path or run.scratch; then run the same job again") from error  # fmt: skip
-        if error.errno in UNWRITABLE:
-            raise JobError("the output cannot be written", where=str(path), why=error.strerror or str(error),
+    except (OSError, RuntimeError) as error:  # cuDF's writers raise RuntimeError
+        number = getattr(error, "errno", None)
+        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            disk = shutil.disk_usage(existing(path))
+            raise GiveUpError("there is no space left", where=str(path), why=f"{_mb(disk.free)} of {_mb(disk.total)} are free there",
+                              do="free some space, or choose another output.path or run.scratch; "
+                              "then run the same job again: what is done is kept") from error  # fmt: skip
+        if number in UNWRITABLE:
+            raise JobError("the output cannot be written", where=str(path), why=getattr(error, "strerror", "") or str(error),
                            do="choose another output.path, or give this user the right to write there") from error  # fmt: skip
         raise
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes < 10**8 else f"{nbytes / 1e9:,.1f} GB"
 
 
 def existing(path: Path) -> Path:
@@ -270,7 +276,7 @@ class Staging:
     def _acquire(self, path: Path, owner: dict[str, Any], wait: bool) -> None:
         while True:
             self.open()
-            with suppress(FileNotFoundError):  # the owner before is just removing the folder
+            with no_space(path), suppress(FileNotFoundError):  # the owner before is just removing the folder
                 if _take(path, owner):
                     return
             found = self._drop_stale(path)

@@ -10,18 +10,10 @@ import pyarrow as pa
 
 from tasks.errors import DataError, MillraceError
 from tasks.graph import SOURCE, Bound, Step
+from tasks.memory import is_out_of_memory
 from tasks.ops.base import Columns, Context
 from tasks.schema import is_list
 from tasks.state import State
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """True for a host's or a GPU's out-of-memory (told by name: no GPU library is imported here)."""
-    return isinstance(error, (MemoryError, pa.ArrowMemoryError)) or type(error).__name__ in (
-        "OutOfMemoryError",
-        "out_of_memory",
-        "CUDAOutOfMemory",
-    )
 
 
 class Evaluation:

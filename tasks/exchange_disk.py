@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import frame
-from tasks.commit import no_space, read_json, write_json
+from tasks.commit import no_space, partial_file, read_json, write_json
+from tasks.leftover import is_noted
 from tasks.manifest import digest
 from tasks.plan import Partition
 from tasks.pool import Pool
@@ -49,24 +50,40 @@ class ScratchCut:
             found.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside))
         return found
 
+    def rows_of(self, first: int, last: int) -> np.ndarray:
+        """The rows of each of the ranges [first, last); nothing is read for it."""
+        rows = [np.diff(offsets[first : last + 1]) for offsets in self.offsets]
+        return np.asarray(np.sum(rows, axis=0, dtype=np.int64))
+
 
 def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
     """Cut a partition into its file, unless the note of a former attempt says that the file is there and whole."""
     path = Path(scratch.folder) / f"partition-{partition.number:06d}.arrow"
     note = path.with_suffix(".json")
     done = read_json(note)
-    if isinstance(done, dict) and path.is_file() and path.stat().st_size == done["bytes"] and digest(path) == done["xxh3_128"]:
+    if isinstance(done, dict) and is_noted(path, done):
         return done
     cut = cut_partition(scratch.cutting, partition)
     kernels = scratch.cutting.work.kernels
-    partial = path.with_suffix(".tmp")
-    with no_space(path):
+    with no_space(path), partial_file(path) as partial:
         offsets = write_scratch(partial, [kernels.pieces_to_host(p) for p in cut.pieces])
         found = {**summary(cut), "counts": cut.counts.tolist(), "offsets": offsets, "bytes": partial.stat().st_size,
                  "xxh3_128": digest(partial), "path": str(path)}  # fmt: skip
-        partial.replace(path)
-        write_json(note, found)
+    write_json(note, {**found, "mtime": path.stat().st_mtime_ns})
     return found
+
+
+def is_untouched(note: str) -> bool:
+    """True if the file of a note is there as it was written; its bytes are read only where its time says that it changed."""
+    said = read_json(Path(note))
+    if not isinstance(said, dict):
+        return False
+    path = Path(said["path"])
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return (found.st_size, found.st_mtime_ns) == (said["bytes"], said["mtime"]) or is_noted(path, said)
 
 
 def write_scratch(path: Path, pieces: Sequence[tuple[pa.Table, np.ndarray, np.ndarray]]) -> list[list[int]]:
@@ -107,8 +124,9 @@ class DiskExchange:
         return [cut_of(read_json(note), engine) for note in sorted(self.folder.glob("partition-*.json"))]
 
     def whole(self, partitions: int) -> bool:
-        """True if the files of all partitions are there (their digests were checked when they were written or reused)."""
-        return len(list(self.folder.glob("partition-*.json"))) == partitions
+        """True if the files of all partitions are there and nobody changed them since they were written or reused."""
+        notes = list(self.folder.glob("partition-*.json"))
+        return len(notes) == partitions and all(is_untouched(str(note)) for note in notes)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -64,7 +64,7 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
         shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
         folder.mkdir(parents=True)
     try:
-        exchange.fill(Cutting(work, order, floor), plan.partitions, None)
+        exchange.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)
         parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(blocks)]
         written = exchange.deliver(
             write_block, Keying(str(folder), engine, order), parts, lambda p: (p.first, p.last), None

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tasks import frame, large
+from tasks import frame, large, monitor
 from tasks.errors import DataError
 from tasks.evaluation import explained
 from tasks.graph import Bound, Node, Step
+from tasks.memory import in_halves
 from tasks.ops.base import Learned
 from tasks.plan import Partition, Plan
 from tasks.pool import Pool, merged
 from tasks.schema import Schema
 from tasks.state import State
-from tasks.work import Work, block_offsets, in_halves
+from tasks.work import Work, block_offsets
 
 Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [index 2^level, (index + 1) 2^level)
 
@@ -51,11 +52,18 @@ class Partial:
     tree: Tree
 
 
+class Observed(dict[str, Partial]):
+    """The partials of some blocks by step, and how often a partition was halved to make them."""
+
+    halved: int = 0
+
+
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
-          floor: int = 0, progress: Callable[[int, int], None] | None = None) -> State:  # fmt: skip
+          floor: int = 0, progress: Callable[[int, int], None] | None = None,
+          halved: Callable[[int], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
-    A phase is one pass; steps whose operator left a question open (exact quantiles) share further passes over their
+    `halved(times)` is told after each pass how often partitions were halved in it for want of memory. A phase is one pass; steps whose operator left a question open (exact quantiles) share further passes over their
     columns alone, which `progress` does not hear of.
     """
     bound = Bound(final, schema)
@@ -65,10 +73,15 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth)
         phase = Phase(work, depth, floor)
         while phase.steps:
-            fitted, kept, questions = conclude(pool, pool.gather(observe, merge, phase, plan.partitions, done))
+            observed = pool.gather(observe, merge, phase, plan.partitions, done)
+            fitted, kept, questions = conclude(pool, observed, halved or _unheard)
             state = State({**state.values, **fitted}, {**state.partials, **kept})
             phase, done = replace(phase, questions=questions), None
     return state
+
+
+def _unheard(times: int) -> None:
+    return
 
 
 def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partition: int, _: Any) -> None:
@@ -92,19 +105,25 @@ def passes(final: Node, schema: Schema) -> int:
     return len({s.depth for s in Bound(final, schema).learned})
 
 
-def observe(phase: Phase, partition: Partition) -> dict[str, Partial]:
+def observe(phase: Phase, partition: Partition) -> Observed:
     """The partials of one partition (of its halves, where memory is short)."""
-    with frame.computing(phase.work.engine):
-        return merge(in_halves(lambda part: _observe(phase, part), partition, phase.floor))
+    work = phase.work
+    with frame.computing(work.engine):
+        observe_part = functools.partial(_observe, phase)
+        found = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
+        merged = merge(found)
+    merged.halved = len(found) - 1
+    monitor.count(partition.rows, partition.nbytes)
+    return merged
 
 
-def _observe(phase: Phase, partition: Partition) -> dict[str, Partial]:
+def _observe(phase: Phase, partition: Partition) -> Observed:
     work, engine = phase.work, phase.work.kernels
     targets = [place for step in phase.steps for place in step.fit_inputs.values()]
     evaluation = work.opened(partition, targets)
     evaluation.columns(targets)
     offsets = {space: block_offsets(partition, c.ordered(), engine.xp) for space, c in evaluation.contexts.items()}
-    found = {}
+    found = Observed()
     for step in phase.steps:
         op = step.op
         assert isinstance(op, Learned)
@@ -135,9 +154,10 @@ def order_free(step: Step, bound: Bound) -> bool:
     return step.op.order_free(step.unit, schema)  # type: ignore[attr-defined]
 
 
-def merge(found: Sequence[dict[str, Partial]]) -> dict[str, Partial]:
+def merge(found: Sequence[Observed]) -> Observed:
     """The partials of several partitions as one."""
-    merged = {}
+    merged = Observed()
+    merged.halved = sum(f.halved for f in found)
     for key, first in found[0].items():
         op, trees = first.step.op, [f[key].tree for f in found]
         assert isinstance(op, Learned)
@@ -163,11 +183,14 @@ def join_siblings(op: Learned, tree: Tree) -> Tree:
     return tree
 
 
-def conclude(pool: Pool, roots: list[Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def conclude(
+    pool: Pool, roots: list[Any], halved: Callable[[int], None] = _unheard
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """`finalize` of the handles of partials, which the list loses; tables too large for one task in many."""
     sizes: dict[str, int] = {}
-    for found in pool.values(pool.call(_sizes, [(root,) for root in roots])):
+    for found, times in pool.values(pool.call(_sizes, [(root,) for root in roots])):
         sizes = {key: sizes.get(key, 0) + size for key, size in found.items()}
+        halved(times)
     chains = large.chains_for(sizes)
     if not chains:
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
@@ -185,12 +208,14 @@ def conclude(pool: Pool, roots: list[Any]) -> tuple[dict[str, Any], dict[str, An
     return {k: fitted[k] for k in sizes if k in fitted}, {k: kept[k] for k in sizes if k in kept}, questions
 
 
-def _sizes(found: dict[str, Partial]) -> dict[str, int]:
-    return {key: large.rows_of(p.step.op, p.tree[-1, 0]) if (-1, 0) in p.tree else 0 for key, p in found.items()}
+def _sizes(found: Observed) -> tuple[dict[str, int], int]:
+    """(the rows of each step that count towards LARGE, how often partitions were halved)."""
+    rows = {key: large.rows_of(p.step.op, p.tree[-1, 0]) if (-1, 0) in p.tree else 0 for key, p in found.items()}
+    return rows, found.halved
 
 
-def _without(found: dict[str, Partial], steps: set[str]) -> dict[str, Partial]:
-    return {key: partial for key, partial in found.items() if key not in steps}
+def _without(found: Observed, steps: set[str]) -> Observed:
+    return Observed({key: partial for key, partial in found.items() if key not in steps})
 
 
 def _split(found: dict[str, Partial], steps: set[str]) -> dict[str, Partial]:

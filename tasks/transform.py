@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from tasks import frame, shuffle
+from tasks import frame, hive, monitor, shuffle
 from tasks.errors import JobError, near
 from tasks.graph import SOURCE
+from tasks.memory import in_halves
 from tasks.plan import ROW, Partition, Plan
+from tasks.schema import Schema
 from tasks.settings import Output
-from tasks.work import Work, in_halves
+from tasks.work import Work
 
 RANGES_PER_FILE = 8
 HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are not written
@@ -54,6 +56,8 @@ class Cutting:
     work: Work
     order: Order
     floor: int = 0
+    partition_on: tuple[str, ...] = ()
+    stage: str = "transform"
 
 
 @dataclass
@@ -74,6 +78,10 @@ class Cut:
 
     def ranges(self, first: int, last: int) -> list[Any]:
         return [p.ranges(first, last) for p in self.pieces]
+
+    def rows_of(self, first: int, last: int) -> np.ndarray:
+        """The rows of each of the ranges [first, last)."""
+        return np.asarray(np.sum([p.counts for p in self.ranges(first, last)], axis=0, dtype=np.int64))
 
 
 def number_of_files(output: Output, rows: int, workers: int) -> int:
@@ -101,13 +109,15 @@ def make_order(output: Output, plan: Plan, files: int) -> Order:
 
 def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
     """The partition's rows, transformed, in ranges of position."""
-    cut = Cut()
-    with frame.computing(cutting.work.engine):
-        found = in_halves(lambda part: _cut(cutting, part), partition, cutting.floor)
+    cut, work = Cut(), cutting.work
+    with frame.computing(work.engine):
+        cut_part = partial(_cut, cutting)
+        found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     for pieces, rows_in, rows_out in found:
         cut.pieces.append(pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out
+    monitor.count(cut.rows_in, partition.nbytes)
     return cut
 
 
@@ -118,6 +128,9 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int]:
     evaluation = work.opened(partition, targets)
     out = evaluation.columns(work.bound.targets)
     context = evaluation.contexts[work.bound.space]
+    if cutting.partition_on:
+        named = Schema(work.bound.output[name] for name in cutting.partition_on)
+        hive.check_number(engine.host_columns(out, named), f"partition {partition.number}")
     if order.mode == "key":
         keys = [evaluation.column(*carried[f"key{i}"]) for i in range(len(order.keys))]
         positions = engine.hash_columns(keys).astype(engine.xp.uint64)

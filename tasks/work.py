@@ -1,10 +1,9 @@
-"""One partition's work: read, filter, evaluate. What a worker gets once per stage, and the halving of what does not fit."""
+"""One partition's work: read, filter, evaluate. What a worker gets once per stage."""
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +14,7 @@ import numpy as np
 
 from tasks import frame
 from tasks.dataset import read
-from tasks.errors import GiveUpError
-from tasks.evaluation import Evaluation, filtered, is_out_of_memory
+from tasks.evaluation import Evaluation, filtered
 from tasks.frame.expression import Expression, parse
 from tasks.graph import Bound, Node, Step
 from tasks.ops.base import Columns, Context
@@ -114,22 +112,3 @@ def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:
     """Where each block begins in the partition's kept rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]
-
-
-def in_halves(work: Callable[[Partition], Any], partition: Partition, floor: int) -> list[Any]:
-    """The partition's result, or after an out-of-memory those of its halves, down to one block or `floor` bytes."""
-    try:
-        return [work(partition)]
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        parts = partition.halves()
-        if len(parts) == 1 or partition.nbytes // 2 < floor:
-            raise GiveUpError(
-                "not enough memory for one partition",
-                where=f"partition {partition.number}: {partition.rows:,} rows, about {partition.nbytes / 1e6:,.0f} MB decoded",
-                why=f"{type(error).__name__}: {error}",
-                do="give workers more memory, run fewer threads per worker, or write the source with smaller row groups",
-            ) from error
-    gc.collect()
-    return [result for part in parts for result in in_halves(work, part, floor)]
