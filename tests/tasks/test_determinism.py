@@ -1,0 +1,137 @@
+"""The same seed gives the same bytes: for any number of workers, either exchange, and any size of partitions.
+
+With `--engine cudf` the workers are GPUs: 1, 2 and 4 of them, up to as many as there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.job import make_job
+from infra import gpus
+from infra.clusters import Cluster, make_cluster
+from tasks import run
+from tasks.ingest import make_plan
+from tasks.plan import Limits, Partition, Plan
+from tasks.pool import DaskPool, LocalPool, Pool
+from tasks.request import Request
+
+pytestmark = pytest.mark.xdist_group("determinism")
+
+ROWS, ROW_GROUP = 200_000, 8_000
+BLOCKS = 26  # every row group is one, so that each worker has several partitions without millions of rows
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "workers" in metafunc.fixturenames:
+        counts = (1, 2, 3)
+        if metafunc.config.getoption("--engine") == "cudf":
+            counts = tuple(n for n in (1, 2, 4) if n <= len(gpus.visible()))
+        metafunc.parametrize("workers", counts, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def workers(request: pytest.FixtureRequest, engine: str) -> Iterator[Any]:
+    """A client of a cluster of so many workers: processes of one thread, or GPUs that leave room for others' tests."""
+    from distributed import Client
+
+    asked = Cluster(kind="cpu", workers=request.param, threads_per_worker=1, memory_limit="1GB")
+    if engine == "cudf":
+        asked = Cluster(kind="cuda", workers=request.param, rmm_pool_size="2GB", device_memory_limit="4GB")
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(request.param, timeout=120)
+        assert len(client.scheduler_info(n_workers=-1)["workers"]) == request.param
+        yield client
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files, nulls and repeated strings, floats whose sums depend on their order."""
+    folder, rng = tmp_path_factory.mktemp("determinism"), np.random.default_rng(1)
+    for number in range(2):
+        rows = ROWS // 2
+        names = rng.zipf(1.3, rows) % 5_000
+        table = pa.table({
+            "n": np.arange(rows) + number * rows,
+            "x": pa.array(rng.normal(1e6, 1, rows), mask=rng.random(rows) < 0.1),
+            "name": pa.array([f"name-{i}" if i else None for i in names.tolist()]),
+            "y": rng.random(rows) < 0.3,
+            "tags": [[int(v), int(v) % 3] if v % 4 else None for v in names.tolist()],
+        })  # fmt: skip
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROW_GROUP)
+    return folder
+
+
+def in_partitions_of(blocks: int) -> Callable[..., Plan]:
+    """`make_plan`, but with partitions of so many blocks."""
+
+    def planned(source: Any, **options: Any) -> Plan:
+        plan = make_plan(source, limits=Limits(join_below=1), **options)
+        assert len(plan.blocks) == BLOCKS
+        cuts = [plan.blocks[start : start + blocks] for start in range(0, BLOCKS, blocks)]
+        return replace(plan, partitions=tuple(Partition(i, cut) for i, cut in enumerate(cuts)))
+
+    return planned
+
+
+def asked(source: Path, out: Path, engine: str, exchange: str) -> Request:
+    """Two phases, out-of-fold encodings, a filter and a full shuffle."""
+    job = make_job({
+        "source": {"path": str(source), "filter": "n % 11 != 5"},
+        "features": [
+            {"columns": ["x"], "ops": [{"op": "FillMedian"}, {"op": "Normalize"}]},
+            {"columns": ["name", "tags"], "ops": [{"op": "Categorify", "freq_threshold": 2}]},
+            {"columns": ["name"], "ops": [{"op": "TargetEncoding", "target": "y", "kfold": 3}]},
+            {"columns": ["n"]},
+        ],
+        "label": ["y"],
+        "output": {"path": str(out), "files": 7, "seed": 11},
+        "run": {"exchange": exchange},
+    })  # fmt: skip
+    return job.request(engine)
+
+
+def made(request: Request, pool: Pool, blocks: int) -> dict[str, str]:
+    """The stages run on the pool: the digests of what was learned and of every file."""
+    kept: dict[str, Any] = {}
+    with request.staging.locked(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run, "make_plan", in_partitions_of(blocks))
+        done = [run.ingest(request, pool), run.learn(request, pool)]
+        done += [run.cut(request, "", pool, kept=kept), run.write(request, "", pool, kept=kept)]
+        run.commit(request, done)
+    assert done[0]["partitions"] == -(-BLOCKS // blocks)
+    folder = Path(request.output["path"])
+    assert json.loads((folder / "_manifest.json").read_text())["exchange"] == request.run["exchange"]
+    paths = [*sorted(folder.glob("part-*.parquet")), folder / "_workflow" / "state.json"]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory, engine: str) -> dict[str, str]:
+    """What the threads of this process make of it as one partition."""
+    out = tmp_path_factory.mktemp("expected") / "out"
+    found = made(asked(source, out, engine, "memory"), LocalPool(2), BLOCKS)
+    assert len(found) == 8
+    rows = pq.read_table(out)["n"].to_pylist()
+    assert sorted(rows) == [n for n in range(ROWS) if n % 11 != 5]
+    assert rows != sorted(rows)
+    return found
+
+
+@pytest.mark.parametrize("blocks", [1, 4], ids="{}-blocks".format)
+@pytest.mark.parametrize("exchange", ["memory", "disk"])
+def test_one_seed_one_output(
+    workers: Any, source: Path, tmp_path: Path, engine: str, expected: dict[str, str], exchange: str, blocks: int
+) -> None:
+    with workers.as_current():
+        assert made(asked(source, tmp_path / "out", engine, exchange), DaskPool(workers), blocks) == expected
