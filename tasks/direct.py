@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tasks import hive
 from tasks.commit import MANIFEST, WORKFLOW, Staging, write_json
 from tasks.exchange import memory_exchange
-from tasks.fitted import save_fitted
+from tasks.fitted import read_fitted, save_fitted
+from tasks.footers import write_footers
 from tasks.graph import graph_to_json
 from tasks.manifest import Manifest, describe
 from tasks.plan import Plan
-from tasks.pool import Pool
+from tasks.pool import DaskPool, Pool
 from tasks.settings import Output
 from tasks.shuffle_write import Writing, plan_parts, write_part
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
-from tasks.work import Work
+from tasks.work import StateFolder, Work
 
 
 def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Manifest:
@@ -32,32 +37,38 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Man
         files = number_of_files(output, plan.rows, len(pool.workers))
         order = make_order(output, plan, files)
         carried_columns(work, order)
+        hive.check_columns(output.partition_on, work.bound.output)
+        save_fitted(work.final, work.schema, work.learned, staging.new / WORKFLOW)
         exchange = memory_exchange(pool)
         try:
-            found = totals(exchange.fill(Cutting(work, order), plan.partitions, None))
+            cutting = Cutting(sent(work, staging.new / WORKFLOW, pool), order, partition_on=tuple(output.partition_on))
+            found = totals(exchange.fill(cutting, plan.partitions, None))
             between = time.perf_counter()
             parts = plan_parts(np.asarray(found["counts"]), output, order, files)
             writing = Writing(str(staging.new), str(staging.notes), work.engine, output, order, work.bound.output)
-            records = exchange.deliver(write_part, writing, parts, lambda p: (p.first, p.last), None)
+            made = exchange.deliver(write_part, writing, parts, lambda p: (p.first, p.last), None)
+            records = [record for of_file in made for record in of_file]
         finally:
             exchange.close()
         done = time.perf_counter()
         stages = {
-            "transform": {
-                "seconds": round(between - started, 3),
-                "rows": plan.rows,
-                "bytes": found["nbytes"],
-                "retries": 0,
-            },
-            "shuffle_write": {
-                "seconds": round(done - between, 3),
-                "rows": found["rows_out"],
-                "bytes": sum(r["bytes"] for r in records),
-                "retries": 0,
-            },
+            "transform": _stage(between - started, plan.rows, found["nbytes"]),
+            "shuffle_write": _stage(done - between, found["rows_out"], sum(r["bytes"] for r in records)),
         }
-        save_fitted(work.final, work.schema, work.learned, staging.new / WORKFLOW)
         data = describe(plan.rows, records, work.bound.output, output, work.engine, fingerprints={"source": plan.fingerprint},
                         exchange="memory", seconds=round(time.perf_counter() - started, 3), stages=stages)  # fmt: skip
+        if output.metadata_file:
+            data["footers"] = write_footers(staging.new, records)
         write_json(staging.new / MANIFEST, data)
         return Manifest(str(staging.publish(output.on_existing)), data)
+
+
+def sent(work: Work, fitted: Path, pool: Pool) -> Work:
+    """The work as workers get it: other processes read what was learned from the folder, not from tasks."""
+    if not isinstance(pool, DaskPool):
+        return work
+    return replace(work, state=StateFolder(str(fitted), read_fitted(fitted)["state"]))
+
+
+def _stage(seconds: float, rows: int, nbytes: int) -> dict[str, Any]:
+    return {"seconds": round(seconds, 3), "rows": rows, "bytes": nbytes, "retries": 0}

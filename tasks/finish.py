@@ -11,9 +11,11 @@ from tasks.applied import subject
 from tasks.commit import MANIFEST, WORKFLOW, flush, no_space, write_json
 from tasks.errors import DataError
 from tasks.fitted import save_fitted
+from tasks.footers import write_footers
 from tasks.graph import Bound
 from tasks.manifest import Manifest, describe
 from tasks.plan import Plan
+from tasks.report.making import Making
 from tasks.request import PlanOf, Request
 from tasks.state import State
 
@@ -21,9 +23,13 @@ ROWS_OF = ("filter", "keys", "sort_by")  # which rows, and which of them togethe
 
 
 def commit(
-    request: Request, summaries: Sequence[dict[str, Any]], run_id: str = "", retries: dict[str, int] | None = None
+    request: Request,
+    summaries: Sequence[dict[str, Any]],
+    run_id: str = "",
+    retries: dict[str, int] | None = None,
+    report: Making | None = None,
 ) -> list[Manifest]:
-    """Check the sum of rows, write manifests and the fitted workflow, and publish with one rename."""
+    """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
     staging, (_, output, _) = request.staging, request.settings
     plans = PlanOf(request)
     state = State.load(staging.folder / "state")
@@ -35,6 +41,11 @@ def commit(
         manifests[split] = _manifest(request, split, summaries, bound, run_id, retries or {}, plans.plan(split))
     with no_space(staging.new):
         _save_fitted(request, state, staging.new / WORKFLOW)
+    for split, data in manifests.items():
+        if request.settings[1].metadata_file:
+            data["footers"] = write_footers(staging.new / split, data["parts"])
+        data["seconds"] = round(time.time() - plans.data["started"], 3)
+    (report or Making(request)).write(staging.new, summaries, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         write_json(staging.new / split / MANIFEST, data)
@@ -89,6 +100,7 @@ def _manifest(
             "rows": s["rows"],
             "bytes": s["bytes"],
             "retries": retries.get(s["stage"], 0),
+            **({"halved": s["halved"]} if s.get("halved") else {}),
         }
         for s in own
     }

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks import frame, statistics
+from tasks import hive, statistics
 from tasks.applied import adapted, adopt, missing_labels, null_types, subject
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
 from tasks.errors import DataError
+from tasks.estimate import checked_needs, computing_threads
 from tasks.exchange import DaskMemory, LocalMemory
 from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
@@ -24,11 +25,13 @@ from tasks.finish import commit, commit_fitted
 from tasks.graph import Bound, Node
 from tasks.ingest import make_plan, partition_size, read_options
 from tasks.keys import by_keys, check_runs
+from tasks.leftover import drop_damaged, halvings
 from tasks.plan import Plan
 from tasks.pool import Pool
 from tasks.report import learned_tables
 from tasks.request import PlanOf, Request, fingerprint, make_request
 from tasks.schema import Schema
+from tasks.settings import Output
 from tasks.shuffle_write import Part, Writing, plan_parts, write_part, written
 from tasks.state import State
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
@@ -75,14 +78,15 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
     progress(rows, rows)
     schema = plans[request.splits[0]].schema
     bound, left_out = Bound(*subject(request, schema)), ", ".join(missing_labels(request, schema))
-    check_runs(bound, source.keys)
+    _check(request, bound)
+    estimate = {} if request.flow == "fit" else checked_needs(request, plans, pool).summary()
     return {
         "stage": "ingest", "rows": rows, "bytes": sum(p.nbytes for p in plans.values()), "reused": reused,
         "files": sum(len(p.files) for p in plans.values()), "skipped": sum(len(p.skipped) for p in plans.values()),
         "blocks": sum(len(p.blocks) for p in plans.values()), "partitions": sum(len(p.partitions) for p in plans.values()),
         "columns": len(schema), "output_columns": len(bound.output),
         "threads": pool.threads, "workers": len(pool.workers), "seconds": time.perf_counter() - start,
-        **({"left_out": left_out} if left_out else {}),
+        **({"left_out": left_out} if left_out else {}), **estimate,
     }  # fmt: skip
 
 
@@ -92,23 +96,27 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
     plan = make_plan(
         source.model_copy(update={"path": path, "valid": None}),
         parallel_map=partial(_mapped, pool),
-        threads=computing_threads(request, pool),
+        threads=computing_threads(request.engine, pool),
         min_partition_size=run.min_partition_size,
         null_types=null_types(request),
     )
     plan = adapted(request, plan)
-    check_runs(Bound(*subject(request, plan.schema)), source.keys)  # columns and types, before any row is read
+    _check(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
     if not source.keys:
         return plan
-    size = partition_size(source, plan.nbytes, computing_threads(request, pool), run.min_partition_size)
+    if request.flow != "fit":
+        checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
+    size = partition_size(source, plan.nbytes, computing_threads(request.engine, pool), run.min_partition_size)
     folder = request.staging.folder / f"keyed{split}"
     return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
 
 
-def computing_threads(request: Request, pool: Pool) -> int:
-    """How many partitions are computed at once."""
-    most = frame.GPU_COMPUTING * len(pool.workers) if request.engine == "cudf" else pool.threads
-    return min(pool.threads, most)
+def _check(request: Request, bound: Bound) -> None:
+    """Refuse what the columns and their types do not allow."""
+    source, output, _ = request.settings
+    check_runs(bound, source.keys)
+    if request.flow != "fit":
+        hive.check_columns(output.partition_on, bound.output)
 
 
 def _mapped(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -143,21 +151,22 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
     phases = statistics.passes(request.final, plan.schema)
     if not reused:
         counter = _Counter(progress, plan.rows * max(phases, 1))
+        halved: list[int] = []
         state = statistics.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
-                                 run.min_partition_size, lambda _, rows: counter.add(rows))  # fmt: skip
-        manifest = _save_state(state, folder, asked, Bound(request.final, plan.schema))
+                                 run.min_partition_size, lambda _, rows: counter.add(rows), halved.append)  # fmt: skip
+        manifest = _save_state(state, folder, asked, Bound(request.final, plan.schema), sum(halved))
     progress(plan.rows, plan.rows)
     learned = Bound(request.final, plan.schema).learned
     return {"stage": "statistics", "rows": plan.rows * phases, "bytes": _needed_bytes(plan, request.final), "phases": phases,
             "operators": len({s.node for s in learned}), "learned": len(learned), "digest": manifest["digest"], "reused": reused,
-            "tables": manifest.get("tables", {}), "seconds": time.perf_counter() - start}  # fmt: skip
+            "tables": manifest.get("tables", {}), "halved": manifest.get("halved", 0), "seconds": time.perf_counter() - start}  # fmt: skip
 
 
-def _save_state(state: State, folder: Path, asked: str, bound: Bound) -> dict[str, Any]:
+def _save_state(state: State, folder: Path, asked: str, bound: Bound, halved: int) -> dict[str, Any]:
     """The state and its manifest in `folder`, put there by one rename."""
     with no_space(folder), partial_folder(folder) as partial:
         tables = learned_tables(bound.learned, state.values)
-        manifest = {"fingerprint": asked, "digest": state.save(partial), "tables": tables}
+        manifest = {"fingerprint": asked, "digest": state.save(partial), "tables": tables, "halved": halved}
         write_json(partial / "manifest.json", manifest)
     return manifest
 
@@ -214,7 +223,8 @@ def prepared(request: Request, split: str) -> Prepared:
     carried_columns(work, order)
     named = request.parts_fingerprint(plan.fingerprint, state.digest, files, split)
     name = f"{exchange_prefix(request.staging)}{named[:16]}"
-    return Prepared(plan, work, Cutting(work, order, run.min_partition_size), files, named, name)
+    cutting = Cutting(work, order, run.min_partition_size, tuple(output.partition_on))
+    return Prepared(plan, work, cutting, files, named, name)
 
 
 def exchange_prefix(staging: Staging) -> str:
@@ -243,7 +253,7 @@ def missing_parts(
     names = {p: p.name(output.format) for p in parts}
     return parts, [
         p for p, n in names.items()
-        if not written(staging.notes / split / f"{n}.json", staging.new / split / n, ready.fingerprint)
+        if written(staging.notes / split / f"{n}.json", staging.new / split, ready.fingerprint) is None
     ]  # fmt: skip
 
 
@@ -282,6 +292,8 @@ def write(
     start = time.perf_counter()
     ready, staging, kept = prepared(request, split), request.staging, {} if kept is None else kept
     found = found_cut(request, split, ready)
+    folder, notes = staging.new / split, staging.notes / split
+    drop_damaged(folder, notes, pool)
     exchange = kept.get(split) or exchange_of(request, ready, pool, found["exchange"] if found else "memory")
     if found is None or (
         missing_parts(request, split, ready, found)[1] and not exchange.whole(len(ready.plan.partitions))
@@ -290,13 +302,12 @@ def write(
         exchange, found = kept[split], found_cut(request, split, ready)
     assert found is not None
     parts, missing = missing_parts(request, split, ready, found)
-    folder, notes = staging.new / split, staging.notes / split
     for path in (folder, notes):
-        path.mkdir(parents=True, exist_ok=True)
-    output = request.settings[1]
-    writing = Writing(
-        str(folder), str(notes), request.engine, output, ready.cutting.order, ready.work.bound.output, ready.fingerprint
-    )
+        with no_space(path):
+            path.mkdir(parents=True, exist_ok=True)
+    output, order = request.settings[1], ready.cutting.order
+    writing = Writing(str(folder), str(notes), request.engine, output, order, ready.work.bound.output,
+                      ready.fingerprint, ready.cutting.floor)  # fmt: skip
     counter = _Counter(progress, sum(p.rows for p in parts))
     counter.add(sum(p.rows for p in parts) - sum(p.rows for p in missing))
     exchange.deliver(
@@ -305,17 +316,26 @@ def write(
     exchange.close()
     records = _records(parts, writing)
     return {"stage": "shuffle_write", "split": split, "rows": sum(r["rows"] for r in records), "bytes": sum(r["bytes"] for r in records),
-            "files": len(records), "parts": records, "rows_in": found["rows_in"], "rows_out": found["rows_out"],
-            "reused": not missing, "seconds": time.perf_counter() - start}  # fmt: skip
+            "files": len(parts), "parts": records, "rows_in": found["rows_in"], "rows_out": found["rows_out"],
+            "halved": halvings(notes), "reused": not missing, "seconds": time.perf_counter() - start, **_folders(records, len(parts), output)}  # fmt: skip
+
+
+def _folders(records: Sequence[dict[str, Any]], files: int, output: Output) -> dict[str, Any]:
+    """What a summary says of Hive folders; nothing without them."""
+    if not output.partition_on:
+        return {}
+    said = hive.advice(records, files)
+    found = {"folders": len({r["path"].rpartition("/")[0] for r in records}), "folder_files": len(records)}
+    return {**found, **({"advice": said} if said else {})}
 
 
 def _records(parts: Sequence[Part], writing: Writing) -> list[dict[str, Any]]:
     """The notes of all parts; DataError if one went away meanwhile."""
-    records = []
+    records: list[dict[str, Any]] = []
     for name in (p.name(writing.suffix) for p in parts):
-        record = written(Path(writing.notes) / f"{name}.json", Path(writing.folder) / name, writing.fingerprint)
-        if record is None:
+        found = written(Path(writing.notes) / f"{name}.json", Path(writing.folder), writing.fingerprint)
+        if found is None:
             raise DataError("a file that was written is gone", where=str(Path(writing.folder) / name),
                             why="something else removed or changed it", do="run the same job again")  # fmt: skip
-        records.append(record)
+        records += found
     return records

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks import frame, shuffle
+from tasks import frame, hive, monitor, shuffle
 from tasks.commit import flush, no_space, partial_file, read_json, write_json
-from tasks.errors import DataError
+from tasks.errors import DataError, GiveUpError
+from tasks.exchange_choice import row_bytes
 from tasks.manifest import digest
+from tasks.memory import in_runs, megabytes, more_memory, shortage
+from tasks.row_runs import runs_of, units_of
 from tasks.schema import Schema
 from tasks.settings import Output
 from tasks.transform import HIDDEN, RANGES_PER_FILE, Cut, Order
@@ -45,6 +48,7 @@ class Writing:
     order: Order
     schema: Schema
     fingerprint: str = ""
+    floor: int = 0  # bytes of rows below which a file is not written in smaller runs when memory is short
 
     @property
     def suffix(self) -> str:
@@ -95,34 +99,118 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
     return parts
 
 
-def write_part(writing: Writing, part: Part, cuts: Sequence[Cut]) -> dict[str, Any]:
-    """Write one file whole or not at all, and note it; a file that is noted and there is left as it is."""
+def write_part(writing: Writing, part: Part, cuts: Sequence[Cut]) -> list[dict[str, Any]]:
+    """Write one file whole or not at all, and note it; a file that is noted and there is left as it is.
+
+    With `partition_on` it becomes a file in each of the folders that its rows name.
+    """
     name = part.name(writing.suffix)
-    note, path = Path(writing.notes) / f"{name}.json", Path(writing.folder) / name
-    done = written(note, path, writing.fingerprint)
-    if done:
+    note, folder = Path(writing.notes) / f"{name}.json", Path(writing.folder)
+    done = written(note, folder, writing.fingerprint)
+    if done is not None:
         return done
+    records, halved = in_runs(
+        "shuffle_write",
+        part.number,
+        most_runs(writing, part),
+        lambda runs: _attempt(writing, part, cuts, runs),
+        lambda error: _too_large(writing, part, error),
+    )
+    write_json(note, {"parts": records, "work": writing.fingerprint, "halved": halved})
+    monitor.count(part.rows, sum(record["bytes"] for record in records))
+    return records
+
+
+def most_runs(writing: Writing, part: Part) -> int:
+    """In how many runs of rows a file may be written: of whole row groups, and of at least `floor` bytes each."""
+    if writing.output.partition_on:
+        return 1
+    units = units_of(part.rows, frame.engine(writing.engine).run_unit(writing))
+    return max(1, min(units, part.rows * row_bytes(writing.schema) // max(writing.floor, 1)))
+
+
+def _attempt(writing: Writing, part: Part, cuts: Sequence[Cut], runs: int) -> list[dict[str, Any]]:
+    """Gather and write the rows of a file, in so many runs; its records."""
+    engine, name = frame.engine(writing.engine), part.name(writing.suffix)
+    if writing.output.partition_on:
+        return _write_folders(writing, gather(writing, part, cuts), name)
+    if runs == 1:
+        return [write_table(writing, gather(writing, part, cuts), name, part.rows)]
+    counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
+    parts = runs_of(part, counts, engine.run_unit(writing), runs)
+    tables = (gather(writing, run, cuts) for run in parts)
+    return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
+
+
+def gather(writing: Writing, part: Part, cuts: Sequence[Cut]) -> Any:
+    """The rows of a part, in their order, as a table of the engine."""
     engine = frame.engine(writing.engine)
     pieces = [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
-    if writing.order.mode == "key":
-        table = engine.assemble_sorted(pieces, writing.order, HIDDEN)
+    if writing.order.mode != "key":
+        return engine.assemble(pieces, part.skip, part.rows)
+    table = engine.assemble_sorted(pieces, writing.order, HIDDEN)
+    whole = part.skip == 0 and part.rows == len(table)
+    return table if whole else engine.slice_table(table, part.skip, part.skip + part.rows)
+
+
+def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpError:
+    """Why a file cannot be written in smaller runs of rows, and what to change."""
+    output, unit = writing.output, frame.engine(writing.engine).run_unit(writing)
+    nbytes, fewer = part.rows * row_bytes(writing.schema), "a higher output.files (or fewer rows_per_file)"
+    if output.partition_on or not unit:
+        what, do = "one file does not fit into memory", f"set {fewer}"
+    elif most_runs(writing, part) == units_of(part.rows, unit):
+        what = "one row group of a file does not fit into memory"
+        do = f"set output.row_group_size below {min(unit, part.rows):,} rows, or {fewer}"
     else:
-        table = engine.assemble(pieces, part.skip, part.rows)
-    with no_space(path), partial_file(path) as partial:
-        engine.write_file(table, str(partial), writing)
-        record = {"path": name, "rows": part.rows, "bytes": partial.stat().st_size, "xxh3_128": digest(partial)}
-        flush(partial)
-        check_footer(partial, part.rows, writing.suffix)
-    write_json(note, {**record, "work": writing.fingerprint})
+        what = "a part of a file as small as run.min_partition_size does not fit into memory"
+        do = f"set run.min_partition_size below {megabytes(writing.floor)}, or {fewer}"
+    where = f"{part.name(writing.suffix)}: {part.rows:,} rows, about {megabytes(nbytes)}"
+    do = f"{do}, or {more_memory(writing.engine)}"
+    return GiveUpError(what, where=where, why=shortage(error, writing.engine), do=do)
+
+
+def _write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, Any]]:
+    """The rows of one file in their folders, in each in their order; the columns of the folders' names are left out."""
+    engine, names = frame.engine(writing.engine), writing.output.partition_on
+    columns = engine.host_columns(table, Schema(writing.schema[n] for n in names))
+    order, ranges = hive.folders(columns, f"file {name}")
+    inner = replace(writing, schema=hive.stored(writing.schema, names))
+    table = engine.table_rows(table, order)
+    return [
+        write_table(inner, engine.slice_table(table, start, stop), f"{folder}/{name}", stop - start)
+        for folder, start, stop in ranges
+    ]
+
+
+def write_table(writing: Writing, table: Any, name: str, rows: int) -> dict[str, Any]:
+    """All rows of a file at once; its record."""
+    write = frame.engine(writing.engine).write_file
+    return write_whole(writing, name, rows, lambda path: write(table, path, writing))
+
+
+def write_whole(writing: Writing, name: str, rows: int, write: Callable[[str], None]) -> dict[str, Any]:
+    """One file that `write(path)` writes, whole or not at all; its record."""
+    path = Path(writing.folder) / name
+    with no_space(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial_file(path) as unfinished:
+            write(str(unfinished))
+            record = {"path": name, "rows": rows, "bytes": unfinished.stat().st_size, "xxh3_128": digest(unfinished)}
+            flush(unfinished)
+            check_footer(unfinished, rows, writing.suffix)
     return record
 
 
-def written(note: Path, path: Path, fingerprint: str) -> dict[str, Any] | None:
-    """The record of a part that this very work wrote and that is there, else None."""
-    record = read_json(note)
-    if not isinstance(record, dict) or record.pop("work", None) != fingerprint:
+def written(note: Path, folder: Path, fingerprint: str) -> list[dict[str, Any]] | None:
+    """The records of what this very work wrote of a file and what is there, else None."""
+    found = read_json(note)
+    if not isinstance(found, dict) or found.get("work") != fingerprint:
         return None
-    return record if path.is_file() and path.stat().st_size == record["bytes"] else None
+    records: list[dict[str, Any]] = found["parts"]
+    paths = [folder / record["path"] for record in records]
+    whole = all(p.is_file() and p.stat().st_size == r["bytes"] for p, r in zip(paths, records, strict=True))
+    return records if whole else None
 
 
 def check_footer(path: Path, rows: int, suffix: str) -> None:

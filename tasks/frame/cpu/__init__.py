@@ -35,7 +35,7 @@ from tasks.frame.cpu.columns import (
     user_frame,
     with_leaves,
 )
-from tasks.frame.cpu.files import true_mask, true_rows, write_file
+from tasks.frame.cpu.files import host_columns, run_unit, true_mask, true_rows, write_file, write_runs
 from tasks.frame.cpu.groups import (
     count_at_least,
     count_values,
@@ -60,6 +60,7 @@ from tasks.frame.cpu.order import (
     pieces_from_host,
     pieces_to_host,
     slice_rows,
+    table_rows,
     take,
 )
 from tasks.frame.cpu.runs import run_codes, run_sums, sorted_within
@@ -99,6 +100,7 @@ __all__ = [
     "hash_columns",
     "hash_rows",
     "host",
+    "host_columns",
     "host_table",
     "is_list",
     "is_null",
@@ -119,6 +121,7 @@ __all__ = [
     "row_numbers",
     "run_codes",
     "run_sums",
+    "run_unit",
     "same_types",
     "series",
     "slice_rows",
@@ -131,6 +134,7 @@ __all__ = [
     "split_table",
     "split_text",
     "sum_by",
+    "table_rows",
     "take",
     "text",
     "to_arrow",
@@ -140,5 +144,6 @@ __all__ = [
     "user_frame",
     "with_leaves",
     "write_file",
+    "write_runs",
     "xp",
 ]  # fmt: skip

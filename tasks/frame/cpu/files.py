@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import pyarrow.csv as pacsv
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
+from tasks.frame.cpu.columns import array
 from tasks.frame.expression import Expression
-from tasks.schema import Schema
+from tasks.schema import Schema, described
 
 ROW_GROUP = 1_000_000
+ORC_BATCH = 1024
 
 
 def true_mask(condition: Expression, frame: dict[str, Any]) -> np.ndarray:
@@ -39,25 +43,51 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
+def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
+    """The named columns of a table or frame in host memory, in the types of the schema."""
+    columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
+    return conform(pa.table(columns), schema)
+
+
 def write_file(table: pa.Table, path: str, writing: Any) -> None:
     """The table as one file in the format, compression and row groups of the section `output`."""
-    output, table = writing.output, conform(table, writing.schema)
-    rows = output.row_group_size or ROW_GROUP
+    write_runs(iter([table]), path, writing)
+
+
+def write_runs(tables: Iterator[pa.Table], path: str, writing: Any) -> None:
+    """Tables one after another as one file, of which the iterator makes the next when one is written.
+
+    The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
+    """
+    with _opened(path, writing) as append:
+        while (table := next(tables, None)) is not None:
+            append(conform(table, writing.schema).replace_schema_metadata(described(writing.schema)))
+            del table
+
+
+def run_unit(writing: Any) -> int:
+    """The rows that a file stores together; 0 where it can only be written at once."""
+    together = {"csv": 1, "orc": ORC_BATCH}
+    return together.get(writing.output.format) or writing.output.row_group_size or ROW_GROUP
+
+
+@contextmanager
+def _opened(path: str, writing: Any) -> Iterator[Callable[[pa.Table], None]]:
+    """A new file of the output's format and compression: what appends a table to it."""
+    output, schema = writing.output, writing.schema.to_arrow().with_metadata(described(writing.schema))
+    rows, codec = output.row_group_size or ROW_GROUP, output.compression
     if output.format == "parquet":
-        pq.write_table(
-            table,
-            path,
-            row_group_size=rows,
-            compression=output.compression,
-            use_dictionary=writing.dictionary_columns,
-            store_schema=True,
-        )
+        named = writing.dictionary_columns
+        with pq.ParquetWriter(path, schema, compression=codec, use_dictionary=named, store_schema=True) as file:
+            yield lambda table: file.write_table(table, row_group_size=rows)
     elif output.format == "arrow":
-        codec = {"zstd": "zstd", "lz4": "lz4"}.get(output.compression)
-        with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as file:
-            file.write_table(table, max_chunksize=rows)
+        options = pa.ipc.IpcWriteOptions(compression=codec if codec in ("zstd", "lz4") else None)
+        with pa.ipc.new_file(path, schema, options=options) as file:
+            yield lambda table: file.write_table(table, max_chunksize=rows)
     elif output.format == "csv":
-        pacsv.write_csv(table, path)
+        with pacsv.CSVWriter(path, schema) as file:
+            yield file.write_table
     else:
-        codec = {"none": "uncompressed", "gzip": "zlib"}.get(output.compression, output.compression)
-        orc.write_table(table, path, compression=codec)
+        codec = {"none": "uncompressed", "gzip": "zlib"}.get(codec, codec)
+        with orc.ORCWriter(path, compression=codec, batch_size=ORC_BATCH) as file:
+            yield file.write

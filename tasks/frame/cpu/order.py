@@ -94,6 +94,11 @@ def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:
     return pa.table(columns, pieces[0].table.column_names)
 
 
+def table_rows(table: pa.Table, index: np.ndarray) -> pa.Table:
+    """Rows of a table by number."""
+    return pa.table([_take(array(c), index) for c in table.columns], table.column_names)
+
+
 def ordered(positions: np.ndarray) -> np.ndarray:
     """The stable order of positions; dense distinct ones (the ordinary case) are placed, not sorted."""
     if not len(positions):

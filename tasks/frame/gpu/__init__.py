@@ -32,7 +32,16 @@ from tasks.frame.gpu.columns import (
     user_frame,
     with_leaves,
 )
-from tasks.frame.gpu.files import read_partition, true_mask, true_rows, write_file
+from tasks.frame.gpu.files import (
+    device_memory,
+    host_columns,
+    read_partition,
+    run_unit,
+    true_mask,
+    true_rows,
+    write_file,
+    write_runs,
+)
 from tasks.frame.gpu.groups import (
     count_at_least,
     count_values,
@@ -63,6 +72,7 @@ from tasks.frame.gpu.order import (
     pieces_from_host,
     pieces_to_host,
     slice_rows,
+    table_rows,
     take,
 )
 from tasks.frame.gpu.runs import run_codes, run_sums, sorted_within
@@ -90,6 +100,7 @@ __all__ = [
     "cut",
     "date_part",
     "decode",
+    "device_memory",
     "dtype",
     "encode_array",
     "extremes_by",
@@ -102,6 +113,7 @@ __all__ = [
     "hash_columns",
     "hash_rows",
     "host",
+    "host_columns",
     "host_table",
     "is_list",
     "is_null",
@@ -123,6 +135,7 @@ __all__ = [
     "row_numbers",
     "run_codes",
     "run_sums",
+    "run_unit",
     "same_types",
     "series",
     "slice_rows",
@@ -136,6 +149,7 @@ __all__ = [
     "split_text",
     "sum_by",
     "synchronize",
+    "table_rows",
     "take",
     "text",
     "to_arrow",
@@ -146,5 +160,6 @@ __all__ = [
     "user_frame",
     "with_leaves",
     "write_file",
+    "write_runs",
     "xp",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,10 +15,11 @@ import pylibcudf as plc
 
 from tasks.frame.expression import Expression
 from tasks.frame.gpu.columns import DATE, DECIMALS, cast, device, finite, from_pylibcudf, host, renumbered
-from tasks.schema import Schema, leaf_type
+from tasks.schema import Schema, described, leaf_type
 from tasks.schema import is_list as is_list_type
 
 ROW_GROUP = 4_000_000
+ANY_SIZE = 1 << 40  # bytes of a row group: rows decide, on every width of row
 # cuDF fills dictionaries by a hash table from many threads, and pads delta encodings with what the memory held before:
 # each writing of the same rows would give other bytes. Plain values under snappy are the same every time, no slower.
 DICTIONARIES = plc.io.types.DictionaryPolicy.NEVER
@@ -134,17 +135,92 @@ def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
 # Writing
 
 
+def host_columns(table: cudf.DataFrame | dict[str, Any], schema: Schema) -> pa.Table:
+    """The named columns of a table or frame in host memory, in the types of the schema."""
+    return pa.table({n: host(cast(_with_name(table[n], c.dtype), c.dtype)) for n, c in schema.items()})
+
+
 def write_file(table: cudf.DataFrame, path: str, writing: Any) -> None:
     """The table as one file in the format, compression and row groups of the section `output`."""
-    output = writing.output
-    columns = {name: cast(_with_name(table[name], c.dtype), c.dtype) for name, c in writing.schema.items()}
-    on_device = output.format == "parquet" and output.compression in CODECS and _writable(writing.schema)
-    if on_device:
-        _write_parquet(columns, path, writing)
+    if _on_device(writing):
+        _write_parquet(_conformed_columns(table, writing.schema), path, writing)
         return
     from tasks.frame.cpu import files as cpu
 
-    cpu.write_file(pa.table({name: host(c) for name, c in columns.items()}), path, writing)
+    cpu.write_file(host_columns(table, writing.schema), path, writing)
+
+
+def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> None:
+    """Tables one after another as one file, of which the iterator makes the next when one is written.
+
+    The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
+    """
+    if not _on_device(writing):
+        from tasks.frame.cpu import files as cpu
+
+        cpu.write_runs((host_columns(table, writing.schema) for table in tables), path, writing)
+        return
+    file = None
+    while (table := next(tables, None)) is not None:
+        columns = _conformed_columns(table, writing.schema)
+        run = plc.Table([_stored(values, writing.schema[name].dtype) for name, values in columns.items()])
+        file = file or _appending(run, path, writing)
+        file.write(run)
+        del table, columns, run
+    assert file is not None
+    file.close([])
+
+
+def run_unit(writing: Any) -> int:
+    """The rows that a file stores together; 0 where it can only be written at once.
+
+    cuDF's writer by runs marks all times as UTC, so that files with times of no zone are only written at once.
+    """
+    from tasks.frame.cpu import files as cpu
+
+    if not _on_device(writing):
+        return cpu.run_unit(writing)
+    unzoned = any(pa.types.is_timestamp(c.leaf) and c.leaf.tz is None for c in writing.schema.columns)
+    return 0 if unzoned else writing.output.row_group_size or ROW_GROUP
+
+
+def device_memory() -> tuple[int, int]:
+    """(free, all) bytes of the GPU."""
+    free, total = cupy.cuda.runtime.memGetInfo()
+    return int(free), int(total)
+
+
+def _on_device(writing: Any) -> bool:
+    output = writing.output
+    return output.format == "parquet" and output.compression in CODECS and _writable(writing.schema)
+
+
+def _conformed_columns(table: cudf.DataFrame, schema: Schema) -> dict[str, Any]:
+    return {name: cast(_with_name(table[name], c.dtype), c.dtype) for name, c in schema.items()}
+
+
+def _appending(first: plc.Table, path: str, writing: Any) -> Any:
+    """cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them."""
+    schema, output = writing.schema, writing.output
+    options = (
+        plc.io.parquet.ChunkedParquetWriterOptions.builder(plc.io.SinkInfo([path]))
+        .metadata(_metadata(first, schema))
+        .key_value_metadata([_footer(schema)])
+        .compression(plc.io.types.CompressionType[CODECS[output.compression]])
+        .stats_level(plc.io.types.StatisticsFreq.STATISTICS_NONE)
+        .row_group_size_rows(output.row_group_size or ROW_GROUP)
+        .row_group_size_bytes(ANY_SIZE)
+        .write_arrow_schema(False)
+        .build()
+    )
+    options.set_dictionary_policy(DICTIONARIES)
+    return plc.io.parquet.ChunkedParquetWriter.from_options(options)
+
+
+def _footer(schema: Schema) -> dict[str, str]:
+    """Key-value metadata of a file."""
+    arrow = schema.to_arrow().with_metadata(described(schema))
+    return {"ARROW:schema": base64.b64encode(arrow.serialize().to_pybytes()).decode(), **described(schema)}
 
 
 def _with_name(values: Any, wanted: pa.DataType) -> Any:
@@ -168,7 +244,7 @@ def _write_parquet(columns: dict[str, Any], path: str, writing: Any) -> None:
     zoned = any(getattr(c.leaf, "tz", None) is not None for c in schema.columns)
     options = (
         builder.metadata(_metadata(table, schema))
-        .key_value_metadata([{"ARROW:schema": base64.b64encode(schema.to_arrow().serialize().to_pybytes()).decode()}])
+        .key_value_metadata([_footer(schema)])
         .compression(plc.io.types.CompressionType[CODECS[output.compression]])
         .stats_level(plc.io.types.StatisticsFreq.STATISTICS_NONE)
         .dictionary_policy(DICTIONARIES)
@@ -177,7 +253,7 @@ def _write_parquet(columns: dict[str, Any], path: str, writing: Any) -> None:
         .build()
     )
     options.set_row_group_size_rows(output.row_group_size or ROW_GROUP)
-    options.set_row_group_size_bytes(1 << 40)  # rows decide, on every width of row
+    options.set_row_group_size_bytes(ANY_SIZE)
     plc.io.parquet.write_parquet(options)
 
 

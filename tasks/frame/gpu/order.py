@@ -115,6 +115,11 @@ def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> cudf.DataFrame:
     return _framed(made.columns(), pieces[0].table)
 
 
+def table_rows(table: cudf.DataFrame, index: np.ndarray) -> cudf.DataFrame:
+    """Rows of a table by number."""
+    return rows_of(table, cupy.asarray(index))
+
+
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.DataFrame:
     """All rows by (hash of the keys, keys, sort columns, row number); columns named `hidden`.. are dropped."""
     table = _framed(_all_rows(pieces).columns(), pieces[0].table)

@@ -1,0 +1,144 @@
+"""A few rows of a source through its workflow, fitted on these rows alone: what a preview shows and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import frame, hive
+from tasks.applied import subject
+from tasks.dataset import Dataset, read
+from tasks.graph import Bound
+from tasks.ops.base import Learned
+from tasks.plan import ROW, Block, Partition, Plan
+from tasks.pool import LocalPool
+from tasks.request import Request
+from tasks.schema import Schema
+from tasks.shuffle_write import Writing
+from tasks.state import State
+from tasks.statistics import learn
+from tasks.transform import make_order
+from tasks.work import Work
+
+SAMPLE_ROWS = 20_000
+SAMPLE_BYTES = 256 * 2**20  # decoded: of one block at least, whatever its size
+PLACES = 3  # of the source that rows are taken from
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rows of a source before and after its workflow, fitted on `fitted_on` rows (None: before, on others)."""
+
+    before: pa.Table
+    after: pa.Table
+    schema: Schema
+    fitted_on: int | None
+
+    @property
+    def ratio(self) -> float:
+        """Rows that come out of one that goes in."""
+        return self.after.num_rows / max(self.before.num_rows, 1)
+
+    @cached_property
+    def piece_bytes(self) -> float:
+        """Bytes that a row of the output takes between the stages."""
+        return self.after.nbytes / max(self.after.num_rows, 1)
+
+    def stored_bytes(self, request: Request) -> float:
+        """Bytes of a row in the files of the output, shuffled as they will be; 0.0 where no row is left."""
+        output, rows = request.settings[1], self.after.num_rows
+        if not rows:
+            return 0.0
+        table = self.after
+        if output.shuffle != "none":  # sorted rows would be pressed together as shuffled ones are not
+            table = table.take(np.random.default_rng(0).permutation(rows))
+        schema = hive.stored(self.schema, output.partition_on)
+        writing = Writing("", "", "pandas", output, make_order(output, _plan_of(rows), 1), schema)
+        named = [] if request.engine == "cudf" else writing.dictionary_columns
+        sink = pa.BufferOutputStream()
+        settings = SimpleNamespace(output=output, schema=schema, dictionary_columns=named)
+        frame.engine("pandas").write_file(table, sink, settings)
+        return sink.getvalue().size / rows
+
+
+def _plan_of(rows: int) -> Plan:
+    return Plan((), "frame", Schema(), (Block(0, 0, rows, 0, ()),), ())
+
+
+def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
+    """At most so many rows of a few places of the source, in order, through the workflow on the CPU.
+
+    A fitted workflow is what it is; another one is fitted on these rows. Errors are those of the whole job.
+    """
+    source = request.settings[0]
+    final, schema = subject(request, plan.schema)
+    state = State.load(Path(request.fitted["path"])) if request.fitted else None
+    table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
+    dataset = Dataset(table, engine="pandas")
+    if source.keys:
+        dataset = dataset.shuffle_by_keys(source.keys, source.sort_by)
+    kept = Schema(c for c in schema.columns if c.name in table.column_names or c.name == ROW)
+    bound_to = Schema(
+        [*kept.columns, *([dataset.plan.schema[ROW]] if ROW in dataset.plan.schema and ROW not in kept else [])]
+    )
+    if state is None:
+        state = learn(dataset.handle, dataset.plan, final, bound_to, "pandas", LocalPool(), source.filter)
+    work = Work(dataset.handle, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
+    made = [_transformed(work, partition) for partition in dataset.plan.partitions]
+    after = pa.concat_tables(made) if made else work.bound.output.to_arrow().empty_table()
+    return Sampled(table, after, work.bound.output, None if request.fitted else table.num_rows)
+
+
+def _transformed(work: Work, partition: Partition) -> pa.Table:
+    columns = work.opened(partition, work.bound.targets).columns(work.bound.targets)
+    return work.kernels.host_columns(columns, work.bound.output)
+
+
+def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: Request) -> list[str]:
+    """The source columns that the job reads, in the source's order."""
+    places = list(bound.targets) + [place for f in bound.filters for place in f.inputs.values()]
+    if not request.fitted:
+        places += [place for s in bound.learned for place in s.fit_inputs.values()]
+    found = {*bound.source_columns(places, training=not request.fitted), *keys, *sort_by, *filter_columns(request)}
+    output = request.settings[1]
+    if output.shuffle == "key":
+        found |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
+    return [name for name in bound.source if name in found and name != ROW]
+
+
+def filter_columns(request: Request) -> tuple[str, ...]:
+    """The columns that `source.filter` reads."""
+    from tasks.frame.expression import parse
+
+    condition = request.settings[0].filter
+    return tuple(parse(condition).columns) if condition else ()
+
+
+def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
+    """The first rows of blocks at even distances: of as many places as `SAMPLE_BYTES` allow."""
+    places = max(1, min(PLACES, len(plan.blocks), SAMPLE_BYTES // max(plan.nbytes // len(plan.blocks), 1)))
+    blocks = [plan.blocks[i * len(plan.blocks) // places] for i in range(places)]
+    tables = [read(plan, Partition(0, (block,)), columns).slice(0, -(-rows // places)) for block in blocks]
+    schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
+    plain = [pa.table([_plain(c) for c in t.columns], t.column_names).cast(schema) for t in tables]
+    return pa.concat_tables(plain).combine_chunks().slice(0, rows)
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+
+
+def phases_of(bound: Bound) -> list[list[str]]:
+    """The source columns that each pass of the statistics reads."""
+    depths = sorted({s.depth for s in bound.learned})
+    steps = [[s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)] for depth in depths]
+    return [
+        bound.source_columns([place for s in of_depth for place in s.fit_inputs.values()], training=True)
+        for of_depth in steps
+    ]

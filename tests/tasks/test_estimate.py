@@ -1,0 +1,172 @@
+"""What a run will need: figures before it starts, measured on some of the rows, and a disk that is too small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks import estimate, ops, run
+from tasks.errors import GiveUpError
+from tasks.ingest import make_plan
+from tasks.plan import Plan
+from tasks.pool import LocalPool
+from tasks.request import Request, make_request
+from tasks.sampled import phases_of, sampled
+from tasks.settings import Output, Run, Source
+from tests.stages import run_stages
+
+ROWS = 140_000
+
+
+@dataclass
+class Two:
+    """Two threads of one worker with a gigabyte."""
+
+    threads: int = 2
+    workers: tuple[str, ...] = ("one",)
+    memory: int = 10**9
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for part in range(2):
+        columns = {
+            "time": np.arange(ROWS // 2) + part * ROWS // 2,
+            "word": np.array(["to", "be", "or", "not"])[rng.integers(0, 4, ROWS // 2)],
+            "x": rng.normal(size=ROWS // 2),
+            "unused": rng.normal(size=ROWS // 2),
+        }
+        pq.write_table(pa.table(columns), folder / f"logs-{part}.parquet")
+    return folder
+
+
+def asked(
+    data: Path, out: Path, nodes: Any = None, engine: str = "pandas", filter: str | None = None, **settings: Any
+) -> Request:
+    source = {k: settings.pop(k) for k in ("keys", "sort_by") if k in settings}
+    section = {k: settings.pop(k) for k in ("exchange", "scratch") if k in settings}
+    graph = nodes or ["time"] + (["word"] >> ops.Categorify()) + (["x"] >> ops.FillMedian() >> ops.Normalize())
+    return make_request(Source(path=str(data), filter=filter, **source), graph, Output(path=str(out), **settings),
+                        Run(**section), engine)  # fmt: skip
+
+
+def plans_of(request: Request) -> dict[str, Plan]:
+    return {"": make_plan(request.settings[0])}
+
+
+def test_a_sample_is_of_several_places_and_fitted_on_itself(data: Path, tmp_path: Path) -> None:
+    request = asked(data, tmp_path / "out")
+    found = sampled(request, plans_of(request)[""], rows=1000)
+
+    assert found.before.column_names == ["time", "word", "x"]
+    assert found.before["time"].to_pylist() == [*range(500), *range(70_000, 70_500)]
+    assert found.after.column_names == ["time", "word", "x"]
+    assert found.fitted_on == 1000
+    assert sorted(set(found.after["word"].to_pylist())) == [3, 4, 5, 6]
+    assert found.after["x"].to_numpy().mean() == pytest.approx(0, abs=1e-6)
+    assert found.schema["word"].properties["cardinality"] == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sample_is_filtered_and_brought_together_by_keys(data: Path, tmp_path: Path) -> None:
+    request = asked(data, tmp_path / "out", ["time"] + (["x"] >> ops.DifferenceLag(partition_cols=["word"])),
+                    filter="time < 250", keys=["word"], sort_by=["time"])  # fmt: skip
+    found = sampled(request, plans_of(request)[""], rows=1000)
+
+    assert found.after.num_rows == 250
+    assert sorted(found.after["time"].to_pylist()) == list(range(250))
+    assert found.ratio == 0.25
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_the_measured_output_is_about_what_is_written(form: str, data: Path, tmp_path: Path) -> None:
+    request = asked(data, tmp_path / "out", format=form, files=2)
+    plans = plans_of(request)
+    found = estimate.needs(request, plans, Two(), sampled(request, plans[""]))
+    run_stages(request)
+    wrote = sum(p.stat().st_size for p in (tmp_path / "out").glob("part-*"))
+
+    assert found.output == pytest.approx(wrote, rel=0.25)
+    assert (found.scratch, found.device) == (0, 0)
+    assert found.exchange == "memory"
+    assert found.disks[0].what == "output"
+
+
+def test_the_disk_exchange_and_keys_need_scratch(data: Path, tmp_path: Path) -> None:
+    memory = estimate.needs(asked(data, tmp_path / "out"), plans_of(asked(data, tmp_path / "out")), Two())
+    request = asked(data, tmp_path / "out", exchange="disk")
+    disk = estimate.needs(request, plans_of(request), Two())
+    # number 8, id 4, float 4 and the position's 8 bytes
+    assert disk.scratch == ROWS * 24
+    assert memory.scratch == 0
+    assert disk.disks[0].needed == disk.scratch + disk.output == ROWS * (24 + 16)
+    assert memory.host - disk.host == ROWS * 24
+    keyed = asked(data, tmp_path / "out", keys=["word"])
+    assert estimate.needs(keyed, plans_of(keyed), Two()).scratch == ROWS * (8 + 8 + 24 + 8 + 8)
+
+
+def test_device_memory_is_estimated_for_gpus(data: Path, tmp_path: Path) -> None:
+    request = asked(data, tmp_path / "out", engine="cudf")
+    found = estimate.needs(request, plans_of(request), Two())
+    assert found.device > ROWS * 24
+    assert found.summary()["device_memory_needed"].startswith("about ")
+
+
+def test_scratch_elsewhere_counts_on_its_own_disk(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    request = asked(data, tmp_path / "out", exchange="disk", scratch=str(scratch))
+    monkeypatch.setattr(estimate, "_file_system", lambda path: 1 if path == scratch else 2)
+    work, target = estimate.needs(request, plans_of(request), Two()).disks
+
+    assert (work.path, work.needed, work.what) == (str(scratch), ROWS * 40, "scratch and output")
+    assert (target.path, target.needed, target.what) == (str(tmp_path), ROWS * 16, "output")
+
+
+@pytest.mark.parametrize("exchange", ["memory", "disk"])
+def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
+    exchange: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr(estimate, "_free", lambda path: 100_000)
+    request = asked(data, tmp_path / "out", exchange=exchange, engine=engine)
+    what = "scratch and output" if exchange == "disk" else "output"
+    with (
+        request.staging.locked(),
+        pytest.raises(GiveUpError, match=rf"too small for this run\n.*\n.*{what}, 100.0 kB are free"),
+    ):
+        run.ingest(request, LocalPool(2))
+    assert list(tmp_path.iterdir()) == [tmp_path / ".out.millrace"]
+
+
+def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = ROWS * 16
+    monkeypatch.setattr(estimate, "_free", lambda path: widths - 1)
+    request = asked(data, tmp_path / "out", compression="zstd")
+    with request.staging.locked():
+        summary = run.ingest(request, LocalPool(2))
+    assert summary["disk_1"].startswith(f"{tmp_path}")
+    assert summary["planned_exchange"].startswith("memory (about 0.00 GB")
+    assert "about" in summary["host_memory_needed"]
+
+
+def test_parts_that_are_there_need_no_room_again(data: Path, tmp_path: Path) -> None:
+    request = asked(data, tmp_path / "out")
+    before = estimate.needs(request, plans_of(request), Two()).disks[0].needed
+    request.staging.new.mkdir(parents=True)
+    (request.staging.new / "part-00000.parquet").write_bytes(b"x" * 1000)
+    assert estimate.needs(request, plans_of(request), Two()).disks[0].needed == before - 1000
+
+
+def test_each_phase_reads_the_columns_that_it_needs(data: Path, tmp_path: Path) -> None:
+    from tasks.graph import Bound
+
+    request = asked(data, tmp_path / "out")
+    schema = plans_of(request)[""].schema
+    assert phases_of(Bound(request.final, schema)) == [["word", "x"], ["x"]]
