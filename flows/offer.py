@@ -1,0 +1,106 @@
+"""The commands that let millrace run by itself: `serve` from one process, `deploy` for the worker of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+File = Annotated[Path | None, typer.Option("--file", help="a prefect.yaml of your own; infra/prefect.yaml if left out")]
+Notify = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="MILLRACE_NOTIFY",
+        help="webhook to tell of runs that fail (Slack, Mattermost, ..); is kept",
+    ),
+]
+
+
+def serve(
+    file: File = None,
+    limit: Annotated[int, typer.Option(min=1, help="runs at once on this host; the others wait")] = 1,
+    notify: Notify = None,
+) -> None:
+    """Offer the flows with the form and their schedules from this process, until Ctrl-C.
+
+    Uses the Prefect server that is configured, else one on this host, which is started if there is none. Each run is a
+    process of its own, in this folder. Ctrl-C and SIGTERM cancel what runs and pause the schedules; what was done is
+    kept, and the next start takes the schedules up again.
+
+    [bold]Examples[/bold]
+
+      millrace serve
+
+      millrace serve --limit 2 --notify https://hooks.slack.com/services/T0/B0/xyz
+
+      millrace serve --file nightly.yaml
+    """
+    from flows.access import serving_limits
+    from flows.launch import terminal
+    from infra import deployments
+    from infra.server import ensure_server
+
+    console = terminal()
+    path = file or deployments.FILE
+    specs = deployments.read_file(path)["deployments"]
+    server = ensure_server(console.print)
+    for line in _table(specs):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
+    for line in serving_limits():
+        console.print(f"limits   {line}", soft_wrap=True)
+    console.print("Ctrl-C ends it", soft_wrap=True)
+    deployments.serve(path, limit, notify)
+    console.print("served no more; the schedules are paused until the next start")
+
+
+def deploy(
+    pool: Annotated[str, typer.Option(help="work pool; made as a process pool if there is none")] = "millrace",
+    file: File = None,
+    limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
+    notify: Notify = None,
+) -> None:
+    """Register the flows with a Prefect server, for a worker that runs them on this (or another) host.
+
+    Makes the work pool, the deployments with their schedules and triggers, and the automations; done again it updates
+    them. Runs work in the folder in which this was called. A pool runs one job at a time: give each GPU host its own.
+
+    [bold]Examples[/bold]
+
+      millrace deploy && prefect worker start --pool millrace
+
+      millrace deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
+    """
+    from flows.access import serving_limits
+    from flows.launch import terminal
+    from infra import deployments
+    from infra.server import ensure_server
+
+    console = terminal()
+    with console.status("registering"):
+        server = ensure_server(console.print)
+        names = deployments.deploy(pool, file or deployments.FILE, limit, notify)
+    for name in names:
+        console.print(f"deployed {name}", soft_wrap=True)
+    console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)
+    console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
+    for line in serving_limits():
+        console.print(f"limits   {line}; where the worker runs", soft_wrap=True)
+    console.print(f"next     PREFECT_API_URL={server.api_url} prefect worker start --pool {pool}", soft_wrap=True)
+
+
+def _table(specs: Sequence[Any]) -> list[str]:
+    """A line per deployment: its flow, its name and when it runs."""
+    return [f"{spec['entrypoint'].rpartition('.')[2]}/{spec['name']}: {_when(spec)}" for spec in specs]
+
+
+def _when(spec: Any) -> str:
+    schedules = [
+        f"{s['cron']} {s.get('timezone', 'UTC')}" if "cron" in s else f"every {s.get('interval')} s" if "interval" in s
+        else str(s.get("rrule")) for s in spec.get("schedules") or []
+    ]  # fmt: skip
+    events = [", ".join(trigger.get("expect", ["an event"])) for trigger in spec.get("triggers") or []]
+    return "; ".join([*schedules, *(f"on {event}" for event in events)]) or "by hand"

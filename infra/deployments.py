@@ -1,0 +1,190 @@
+"""What runs by itself: the deployments of prefect.yaml, served from one process or registered for a work pool."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from tasks.errors import GiveUpError, JobError
+
+HERE = Path(__file__).parent
+FILE, AUTOMATIONS, WEBHOOK = HERE / "prefect.yaml", HERE / "automations.yaml", "millrace-notify"
+HEARTBEAT_SECONDS = 30  # the least that Prefect allows
+
+
+def read_file(path: Path = FILE) -> dict[str, Any]:
+    """The content of a prefect.yaml; a JobError where it cannot be read, is no YAML or has no deployments."""
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise JobError("the file of deployments cannot be read", where=str(path), why=str(error)) from None
+    if not isinstance(data, dict) or not isinstance(data.get("deployments"), list) or not data["deployments"]:
+        raise JobError("the file has no deployments", where=str(path), do=f"begin with a copy of {FILE}")
+    for number, spec in enumerate(data["deployments"]):
+        if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
+            raise JobError("a deployment needs a name and an entrypoint", where=f"{path}: deployments[{number}]")
+    return data
+
+
+def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
+    """Offer the deployments of a file from this process, each run in a process of its own, until it is stopped.
+
+    At most `limit` runs at once; the others wait. The current folder is that of the runs. SIGTERM and Ctrl-C cancel
+    the runs that go on, pause the schedules and end it; the next start takes them up again.
+    """
+    from prefect.runner import Runner
+
+    _safe_path()
+    runner: Any = Runner(name="millrace", limit=limit, heartbeat_seconds=HEARTBEAT_SECONDS, pause_on_shutdown=True)
+    for spec in read_file(path)["deployments"]:
+        try:
+            runner.add_flow(flow_of(spec["entrypoint"]), **offered(spec))
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise JobError("a deployment is not right", where=f"{path}: {spec['name']}", why=str(error)) from None
+    keep_automations(notify)
+    asyncio.run(runner.start())
+
+
+def flow_of(entrypoint: str) -> Any:
+    """The flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
+    module, _, name = entrypoint.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def offered(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A deployment of the file as arguments of Prefect's runner, which serves it: no pool, schedules, triggers."""
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig
+    from prefect.events import DeploymentEventTrigger
+    from prefect.schedules import Schedule
+    from prefect.types.entrypoint import EntrypointType
+
+    limit = spec.get("concurrency_limit")
+    return {
+        "name": spec["name"],
+        "description": spec.get("description"),
+        "tags": spec.get("tags"),
+        "parameters": spec.get("parameters"),
+        "schedules": [Schedule(**_schedule(given)) for given in spec.get("schedules") or []],
+        "triggers": [DeploymentEventTrigger.model_validate(given) for given in spec.get("triggers") or []],
+        "concurrency_limit": ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
+        "paused": False,
+        "entrypoint_type": EntrypointType.MODULE_PATH,
+    }
+
+
+def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = given.get("interval")
+    return {**given, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(given)
+
+
+def deploy(pool: str, path: Path = FILE, limit: int = 1, notify: str | None = None) -> list[str]:
+    """Register the deployments of a file for a work pool, which is made if there is none; their names.
+
+    Done again it updates what is there. The current folder is that of the runs, on the host of the worker. GiveUpError
+    with Prefect's own words when it refuses one.
+    """
+    data = read_file(path)
+    for spec in data["deployments"]:
+        spec["work_pool"] = {**(spec.get("work_pool") or {}), "name": pool}
+    keep_pool(pool, limit)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+        (copy := Path(folder) / "prefect.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+        _prefect(folder, "deploy", "--all", "--prefect-file", str(copy))
+    keep_automations(notify)
+    return [f"{flow_of(spec['entrypoint']).name}/{spec['name']}" for spec in data["deployments"]]
+
+
+def _prefect(folder: str, *arguments: str) -> None:
+    """A command of this Prefect, called in `folder`: it would import a flows/ of the current one."""
+    _safe_path()
+    command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments]
+    environment = {**os.environ, "PWD": str(Path.cwd())}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, check=False
+    )
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        why = "\n       ".join(said[-8:])
+        raise GiveUpError("the deployments could not be registered", where=f"prefect {arguments[0]}", why=why)
+
+
+def keep_pool(name: str, limit: int) -> None:
+    """A process work pool that runs `limit` jobs at once; one of another type stays as it is."""
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_work_pool(name)
+        except ObjectNotFound:
+            template = ProcessWorker.get_default_base_job_template()
+            client.create_work_pool(
+                WorkPoolCreate(name=name, type="process", base_job_template=template, concurrency_limit=limit,
+                               description="millrace: the jobs of a host, one after another")
+            )  # fmt: skip
+        else:
+            if found.type == "process" and found.concurrency_limit != limit:
+                client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))
+
+
+def keep_automations(notify: str | None = None) -> None:
+    """The automations of automations.yaml as they stand there; the one that notifies only if there is a URL for it.
+
+    A URL that was given once stays until another is given.
+    """
+    from prefect.automations import Automation
+
+    webhook = _webhook(notify)
+    for spec in yaml.safe_load(AUTOMATIONS.read_text()):
+        for action in spec["actions"]:
+            if "block_document_id" in action:
+                action["block_document_id"] = webhook
+        if all(action.get("block_document_id", "") is not None for action in spec["actions"]):
+            automation = Automation.model_validate(spec)
+            found = _automation_id(spec["name"])
+            automation.id = found
+            if found:
+                cast(Any, automation).update()
+            else:
+                cast(Any, automation).create()
+
+
+def _automation_id(name: str) -> Any:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(name)
+    return found[0].id if found else None
+
+
+def _webhook(url: str | None) -> str | None:
+    """The id of the block that holds the URL, which may be a secret; None where none was ever given."""
+    from prefect.blocks.webhook import Webhook
+
+    if url is None:
+        try:
+            block: Any = Webhook.load(WEBHOOK)
+        except ValueError:
+            return None
+        return str(block._block_document_id)
+    if not url.startswith(("http://", "https://")):
+        raise JobError(f"{url!r} is no URL to notify", where="--notify", do="write https://..")
+    block = Webhook(url=url, headers={"Content-Type": "application/json"})
+    return str(block.save(WEBHOOK, overwrite=True))
+
+
+def _safe_path() -> None:
+    """Child processes import nothing from the current folder, which may have a flows/ or tasks/ of its own."""
+    os.environ["PYTHONSAFEPATH"] = "1"

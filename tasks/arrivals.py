@@ -1,0 +1,128 @@
+"""Which files of a folder or prefix are new and complete: one look now, compared with what was seen before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.commit import write_json
+from tasks.errors import DataError
+from tasks.files import is_remote, local_path
+from tasks.plan import File
+
+FORMAT, KEPT_SECONDS = 1, 30 * 86400.0  # a mount that was away for a day must not make everything new again
+TOLD_AT_ONCE = 2000  # files of one event; the server takes 1.5 MB
+
+
+class Sight(NamedTuple):
+    """A file as last seen: size, time of change, since when they are so, when it was last there, if it was told."""
+
+    size: int
+    mtime_ns: int
+    since: float
+    there: float
+    told: bool = False
+
+
+class Arrival(NamedTuple):
+    """Complete new files below one folder: the watched one, or a folder directly in it."""
+
+    folder: str
+    paths: list[str]
+    bytes: int
+
+
+def look(
+    files: Iterable[File], seen: dict[str, Sight], now: float, settle: float
+) -> tuple[list[File], dict[str, Sight]]:
+    """The files that are complete and were not told before, and what has been seen up to `now` (s).
+
+    A file is complete when its size and time of change have been the same for `settle` seconds; one that is written
+    again is new again. What has been gone for 30 days is forgotten.
+
+    >>> part = File("in/a.parquet", 10, 1)
+    >>> new, seen = look([part], {}, now=0, settle=30)
+    >>> [file.path for file in new]
+    []
+    >>> [file.path for file in look([part], seen, now=60, settle=30)[0]]
+    ['in/a.parquet']
+    >>> [file.path for file in look([File("in/a.parquet", 20, 2)], seen, now=60, settle=30)[0]]
+    []
+    """
+    complete, after = [], {path: sight for path, sight in seen.items() if now - sight.there < KEPT_SECONDS}
+    for file in files:
+        before = seen.get(file.path)
+        same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime)
+        sight = before._replace(there=now) if before and same else Sight(file.size, file.mtime, now, now)
+        if not sight.told and now - sight.since >= settle:
+            complete.append(file)
+            sight = sight._replace(told=True)
+        after[file.path] = sight
+    return complete, after
+
+
+def marked(files: Sequence[File], root: str, marker: str, options: dict[str, Any]) -> list[File]:
+    """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
+    found: dict[str, bool] = {}
+
+    def complete(folder: str) -> bool:
+        if folder not in found:
+            above = folder.rpartition("/")[0]
+            found[folder] = _exists(f"{folder}/{marker}", options) or (
+                len(folder) > len(root) and len(above) >= len(root) and complete(above)
+            )
+        return found[folder]
+
+    return [file for file in files if complete(file.path.rpartition("/")[0])]
+
+
+def _exists(path: str, options: dict[str, Any]) -> bool:
+    if not is_remote(path):
+        return Path(local_path(path)).exists()
+    import fsspec
+
+    fs, name = fsspec.core.url_to_fs(path, **options)
+    return bool(fs.exists(name))
+
+
+def grouped(files: Sequence[File], root: str) -> Iterator[Arrival]:
+    """The files by the folder directly in `root` that they are below, those in `root` itself first.
+
+    >>> files = [File("in/x", 1, 0), File("in/day=1/h=1/y", 2, 0), File("in/day=1/z", 3, 0)]
+    >>> for arrival in grouped(files, "in"):
+    ...     print(arrival)
+    Arrival(folder='in', paths=['in/x'], bytes=1)
+    Arrival(folder='in/day=1', paths=['in/day=1/h=1/y', 'in/day=1/z'], bytes=5)
+    """
+    folders: dict[str, list[File]] = {}
+    for file in files:
+        first, slash, _ = file.path[len(root) :].lstrip("/").partition("/")
+        folders.setdefault(f"{root}/{first}" if slash else root, []).append(file)
+    for folder, inside in sorted(folders.items()):
+        for start in range(0, len(inside), TOLD_AT_ONCE):
+            told = inside[start : start + TOLD_AT_ONCE]
+            yield Arrival(folder, [file.path for file in told], sum(file.size for file in told))
+
+
+def load_seen(path: Path) -> dict[str, Sight]:
+    """What earlier looks noted; nothing before the first. DataError where the note is damaged or of a newer format."""
+    try:
+        data = json.loads(path.read_text())
+        if data["format"] > FORMAT:
+            raise ValueError(f"format {data['format']}, this version reads up to {FORMAT}")
+        return {name: Sight(*values) for name, values in data["files"].items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            "what the watch has seen cannot be read", where=str(path), why=str(error),
+            do="remove that file; everything that is there is then told once more",
+        ) from None  # fmt: skip
+
+
+def save_seen(path: Path, seen: dict[str, Sight]) -> None:
+    """Written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"format": FORMAT, "files": seen})
