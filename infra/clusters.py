@@ -2,83 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import logging
 import os
-import sys
-from collections.abc import Generator
-from dataclasses import dataclass
+import socket
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
-import dask
-import dask.config
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
-from distributed import Client, LocalCluster, Status
+from distributed import Client, LocalCluster
+from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from infra import gpus
-from tasks.errors import GiveUpError, JobError
+from infra.dask_settings import GPU_ENVIRONMENT, cpu_environment, local_environment, use_settings
+from infra.encryption import REMOTE, Tls, protocol_of, refusal, security_of
+from infra.kubernetes import Kubernetes
+from infra.kubernetes import start as on_kubernetes
+from infra.remote import RunningCluster
+from infra.sizes import Size, size_in_bytes
+from infra.slurm import Slurm
+from infra.slurm import start as on_slurm
+from infra.ssh import Ssh
+from infra.ssh import start as on_ssh
+from tasks.errors import GiveUpError, JobError, near
 
 log = logging.getLogger("millrace.clusters")
 Engine = Literal["cudf", "pandas"]
-Kind = Literal["cuda", "cpu", "address"]
-ROOT = Path(__file__).resolve().parent.parent
-
-# What every kind needs, whoever runs the job.
-DASK_SETTINGS: dict[str, Any] = {
-    # A lost worker fails its tasks at once: the flow runs the stage again, Dask must not do so behind Prefect's back.
-    "distributed.scheduler.allowed-failures": 0,
-    "distributed.scheduler.worker-saturation": 1.1,
-    "distributed.scheduler.work-stealing": True,
-    # p2p takes cuDF frames through host Arrow and disk.
-    "dataframe.shuffle.method": "tasks",
-    # A paused worker would wait for memory that its own stage holds: no pause, better an honest end at 95 %.
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": 0.95,
-    "distributed.comm.timeouts.connect": "30s",
-    "distributed.admin.large-graph-warning-threshold": "100MB",
-    "distributed.worker.preload": ["infra.worker"],
-}
-
-# Dask has workers give every freed block back to the system; arrays of one partition would then be new pages for each step.
-MALLOC: dict[str, str] = {"MALLOC_TRIM_THRESHOLD_": str(2**29), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-
-# Writing files from one GPU: many tasks of many files in flight, page cache instead of direct I/O, a stream per thread.
-GPU_ENVIRONMENT: dict[str, str] = {
-    "KVIKIO_TASK_SIZE": str(2**30),
-    "KVIKIO_AUTO_DIRECT_IO_WRITE": "off",
-    "CUDF_PER_THREAD_STREAM": "1",
-    "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM": "1",
-    # CuPy's CUB kernels are compiled for tens of seconds when a host first uses them; its own reductions are not.
-    "CUPY_ACCELERATORS": "",
-    "CUDA_MODULE_LOADING": "LAZY",
-    "RAPIDS_NO_INITIALIZE": "True",
-}
-
-
-def _text(value: Any) -> Any:
-    """Numbers of a YAML file as text: the form has one text field for `8GB` and for `0.5`."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-Size = Annotated[str | None, BeforeValidator(_text)]
-
-
-def size_in_bytes(size: str, total: int) -> int:
-    """Bytes of `8GB` or a number of bytes; a number up to 1 is a part of `total`, never one byte.
-
-    >>> size_in_bytes("8GB", 0), size_in_bytes("0.5", 1000), size_in_bytes("1", 1000)
-    (8000000000, 500, 1000)
-    """
-    try:
-        number = float(size)
-    except ValueError:
-        return int(parse_bytes(size))
-    return int(number * total) if number <= 1 else int(number)
+Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes"]
+STAGES = ("ingest", "statistics", "transform", "shuffle_write")
+SCALE = ("auto", "cpu", "slurm")
 
 
 class Adapt(BaseModel):
@@ -108,52 +61,65 @@ class Cluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["auto", "cuda", "cpu", "address"] = Field("auto", description="auto takes the GPUs, else the cores")
+    kind: Literal["auto", Kind] = Field("auto", description="auto takes the GPUs of this host, else its cores")
     workers: int | None = Field(None, ge=1, description="worker processes: one per GPU, or one with a thread per core")
     threads_per_worker: int | None = Field(None, ge=1)
     visible_devices: list[str] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
-    protocol: Literal["tcp", "ucx"] | None = Field(None, description="ucx moves data between GPUs over NVLink")
+    protocol: Literal["tcp", "tls", "ucx"] | None = Field(None, description="ucx moves data between GPUs over NVLink")
     interface: str | None = Field(None, description="network interface to listen on; the loopback if left out")
-    address: str | None = Field(None, description="running scheduler, such as tcp://10.0.0.5:8786; for kind address")
+    address: str | None = Field(None, description="running scheduler, such as tls://10.0.0.5:8786; for kind address")
+    tls: Tls | None = Field(None, description="certificates; temporary ones are made where workers are on other hosts")
+    unencrypted: bool = Field(False, description="allow connections beyond this host without TLS, as ucx needs it")
     memory_limit: Size = Field(None, description="host memory of a worker: 16GB, or 0.5 of the host")
     device_memory_limit: Size = Field(None, description="GPU memory above which results spill: 60GB, or 0.5 of the GPU")
     rmm_pool_size: Size = Field(None, description="GPU memory that a worker may allocate: 70GB, or 0.7 of the GPU")
     local_directory: str | None = Field(None, description="folder for spilled data, on a fast disk")
     adapt: Adapt | None = Field(None, description="bounds for the number of workers, for kinds that scale")
     resources: dict[str, dict[str, float]] = Field({}, description="what a stage takes: {transform: {GPU: 1}}")
+    start_timeout: int = Field(300, ge=1, description="seconds that workers on other hosts may take to come")
+    ssh: Ssh | None = Field(None, description="for kind ssh: hosts, user, port, key, gpus")
+    slurm: Slurm | None = Field(None, description="for kind slurm: cores, memory, gpus, queue, account, walltime")
+    kubernetes: Kubernetes | None = Field(None, description="for kind kubernetes: image, cores, memory, gpus")
 
-    @field_validator("visible_devices", mode="before")
+    @field_validator("visible_devices", mode="before", json_schema_input_type=list[str | int] | str | None)
     @classmethod
     def _as_names(cls, devices: Any) -> Any:
         if isinstance(devices, str):
             devices = devices.split(",")
         return [str(device).strip() for device in devices] if isinstance(devices, list) else devices
 
-    @field_validator("memory_limit", "device_memory_limit", "rmm_pool_size")
+    @field_validator("resources")
     @classmethod
-    def _is_size(cls, size: str | None) -> str | None:
-        try:
-            sensible = size is None or size_in_bytes(size, 2**40) > 0
-        except ValueError:
-            sensible = False
-        if not sensible:
-            raise ValueError(f"{size!r} is no size: write 8GB, 64GiB, or a part of the whole such as 0.5")
-        return size
+    def _of_stages(cls, resources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if unknown := [stage for stage in resources if stage not in STAGES]:
+            raise ValueError(f"there is no stage {unknown[0]!r}: {near(unknown[0], STAGES)}")
+        if any(amount <= 0 for stage in resources.values() for amount in stage.values()):
+            raise ValueError("amounts are above 0")
+        return resources
 
     @model_validator(mode="after")
     def _fits_kind(self) -> Self:
         if self.kind == "address" and not self.address:
-            raise ValueError("kind: address needs `address`, such as tcp://10.0.0.5:8786")
-        if self.kind != "address" and self.address:
-            raise ValueError("`address` belongs to kind: address")
-        if self.adapt and self.kind in ("cuda", "address"):
+            raise ValueError("kind: address needs `address`, such as tls://10.0.0.5:8786")
+        for name in ("address", *REMOTE):
+            if name != self.kind and getattr(self, name) is not None:
+                raise ValueError(f"`{name}` belongs to kind: {name}")
+        if self.kind in REMOTE and getattr(self, self.kind) is None:
+            raise ValueError(f"kind: {self.kind} needs the section `{self.kind}`, which says where and how much")
+        if self.kind == "ssh" and self.workers:
+            raise ValueError("kind: ssh has a worker for each of ssh.hosts: leave out `workers`")
+        if self.adapt and self.kind not in SCALE:
             raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`")
+        if why := refusal(self):
+            raise ValueError(why)
         return self
 
     def resolved(self) -> Resolved:
         """The concrete kind and engine; GiveUpError where GPUs are absent or nobody answers at `address`."""
         if self.kind == "address":
-            return Resolved("address", engine_at(cast(str, self.address)))
+            return Resolved("address", engine_at(cast(str, self.address), security_of(self)))
+        if self.kind in REMOTE:
+            return Resolved(cast(Kind, self.kind), "cudf" if getattr(self, self.kind).gpus else "pandas")
         kind = self.kind if self.kind != "auto" else _found_kind()
         if kind == "cuda":
             chosen_gpus(self)
@@ -167,10 +133,12 @@ def make_cluster(cluster: Cluster | None = None) -> Any:
     """
     cluster = cluster or Cluster()
     kind = cluster.kind if cluster.kind != "auto" else _found_kind()
-    dask.config.set({**DASK_SETTINGS, "distributed.worker.preload": _preloads()})
-    logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
-    _installed_packages_first()
-    return {"cpu": cpu, "cuda": cuda, "address": address}[kind](cluster)
+    use_settings()
+    kinds = {
+        "cpu": cpu, "cuda": cuda, "address": address,
+        "ssh": on_ssh, "slurm": on_slurm, "kubernetes": on_kubernetes,
+    }  # fmt: skip
+    return kinds[kind](cluster)
 
 
 def cpu(cluster: Cluster) -> LocalCluster:
@@ -179,9 +147,7 @@ def cpu(cluster: Cluster) -> LocalCluster:
     most = cluster.adapt.maximum if cluster.adapt else workers
     threads = cluster.threads_per_worker or max(1, CPU_COUNT // most)
     limit = _host_memory(cluster, most)
-    # OMP_NUM_THREADS is also the size of Arrow's thread pool, which Dask would cut down to one.
-    environment = {"OMP_NUM_THREADS": str(threads), "ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} | MALLOC
-    with _spawn_environment(environment):
+    with local_environment(cpu_environment(threads)):
         started = LocalCluster(n_workers=workers, threads_per_worker=threads, memory_limit=limit, **_common(cluster))
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
@@ -200,15 +166,15 @@ def cuda(cluster: Cluster) -> Any:
         # Hosts whose memory grows with use report little of it at first; a GPU host has at least half of its GPUs'.
         host_memory = max(host_memory, min(gpu.memory for gpu in chosen) // 2)
     threads = min(32, max(4, 2 * CPU_COUNT // len(chosen)))
-    with _spawn_environment(GPU_ENVIRONMENT | {"KVIKIO_NTHREADS": str(threads)}):
+    with local_environment(GPU_ENVIRONMENT | {"KVIKIO_NTHREADS": str(threads)}):
         return start(cluster, chosen, _common(cluster), host_memory)
 
 
 def address(cluster: Cluster) -> RunningCluster:
     """A scheduler that somebody else runs: connected to, never closed; GiveUpError when it does not answer."""
-    where = cast(str, cluster.address)
-    engine_at(where)
-    return RunningCluster(where)
+    where, security = cast(str, cluster.address), security_of(cluster)
+    engine_at(where, security)
+    return RunningCluster(where, security)
 
 
 def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
@@ -238,14 +204,14 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
     return found[: cluster.workers]
 
 
-def engine_at(address: str) -> Engine:
+def engine_at(address: str, security: Security | None = None) -> Engine:
     """The engine that every worker of a running scheduler can use; GiveUpError when there is none to ask."""
     try:
-        client = Client(address, set_as_default=False, timeout="8s", name="millrace-look")
+        client = Client(address, set_as_default=False, timeout="8s", name="millrace-look", security=security)
     except (OSError, ValueError) as error:
         raise GiveUpError(
             "no Dask scheduler answers", where=f"cluster.address = {address}", why=str(error) or type(error).__name__,
-            do="start one with `dask scheduler`, check host, port and firewall, or set cluster.kind to auto",
+            do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",
         ) from None  # fmt: skip
     with client:
         if not client.scheduler_info(n_workers=-1)["workers"]:
@@ -262,28 +228,6 @@ def engine_at(address: str) -> Engine:
         return "cudf" if on_gpus else "pandas"
 
 
-@dataclass
-class RunningCluster:
-    """A scheduler started elsewhere, in the shape of a Dask cluster; closing it only forgets it."""
-
-    scheduler_address: str
-    status: Status = Status.running
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()
-        return self
-
-    def close(self) -> None:
-        """Forget the scheduler; it and its workers go on."""
-        self.status = Status.closed
-
-
 def _kind(cluster: Cluster) -> str:
     return f"cluster.kind = {cluster.kind}"
 
@@ -298,21 +242,31 @@ def _found_kind() -> Literal["cuda", "cpu"]:
     return "cuda"
 
 
-def _common(cluster: Cluster) -> dict[str, Any]:
-    """Arguments of every kind of local cluster. Nothing listens beyond the loopback unless an interface is named."""
-    asked: dict[str, float] = {}
+def offered(cluster: Cluster) -> dict[str, float]:
+    """What workers that millrace starts offer: of each resource the most that a stage takes."""
+    most: dict[str, float] = {}
     for stage in cluster.resources.values():
         for name, amount in stage.items():
-            asked[name] = max(amount, asked.get(name, 0))
+            most[name] = max(amount, most.get(name, 0))
+    return most
+
+
+def _common(cluster: Cluster) -> dict[str, Any]:
+    """Arguments of every kind of local cluster. Nothing listens beyond the loopback unless an interface is named."""
+    if cluster.interface and cluster.interface not in (names := [name for _, name in socket.if_nameindex()]):
+        raise JobError(f"there is no network interface {cluster.interface}", where="cluster.interface",
+                       do=near(cluster.interface, names))  # fmt: skip
+    security = security_of(cluster)
     arguments: dict[str, Any] = {
         "host": None if cluster.interface else "127.0.0.1",
         "interface": cluster.interface,
-        "protocol": cluster.protocol,
+        "protocol": protocol_of(cluster, security) if security else cluster.protocol,
+        "security": security,
         "local_directory": cluster.local_directory,
         "dashboard_address": "127.0.0.1:0",
         "worker_dashboard_address": "127.0.0.1:0",
         "silence_logs": logging.ERROR,
-        "resources": asked,
+        "resources": offered(cluster),
     }
     return {name: value for name, value in arguments.items() if value is not None}
 
@@ -322,27 +276,3 @@ def _host_memory(cluster: Cluster, workers: int) -> int:
     if cluster.memory_limit:
         return size_in_bytes(cluster.memory_limit, MEMORY_LIMIT)
     return MEMORY_LIMIT // workers
-
-
-def _spawn_environment(variables: dict[str, str]) -> dask.config.set:
-    """Variables that must stand before a worker's interpreter starts; those of the caller's own environment win."""
-    common = {"PYTHONSAFEPATH": "1", "DASK_LOGGING__DISTRIBUTED": "error"}
-    current = dask.config.get("distributed.nanny.pre-spawn-environ", {}) or {}
-    return dask.config.set({"distributed.nanny.pre-spawn-environ": {**current, **common, **variables}})
-
-
-def _preloads() -> list[str]:
-    """Modules that workers load first: the user's own, and ours."""
-    given = dask.config.get("distributed.worker.preload", None) or []
-    own = [given] if isinstance(given, str) else list(given)
-    return list(dict.fromkeys([*own, *DASK_SETTINGS["distributed.worker.preload"]]))
-
-
-def _installed_packages_first() -> None:
-    """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
-    for name in ("flows", "tasks", "infra"):
-        found = importlib.machinery.PathFinder.find_spec(name, sys.path)
-        places = [Path(place).resolve() for place in (found.submodule_search_locations or [])] if found else []
-        if ROOT / name not in places:
-            sys.path.insert(0, str(ROOT))
-            return

@@ -1,0 +1,87 @@
+"""What every cluster needs of Dask, whoever runs the job: settings, and variables of the worker processes."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.config
+
+ROOT = Path(__file__).resolve().parent.parent
+
+DASK_SETTINGS: dict[str, Any] = {
+    # A lost worker fails its tasks at once: the flow runs the stage again, Dask must not do so behind Prefect's back.
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-saturation": 1.1,
+    "distributed.scheduler.work-stealing": True,
+    # p2p takes cuDF frames through host Arrow and disk.
+    "dataframe.shuffle.method": "tasks",
+    # A paused worker would wait for memory that its own stage holds: no pause, better an honest end at 95 %.
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": 0.95,
+    "distributed.comm.timeouts.connect": "30s",
+    "distributed.admin.large-graph-warning-threshold": "100MB",
+    "distributed.worker.preload": ["infra.worker"],
+}
+
+# Dask has workers give every freed block back to the system; arrays of one partition would then be new pages for
+# each step.
+MALLOC: dict[str, str] = {"MALLOC_TRIM_THRESHOLD_": str(2**29), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+
+# Writing files from one GPU: many tasks of many files in flight, page cache instead of direct I/O, a stream per thread.
+GPU_ENVIRONMENT: dict[str, str] = {
+    "KVIKIO_TASK_SIZE": str(2**30),
+    "KVIKIO_AUTO_DIRECT_IO_WRITE": "off",
+    "CUDF_PER_THREAD_STREAM": "1",
+    "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM": "1",
+    # CuPy's CUB kernels are compiled for tens of seconds when a host first uses them; its own reductions are not.
+    "CUPY_ACCELERATORS": "",
+    "CUDA_MODULE_LOADING": "LAZY",
+    "RAPIDS_NO_INITIALIZE": "True",
+}
+
+
+def use_settings() -> None:
+    """Set them in this process, from which they reach the workers; its own lines go quiet."""
+    dask.config.set({**DASK_SETTINGS, "distributed.worker.preload": _preloads()})
+    logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
+    _installed_packages_first()
+
+
+def cpu_environment(threads: int | None) -> dict[str, str | None]:
+    """Variables of a worker on the CPU; without `threads` it takes all cores of a host that is not known here."""
+    # OMP_NUM_THREADS is also the size of Arrow's thread pool, which Dask would cut down to one.
+    return {"OMP_NUM_THREADS": str(threads) if threads else None, "ARROW_DEFAULT_MEMORY_POOL": "jemalloc", **MALLOC}
+
+
+def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    """The setting for variables that must stand before a worker's interpreter starts; those of its host's own win."""
+    current = dask.config.get("distributed.nanny.pre-spawn-environ", {}) or {}
+    return {"distributed.nanny.pre-spawn-environ": {**current, "PYTHONSAFEPATH": "1", **variables}}
+
+
+def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
+    """The same for workers that this process starts, whose lines would mix with its own."""
+    return dask.config.set(spawn_environment({"DASK_LOGGING__DISTRIBUTED": "error", **variables}))
+
+
+def _preloads() -> list[str]:
+    """Modules that workers load first: the user's own, and ours."""
+    given = dask.config.get("distributed.worker.preload", None) or []
+    own = [given] if isinstance(given, str) else list(given)
+    return list(dict.fromkeys([*own, *DASK_SETTINGS["distributed.worker.preload"]]))
+
+
+def _installed_packages_first() -> None:
+    """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
+    for name in ("flows", "tasks", "infra"):
+        found = importlib.machinery.PathFinder.find_spec(name, sys.path)
+        places = [Path(place).resolve() for place in (found.submodule_search_locations or [])] if found else []
+        if ROOT / name not in places:
+            sys.path.insert(0, str(ROOT))
+            return

@@ -1,0 +1,126 @@
+"""TLS between scheduler, workers and clients: whoever has no certificate of the cluster's authority is refused."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from distributed.security import Security
+from distributed.utils import get_ip_interface
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.errors import JobError
+
+if TYPE_CHECKING:
+    from infra.clusters import Cluster
+
+REMOTE = ("ssh", "slurm", "kubernetes")
+
+
+class Tls(BaseModel):
+    """Certificates in PEM files, at the same paths on every host."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca: str = Field(description="certificate of the authority; only who shows one signed by it may connect")
+    cert: str = Field(description="certificate that this side shows")
+    key: str = Field(description="private key of `cert`, readable by its owner only")
+
+
+def exposed(cluster: Cluster) -> bool:
+    """Whether others than this host can reach the cluster's ports."""
+    if cluster.kind == "address":
+        host = urlsplit(cluster.address or "").hostname or ""
+        return not host.startswith("inproc") and not _is_loopback(host)
+    if cluster.kind in REMOTE:
+        return True
+    if cluster.interface is None:
+        return False
+    try:
+        return not _is_loopback(get_ip_interface(cluster.interface))
+    except ValueError:  # no such interface here: make_cluster says so
+        return True
+
+
+def refusal(cluster: Cluster) -> str | None:
+    """Why the cluster must not be used as it is set: connections beyond the loopback that are not encrypted."""
+    if cluster.unencrypted:
+        return "`tls` and `unencrypted: true` contradict each other" if cluster.tls else None
+    if cluster.protocol == "tls" and not cluster.tls and cluster.kind == "address":
+        return "protocol: tls needs `tls` with ca, cert and key"
+    if cluster.kind == "address":
+        plain = not (cluster.address or "").startswith("tls://")
+        if plain and exposed(cluster):
+            return f"{cluster.address} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"
+        return None
+    plain = cluster.protocol in ("tcp", "ucx")
+    if plain and cluster.tls:
+        return f"protocol {cluster.protocol} has no TLS: leave it out, or leave out `tls`"
+    if plain and exposed(cluster):
+        open_to_all = f"protocol {cluster.protocol} beyond the loopback is not encrypted"
+        return f"{open_to_all}: leave it out for TLS, or set unencrypted: true"
+    return None
+
+
+def security_of(cluster: Cluster) -> Security | None:
+    """The certificates of `cluster.tls`; temporary ones, new each time, where others could reach the ports; or None.
+
+    JobError if a file of `cluster.tls` is not there or is no certificate.
+    """
+    if cluster.tls:
+        return _of_files(cluster.tls)
+    if cluster.unencrypted or cluster.kind == "address" or not (cluster.protocol == "tls" or exposed(cluster)):
+        return None
+    return Security.temporary()
+
+
+def protocol_of(cluster: Cluster, security: Security | None) -> str:
+    """tls with certificates, else what was asked for, else tcp."""
+    return "tls" if security else cluster.protocol or "tcp"
+
+
+def _of_files(tls: Tls) -> Security:
+    for name in ("ca", "cert", "key"):
+        path = Path(getattr(tls, name))
+        if not path.is_file():
+            raise JobError("the certificate file is not there", where=f"cluster.tls.{name} = {path}",
+                           do="give the path of a PEM file that every host has")  # fmt: skip
+    security = Security(
+        require_encryption=True,
+        tls_ca_file=tls.ca,
+        **{f"tls_{role}_cert": tls.cert for role in ("client", "scheduler", "worker")},
+        **{f"tls_{role}_key": tls.key for role in ("client", "scheduler", "worker")},
+    )
+    try:
+        security.get_connection_args("client")
+    except OSError as error:  # ssl.SSLError is one
+        raise JobError("the certificates cannot be used", where="cluster.tls", why=str(error),
+                       do="`openssl verify -CAfile CA CERT` tells whether they belong together")  from None  # fmt: skip
+    return security
+
+
+def settings_of(files: dict[str, str]) -> dict[str, object]:
+    """Dask's settings for processes elsewhere, which find ca, cert and key in these files."""
+    found: dict[str, object] = {
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.tls.ca-file": files["ca"],
+    }
+    for role in ("client", "scheduler", "worker"):
+        found |= {f"distributed.comm.tls.{role}.{part}": files[part] for part in ("cert", "key")}
+    return found
+
+
+def contents_of(security: Security | None) -> dict[str, str]:
+    """The PEM texts of temporary certificates, which other hosts do not have yet, by ca, cert and key; else nothing."""
+    role = security.get_tls_config_for_role("worker") if security else {}
+    texts = {"ca": role.get("ca_file"), "cert": role.get("cert"), "key": role.get("key")}
+    return {name: text for name, text in texts.items() if text and "\n" in text}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
