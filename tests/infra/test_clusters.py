@@ -190,7 +190,7 @@ def test_a_flow_runs_on_the_cluster_that_its_parameter_names(elsewhere: str, pre
     from prefect import flow, task
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from infra.runner import runner
+    from infra.runner import runner, use_cluster
 
     @task
     def where() -> str:
@@ -201,6 +201,7 @@ def test_a_flow_runs_on_the_cluster_that_its_parameter_names(elsewhere: str, pre
 
     @flow(task_runner=runner())
     def asks(cluster: dict[str, Any]) -> str:
+        use_cluster(Cluster(**cluster))
         return where.submit().result()
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
@@ -223,7 +224,7 @@ def test_nobody_answers_at_the_address() -> None:
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"kind": "cpus"}, "Input should be 'auto', 'cuda', 'cpu' or 'address'"),
+        ({"kind": "cpus"}, "Input should be 'auto', 'cuda', 'cpu', 'address', 'ssh', 'slurm' or 'kubernetes'"),
         ({"worker": 2}, "Extra inputs are not permitted"),
         ({"workers": 0}, "greater than or equal to 1"),
         ({"kind": "address"}, "kind: address needs `address`"),
