@@ -22,7 +22,8 @@ from tasks.files import is_remote, local_path
 MANIFEST, WORKFLOW, LATEST = "_manifest.json", "_workflow", "_latest"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
-OWN = {MANIFEST, WORKFLOW, LATEST, "_report.html", METADATA, COMMON_METADATA}
+REPORTS = ("_report.html", "_performance.html")
+OWN = {MANIFEST, WORKFLOW, LATEST, *REPORTS, METADATA, COMMON_METADATA}
 STALE_SECONDS = 60.0  # without a sign of life from another host's owner
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 OnExisting = Literal["fail", "replace", "version"]
@@ -102,7 +103,7 @@ def own_output(target: Path) -> bool:
     entries = list(target.iterdir())
     if (target / LATEST).is_file():
         return all(p.name == LATEST or (_is_version(p) and own_output(p)) for p in entries)
-    if {p.name for p in entries} <= {"train", "valid", WORKFLOW, "_report.html"} and (target / "train").is_dir():
+    if {p.name for p in entries} <= {"train", "valid", WORKFLOW, *REPORTS} and (target / "train").is_dir():
         return all(own_output(p) for p in entries if p.name in ("train", "valid"))
     if (target / FITTED).is_file():
         return all(p.name in (FITTED, "state.json", "README.md") or p.suffix == ".vocab" for p in entries)

@@ -1,8 +1,8 @@
 """How busy workers are: small samples, taken in every worker process while a stage asks for them.
 
-A thread of its own samples a worker twice a second (some 0.2 ms each: counters of the process, of Dask and of NVML) and ends
-by itself when nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What
-cannot be read is None; nothing that fails here fails a stage.
+A thread of its own samples a worker twice a second (counters of the process, of Dask and of NVML) and ends by itself when
+nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What cannot be
+read is None; nothing that fails here fails a stage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,15 +119,20 @@ def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
             _samplers[address] = Sampler(dask_worker)
     sampler = _samplers[address]
     return {
-        "name": str(dask_worker.name), "host": socket.gethostname(), "pid": os.getpid(), "threads": dask_worker.state.nthreads,
-        "transport": address.partition("://")[0], "memory_limit": dask_worker.memory_manager.memory_limit,
-        "gpu": getattr(sampler.device, "name", None), "device_total": getattr(sampler.device, "total", None),
+        "name": str(dask_worker.name),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "threads": dask_worker.state.nthreads,
+        "transport": address.partition("://")[0],
+        "memory_limit": dask_worker.memory_manager.memory_limit,
+        "gpu": getattr(sampler.device, "name", None),
+        "device_total": getattr(sampler.device, "total", None),
         "samples": sampler.since(moment),
-    }  # fmt: skip
+    }
 
 
 def _spilled(data: Any) -> tuple[int, int]:
-    """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk: of Dask's and dask-cuda's stores."""
+    """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, by Dask's or dask-cuda's store."""
     if hasattr(data, "spilled_total"):
         return 0, int(data.spilled_total.disk)
     host, disk = getattr(data, "host_buffer", None), getattr(data, "disk", None)
@@ -156,9 +161,12 @@ class _Device:
         pynvml.nvmlInit()
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
         self.nvml = pynvml
-        by_number = first.isdigit()
-        self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(first)) if by_number else pynvml.nvmlDeviceGetHandleByUUID(first)
-        self.name, self.total = str(pynvml.nvmlDeviceGetName(self.handle)), int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
+        if first.isdigit():
+            self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        else:
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(first)
+        self.name = str(pynvml.nvmlDeviceGetName(self.handle))
+        self.total = int(pynvml.nvmlDeviceGetMemoryInfo(self.handle).total)
 
     def __call__(self) -> tuple[int | None, int | None, int | None]:
         return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used), self._own(), self._busy()
@@ -180,38 +188,37 @@ class _Device:
 class Watch:
     """The workers of a stage, sampled from its beginning to its end; `workers` by address, each as `look` tells it."""
 
-    def __init__(self, client: Any) -> None:
-        self.client, self.began, self.here = client, time.time(), _this_worker()
+    def __init__(self, client: Any, addresses: Sequence[str]) -> None:
+        self.client, self.addresses = client, list(addresses)
+        self.began, self.here = time.time(), _this_worker()
         self.workers: dict[str, dict[str, Any]] = {}
         self.done = threading.Event()
-        self.reading = threading.Lock()
         self.thread = threading.Thread(target=self._follow, name="millrace-watch", daemon=True)
 
     def _follow(self) -> None:
-        """Ask now, which takes the first sample, and then so often that no sample of a worker that dies is long lost."""
-        while True:
+        """Ask now, which takes the first sample; then so often that a worker that dies takes few samples along."""
+        self.read()
+        while not self.done.wait(POLL):
+            self.addresses = list(self.client.scheduler_info(n_workers=-1)["workers"])
             self.read()
-            if self.done.wait(POLL):
-                return
 
     def read(self) -> None:
         """Take over what the workers have sampled since they were last asked."""
-        with self.reading:
-            try:
-                moment = max((w["samples"][-1].at for w in self.workers.values() if w["samples"]), default=self.began)
-                for address, found in self._ask(moment).items():
-                    before = self.workers.get(address, {"samples": []})["samples"]
-                    last = before[-1].at if before else 0.0
-                    samples = [*before, *(Sample(*s) for s in found["samples"] if s[0] > last)]
-                    self.workers[address] = {**found, "samples": thinned(samples)}
-            except Exception as error:
-                log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
+        try:
+            known = (w["samples"][-1].at for w in self.workers.values() if w["samples"])
+            for address, found in self._ask(max(known, default=self.began)).items():
+                before = self.workers.get(address, {"samples": []})["samples"]
+                last = before[-1].at if before else 0.0
+                samples = [*before, *(Sample(*s) for s in found["samples"] if s[0] > last)]
+                self.workers[address] = {**found, "samples": thinned(samples)}
+        except Exception as error:
+            log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
 
     def _ask(self, moment: float) -> dict[str, Any]:
-        here = self.here
-        if here is not None and list(self.client.scheduler_info(n_workers=-1)["workers"]) == [here.address]:
-            return {here.address: look(moment, here)}
-        return self.client.sync(self.client._run, look, moment, on_error="ignore", callback_timeout=PATIENCE)
+        if self.here is not None and self.addresses == [self.here.address]:
+            return {self.here.address: look(moment, self.here)}
+        found = self.client.sync(self.client._run, look, moment, on_error="ignore", callback_timeout=PATIENCE)
+        return {address: worker for address, worker in found.items() if worker}
 
     def close(self) -> None:
         """The last sample of every worker."""
@@ -232,16 +239,17 @@ def _this_worker() -> Any:
 
 
 @contextmanager
-def watched(client: Any, wanted: bool = True) -> Iterator[Watch]:
-    """Sample the workers of a client while the block runs; `wanted` False: not at all."""
-    watch = Watch(client)
-    if not wanted:
-        yield watch
-        return
-    watch.thread.start()
+def watched(client: Any, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
+    """Sample the workers of a client while the block runs; `wanted` False: not at all. A block that fails is not waited for."""
+    watch = Watch(client, addresses)
+    if wanted:
+        watch.thread.start()
     try:
         yield watch
-    finally:
+    except BaseException:
+        watch.done.set()
+        raise
+    if wanted:
         watch.close()
 
 

@@ -34,7 +34,7 @@ def parse_bytes(text: int | float | str) -> int:
         raise ValueError(f"{text!r} is no size: write a number of bytes or 64MiB, 1GB, ..") from None
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str)]
 
 
 class Section(BaseModel):
@@ -55,9 +55,13 @@ class Sample(Section):
 class Source(Section):
     """Where the rows come from and how they are cut."""
 
-    path: str | list[str]
-    valid: str | list[str] | None = None
-    format: Literal["auto", "parquet", "csv", "tsv", "jsonl", "orc", "avro", "arrow"] = "auto"
+    path: str | list[str] = Field(description="file, folder, glob (data/*.parquet) or URL; a recipe brings its own")
+    valid: str | list[str] | None = Field(
+        None, description="validation data, transformed with what the rows at path taught"
+    )
+    format: Literal["auto", "parquet", "csv", "tsv", "jsonl", "orc", "avro", "arrow"] = Field(
+        "auto", description="auto goes by the suffix of the files"
+    )
     columns: list[str] | None = Field(None, description="names of a text file without header")
     header: bool = True
     schema_: dict[str, str] | None = Field(
@@ -70,7 +74,9 @@ class Source(Section):
     )
     keys: list[str] = []
     sort_by: list[str] = []
-    filter: str | None = Field(None, description="expression; rows for which it is true are kept")
+    filter: str | None = Field(
+        None, description="which rows to keep, as an expression: price > 0 and brand != 'none'"
+    )
     storage_options: str | dict[str, Any] | None = None
     sample: Sample | None = None
 
@@ -80,9 +86,11 @@ class Source(Section):
 class Output(Section):
     """Where the rows go, in which order and in which files."""
 
-    path: str
-    shuffle: Literal["none", "partition", "worker", "full", "key"] = "full"
-    seed: int = 0
+    path: str = Field(description="folder to write, which is there whole or not at all")
+    shuffle: Literal["none", "partition", "worker", "full", "key"] = Field(
+        "full", description="how far rows move: full over all rows, partition and worker within parts, key by output.keys"
+    )
+    seed: int = Field(0, description="the same seed gives the same order in the same files")
     shuffle_groups: int = Field(8, ge=1)
     keys: list[str] = []
     sort_by: list[str] = []
@@ -93,7 +101,9 @@ class Output(Section):
     compression: Literal["snappy", "zstd", "lz4", "gzip", "none"] = "snappy"
     row_group_size: int | None = Field(None, ge=1, description="rows; 1,000,000 on the CPU, 4,000,000 with cuDF")
     partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
-    on_existing: Literal["fail", "replace", "version"] = "fail"
+    on_existing: Literal["fail", "replace", "version"] = Field(
+        "fail", description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other"
+    )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 
     @model_validator(mode="after")
@@ -112,11 +122,12 @@ class Run(Section):
     """How the work is done; none of it changes a row of the output."""
 
     exchange: Literal["auto", "memory", "disk"] = "auto"
-    scratch: str | None = None
-    retries: int = Field(2, ge=0, le=20)
+    scratch: str | None = Field(None, description="folder for the work in progress, instead of one beside the output")
+    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after what may pass")
     min_partition_size: Bytes = 16 * 2**20
     lock: Literal["fail", "wait"] = "fail"
-    report: bool = True
+    report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
+    performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 4 MB more")
 
 
 def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:

@@ -24,10 +24,13 @@ from prefect.artifacts import (
 from prefect.context import SyncClientContext, TaskRunContext
 from prefect.states import State as PrefectState
 
-from tasks import report, run
+from tasks import memory, monitor, report, run
+from tasks.allowed import limited
 from tasks.commit import write_json
 from tasks.errors import DataError, GiveUpError, JobError
 from tasks.pool import DaskPool
+from tasks.report.diagram import workflow_diagram
+from tasks.report.text import samples_path
 from tasks.run import Request
 
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
@@ -107,12 +110,15 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         progress = LiveProgress(request, name, split or "")
         progress.check_owner()
         leave_pool()
-        with prefect_client(None):
+        began = time.time()
+        with prefect_client(None), limited(request.roots), memory.told(name, request.engine):
             pool = DaskPool(get_client(), resources)
-            summary = work(request, *([] if split is None else [split]), pool, progress)
+            with monitor.watched(pool.client, pool.workers, request.settings[2].report) as watch:
+                summary = work(request, *([] if split is None else [split]), pool, progress)
         context = TaskRunContext.get()
         summary["retries"] = (context.task_run.run_count - 1) if context else 0
-        publish(summary, request.flow)
+        summary |= {"began": began, "ended": time.time()}
+        publish(summary, request, watch)
         return summary
 
     body.__name__, body.__doc__ = name, work.__doc__
@@ -127,14 +133,26 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
     )
 
 
-def publish(summary: dict[str, Any], flow: str = "preprocess") -> None:
-    """One Markdown and one table artifact of a stage, under keys that stay the same from run to run of a flow."""
-    key = f"{flow}-{summary['stage'].replace('_', '-')}"
+def publish(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> None:
+    """One Markdown and one table artifact of a stage, under keys that stay the same from run to run of a flow.
+
+    The samples of the workers stay in the staging folder, for the report; those of a stage that was found done are older.
+    """
+    key = f"{request.flow}-{summary['stage'].replace('_', '-')}"
     with fresh_client():
-        create_markdown_artifact(
-            report.stage_markdown(summary), key=f"{key}-summary", description=report.stage_line(summary)
-        )
+        if watch.workers and not summary.get("reused"):
+            monitor.save(samples_path(request.staging.folder, summary), watch.workers)
+        text = report.stage_markdown(summary, workflow_diagram(request), watch.workers, dashboard_of(watch.client))
+        create_markdown_artifact(text, key=f"{key}-summary", description=report.stage_line(summary))
         create_table_artifact(report.stage_table(summary), key=f"{key}-table")
+
+
+def dashboard_of(client: Any) -> str:
+    """Where the scheduler of a client shows what it does; empty where it does not."""
+    try:
+        return str(client.dashboard_link or "")
+    except Exception:  # a scheduler without bokeh has none
+        return ""
 
 
 @contextmanager

@@ -1,16 +1,11 @@
-"""Numbers to text: summaries of stages as a line, as Markdown and as rows of a table."""
+"""Numbers to text: amounts, rates, a stage in a line, rows as a Markdown table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-DIAGRAM = """```mermaid
-graph LR
-  ingest --> statistics --> transform --> shuffle_write
-  style {stage} fill:#8fd3c8,stroke:#146152,stroke-width:2px
-```"""
-HIDDEN = {"parts", "digest", "tables"}
 TABLE_ROWS = 20
 
 
@@ -31,30 +26,27 @@ def rate(rows: float, seconds: float) -> str:
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "-"
 
 
-def stage_line(summary: dict[str, Any]) -> str:
+def title_of(summary: Mapping[str, Any]) -> str:
+    """A stage with its split, if there are several.
+
+    >>> title_of({"stage": "transform", "split": "valid"}), title_of({"stage": "ingest"})
+    ('transform valid', 'ingest')
+    """
+    return " ".join(part for part in (summary["stage"], summary.get("split") or "") if part)
+
+
+def samples_path(staging: Path, summary: Mapping[str, Any]) -> Path:
+    """Where the samples of a stage's workers wait for the report."""
+    return staging / "samples" / f"{title_of(summary).replace(' ', '-')}.json"
+
+
+def stage_line(summary: Mapping[str, Any]) -> str:
     """One sentence on a stage."""
-    title = " ".join(p for p in (summary["stage"], summary.get("split", "")) if p)
-    text = (
-        f"{title}: {summary['rows']:,} rows in {summary['seconds']:.2f} s, {rate(summary['rows'], summary['seconds'])}"
-    )
+    per_second = rate(summary["rows"], summary["seconds"])
+    text = f"{title_of(summary)}: {summary['rows']:,} rows in {summary['seconds']:.2f} s, {per_second}"
+    if summary.get("halved"):
+        text += f", halved {summary['halved']:,} times for want of memory"
     return text + (" (found done, not run again)" if summary.get("reused") else "")
-
-
-def stage_markdown(summary: dict[str, Any]) -> str:
-    """Numbers and a diagram of where the stage stands."""
-    seconds = max(summary["seconds"], 1e-9)
-    rows = [("rows", f"{summary['rows']:,}"), ("seconds", f"{summary['seconds']:.2f}"), ("rows per second", f"{summary['rows'] / seconds:,.0f}"),
-            ("bytes", amount(summary["bytes"])), ("bytes per second", amount(summary["bytes"] / seconds))]  # fmt: skip
-    shown = {"stage", "split", "rows", "bytes", "seconds", *HIDDEN}
-    rows += [
-        (k.replace("_", " "), f"{v:,}" if isinstance(v, int) and not isinstance(v, bool) else str(v))
-        for k, v in summary.items()
-        if k not in shown
-    ]
-    table = "\n".join(["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows)])
-    return f"### {stage_line(summary)}\n\n{DIAGRAM.format(stage=summary['stage'])}\n\n{table}\n" + "".join(
-        f"\n#### {title}\n\n{markdown_table(rows)}\n" for title, rows in summary.get("tables", {}).items()
-    )
 
 
 def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -87,14 +79,3 @@ def _shown(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
-
-
-def stage_table(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of plain scalars: the parts of a shuffle_write, for other stages name and value."""
-    if summary.get("parts"):
-        return [{k: part[k] for k in ("path", "rows", "bytes", "xxh3_128")} for part in summary["parts"]]
-    return [
-        {"what": k, "value": v if isinstance(v, (int, str, bool)) else round(float(v), 3)}
-        for k, v in summary.items()
-        if k not in HIDDEN and v is not None
-    ]

@@ -1,0 +1,160 @@
+"""The graph of a workflow as people read it: columns -> operators -> outputs, as Mermaid and as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.applied import subject
+from tasks.graph import SOURCE, Bound, Step
+from tasks.ops.base import Operator
+from tasks.request import PlanOf, Request, fingerprint
+from tasks.schema import dtype_name
+
+NAMES, BOXES, WIDTH = 4, 36, 60  # names in a box, boxes in a diagram, characters of an operator's parameters
+
+
+@dataclass
+class Box:
+    """A box of the diagram: source columns that go the same ways, a step of the graph, or the outputs of one step."""
+
+    kind: str  # source, operator or output
+    text: str
+    after: set[Any] = field(default_factory=set)  # keys of the boxes that it takes from
+    learns: set[Any] = field(default_factory=set)  # keys of the boxes that it takes from only to learn (a target)
+
+
+def operator_text(op: Operator) -> str:
+    """An operator with the parameters that were given, cut where they are long.
+
+    >>> from tasks import ops
+    >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
+    ('FillMissing(fill_value=7)', 'Normalize')
+    """
+    given = {name: value for name, value in op.to_json().items() if name != "op" and value is not None}
+    text = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    text = text if len(text) <= WIDTH else text[: WIDTH - 2] + ".."
+    return type(op).__name__ + (f"({text})" if text else "")
+
+
+def names_text(names: Sequence[str], most: int = NAMES) -> str:
+    """
+    >>> names_text(["a", "b"]), names_text(["c1", "c2", "c3", "c4", "c5", "c6"])
+    ('a, b', 'c1, c2, c3 .. c6 (6 columns)')
+    """
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} .. {names[-1]} ({len(names):,} columns)"
+
+
+def boxes(bound: Bound) -> dict[Any, Box]:
+    """The boxes by key, in the order of the graph, what nothing of the output needs left out."""
+    steps: dict[int, list[Step]] = {}
+    for step in [*bound.needed_steps(bound.targets), *bound.filters]:
+        steps.setdefault(step.node, [])
+        if step not in steps[step.node]:
+            steps[step.node].append(step)
+    uses: dict[str, set[Any]] = {}
+    found: dict[Any, Box] = {}
+    for node, made in sorted(steps.items()):
+        box = found["operator", node] = Box("operator", operator_text(made[0].op))
+        for step in made:
+            for at in step.fit_inputs.values():
+                place, name = bound._root(*at)
+                if place != SOURCE:
+                    (box.after if at in step.inputs.values() else box.learns).add(("operator", place))
+                else:
+                    uses.setdefault(name, set()).add(("operator", node))
+        box.learns -= box.after
+    outputs: dict[Any, list[str]] = {}
+    for place, name in bound.targets:
+        root, column = bound._root(place, name)
+        if root == SOURCE:
+            uses.setdefault(column, set()).add(("output", SOURCE))
+        outputs.setdefault(root, []).append(name)
+    for root, names in outputs.items():
+        found["output", root] = Box("output", names_text(names), {("operator", root)} if root != SOURCE else set())
+    return _with_sources(bound, uses, found)
+
+
+def _with_sources(bound: Bound, uses: dict[str, set[Any]], found: dict[Any, Box]) -> dict[Any, Box]:
+    """Source columns that go to the same boxes share one of their own."""
+    groups: dict[frozenset[Any], list[str]] = {}
+    for name in bound.source:
+        if name in uses:
+            groups.setdefault(frozenset(uses[name]), []).append(name)
+    sources = {}
+    for number, (targets, names) in enumerate(groups.items()):
+        sources["source", number] = Box("source", names_text(names))
+        for key in targets:
+            found[key].after.add(("source", number))
+    return sources | found
+
+
+def mermaid(bound: Bound) -> str:
+    """The diagram in Mermaid, dotted where values are only learned from; of a large one the first `BOXES` boxes."""
+    every = boxes(bound)
+    shown = dict(list(every.items())[:BOXES])
+    number = {key: f"b{i}" for i, key in enumerate(shown)}
+    shapes = {"source": '["{}"]', "operator": '("{}")', "output": '[["{}"]]'}
+    lines = [
+        "graph LR",
+        *(f"  {number[key]}{shapes[box.kind].format(_quoted(box.text))}" for key, box in shown.items()),
+    ]
+    for key, box in shown.items():
+        for arrow, origins in (("-->", box.after), ("-.->", box.learns)):
+            lines += [f"  {number[a]} {arrow} {number[key]}" for a in sorted(origins, key=str) if a in number]
+    if len(every) > len(shown):
+        lines.append(f'  more("and {len(every) - len(shown):,} more")')
+    made = ",".join(number[key] for key, box in shown.items() if box.kind == "operator")
+    if made:
+        lines += ["  classDef operator fill:#d7efe9,stroke:#146152,color:#1f2933", f"  class {made} operator"]
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """Text inside the quotes of a Mermaid label, where it is HTML and # begins an entity."""
+    for sign, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        text = text.replace(sign, entity)
+    return text
+
+
+def ways(bound: Bound) -> list[dict[str, str]]:
+    """Rows of a table: which source columns go through which operators into which outputs."""
+    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for place, name in bound.targets:
+        steps = _applied(bound, place, name)
+        sources = bound.source_columns([(place, name)], training=False)
+        key = tuple(dict.fromkeys(f"{s.node} {operator_text(s.op)}" for s in steps))
+        row = rows.setdefault(key, {"columns": [], "outputs": [], "types": []})
+        row["columns"] += [c for c in sources if c not in row["columns"]]
+        row["outputs"].append(name)
+        row["types"].append(dtype_name(bound.output[name].dtype))
+    return [
+        {"columns": names_text(row["columns"], 12), "operators": " → ".join(step.partition(" ")[2] for step in key) or "as it is",
+         "outputs": names_text(row["outputs"], 12), "types": ", ".join(dict.fromkeys(row["types"]))}
+        for key, row in rows.items()
+    ]  # fmt: skip
+
+
+def _applied(bound: Bound, place: int, name: str) -> list[Step]:
+    """The steps that make a column, in graph order; what they only learn from left out."""
+    found: dict[str, Step] = {}
+    todo = [bound._root(place, name)]
+    while todo:
+        at = todo.pop()
+        if at[0] != SOURCE and (step := bound.steps[at]).key not in found:
+            found[step.key] = step
+            todo += [bound._root(*t) for t in step.inputs.values()]
+    return sorted(found.values(), key=lambda s: (s.node, s.key))
+
+
+def workflow_diagram(request: Request) -> str:
+    """The diagram of a run's workflow; drawn once, by the first stage that asks."""
+    path = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.txt"
+    if path.exists():
+        return path.read_text()
+    text = mermaid(Bound(*subject(request, PlanOf(request).plan(request.splits[0]).schema)))
+    path.write_text(text)
+    return text

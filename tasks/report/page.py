@@ -1,0 +1,207 @@
+"""The HTML report of an output: one file that needs no other and no network."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pyarrow as pa
+
+from tasks.commit import REPORTS
+from tasks.graph import Bound
+from tasks.report import diagram, profile, sampling, series, svg
+from tasks.report.learned import fitted_text, frequent_text, is_vocabulary, learned_steps
+from tasks.report.text import amount, rate, title_of
+
+REPORT = REPORTS[0]
+MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 64  # rows of the tables; the manifest has them all
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a report tells of one output; all but manifest, bound and values may be unknown."""
+
+    manifest: Mapping[str, Any]
+    bound: Bound
+    values: Mapping[str, Mapping[str, Any]]
+    split: str = ""
+    summaries: Sequence[Mapping[str, Any]] = ()
+    samples: Mapping[str, series.Workers] = field(default_factory=dict)  # by the title of the stage
+    source: Sequence[profile.Profile] = ()
+    source_note: str = ""
+    job: str = ""
+    run_page: str = ""
+    target: str = ""
+    performance: str = ""  # name of Dask's performance report beside it
+
+
+def render(facts: Facts, folder: Path) -> str:
+    """The page; `folder` is where the output's files are, for a sample of them."""
+    manifest = facts.manifest
+    sample, note = output_sample(folder, manifest)
+    output = profile.columns_of(facts.bound.output, sample)
+    known_nulls(output, folder, manifest)
+    known = facts.source or profile.columns_of(facts.bound.source, None)
+    profile.add_learned(known, facts.bound, facts.values)
+    size = sum(part["bytes"] for part in manifest["parts"])
+    return template().render(
+        facts=facts, manifest=manifest, rows=manifest["rows"], size=size, name=Path(facts.target or folder).name,
+        parts=manifest["parts"][:MOST_PARTS], stages=stage_rows(facts), gantt=gantt(facts), plots=plots(facts),
+        workers=worker_tables(facts), ways=diagram.ways(facts.bound), source=known[:MOST_COLUMNS], output=output[:MOST_COLUMNS],
+        output_note=note, embeddings=embeddings(facts.bound), **learned(facts),
+    )  # fmt: skip
+
+
+def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table | None, str]:
+    """Rows of the written files, and what they are; a failure leaves the profile without them."""
+    try:
+        sample = sampling.of_output(folder, manifest)
+    except (pa.ArrowException, OSError) as error:
+        return None, f"the files could not be sampled: {error}"
+    if sample is None:
+        return None, "the files were too large to be sampled"
+    random = manifest["output"]["shuffle"] == "full"
+    return sample, _note(
+        sample.num_rows, manifest["rows"]["out"], "a random sample of" if random else "from up to four files,"
+    )
+
+
+def _note(seen: int, rows: int, how: str) -> str:
+    if seen >= rows:
+        return f"of all {rows:,} rows"
+    return f"of {seen:,} rows, {how} {rows:,}; shares within {profile.error_of(seen):g} points (two standard errors)"
+
+
+def source_sample(plan: Any) -> tuple[list[profile.Profile], str]:
+    """The profiles of a source's columns from a few thousand rows, and what they are of."""
+    try:
+        sample = sampling.of_source(plan)
+    except Exception as error:  # whatever a reader or a remote storage raises: the run itself is not about this
+        return [], f"the source could not be sampled: {type(error).__name__}"
+    if sample is None:
+        return [], "the source was not sampled: it cannot be read in small pieces"
+    schema = profile.columns_of(plan.schema, sample)
+    return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, "from up to four places of")
+
+
+def known_nulls(profiles: Sequence[profile.Profile], folder: Path, manifest: Mapping[str, Any]) -> None:
+    """The exact shares of nulls, where the files' footers have them."""
+    try:
+        counts = sampling.null_counts(folder, manifest)
+    except (pa.ArrowException, OSError):
+        return
+    for one in profiles:
+        if one.name in counts:
+            one.nulls = counts[one.name] / max(manifest["rows"]["out"], 1)
+            one.exact.add("nulls")
+
+
+def stage_rows(facts: Facts) -> list[dict[str, Any]]:
+    """The stages as rows of a table: of the run, else as the manifest keeps them."""
+    kept = facts.summaries or [{"stage": name, **numbers} for name, numbers in facts.manifest["stages"].items()]
+    rows = []
+    for summary in kept:
+        seconds = max(summary["seconds"], 1e-9)
+        notes = ["found done, not run again"] if summary.get("reused") else []
+        notes += [f"{summary['halved']:,} partitions halved for want of memory"] if summary.get("halved") else []
+        notes += [f"exchange in {summary['exchange']}: {summary['because']}"] if summary.get("because") else []
+        moved = series.moved(facts.samples.get(title_of(summary), {}))
+        notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items() if nbytes]
+        rows.append({
+            "title": title_of(summary), "rows": summary["rows"], "seconds": summary["seconds"], "rate": rate(summary["rows"], seconds),
+            "bytes": amount(summary["bytes"]), "bytes_rate": f"{amount(summary['bytes'] / seconds)}/s",
+            "retries": summary.get("retries", 0), "notes": "; ".join(notes),
+        })  # fmt: skip
+    return rows
+
+
+def gantt(facts: Facts) -> str:
+    """The stages on a time axis; empty where it is not known when they ran."""
+    timed = [s for s in facts.summaries if "began" in s]
+    rows = [(title_of(s), s["began"], s["ended"], f"{s['ended'] - s['began']:.2f} s") for s in timed]
+    return svg.stages(rows) if rows else ""
+
+
+def plots(facts: Facts) -> list[str]:
+    """Throughput, memory, computing, spill over the whole run, the stages as bands."""
+    timed = [s for s in facts.summaries if "began" in s and not s.get("reused")]
+    if not timed:
+        return []
+    zero, last = min(s["began"] for s in timed), max(s["ended"] for s in timed)
+    bands = [(title_of(s), s["began"] - zero, s["ended"] - zero) for s in timed]
+    return series.plots(_together(facts.samples, zero), zero, (0.0, last - zero), bands)
+
+
+def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, dict[str, Any]]:
+    """Every worker with its samples of all stages since `zero`, in the order of time."""
+    found: dict[str, dict[str, Any]] = {}
+    for workers in samples.values():
+        for address, worker in workers.items():
+            earlier = found.get(address, {"samples": []})["samples"]
+            both = {s.at: s for s in [*earlier, *worker["samples"]] if s.at >= zero}
+            found[address] = {**worker, "samples": [both[at] for at in sorted(both)]}
+    return {address: worker for address, worker in found.items() if worker["samples"]}
+
+
+def worker_tables(facts: Facts) -> list[tuple[str, list[dict[str, Any]]]]:
+    """For each stage what its workers did."""
+    return [
+        (title, rows[:MOST_WORKERS])
+        for s in facts.summaries
+        if (workers := facts.samples.get(title := title_of(s))) and (rows := series.worker_rows(workers, s["seconds"]))
+    ]
+
+
+def learned(facts: Facts) -> dict[str, Any]:
+    """Vocabularies and whatever else was learned, as rows of tables."""
+    vocabularies, others = [], []
+    for key, step in learned_steps(facts.bound, facts.values).items():
+        fitted, columns = facts.values[key], diagram.names_text(step.unit, 8)
+        if is_vocabulary(fitted):
+            table, size = fitted["values"], fitted["size"]
+            vocabularies.append({"columns": columns, "values": size, "left": table.num_rows - size,
+                                 "nulls": fitted.get("nulls", 0), "frequent": frequent_text(table, size, 8)})  # fmt: skip
+        else:
+            others.append({"operator": type(step.op).__name__, "columns": columns, "what": fitted_text(fitted)})
+    return {"vocabularies": vocabularies[:MOST_COLUMNS], "others": others[:MOST_COLUMNS]}
+
+
+def embeddings(bound: Bound) -> list[dict[str, Any]]:
+    """Output columns of ids with the size of their embedding tables."""
+    return [
+        {"name": c.name, "ids": c.properties["cardinality"], "dimension": c.properties["embedding"]["dimension"],
+         "size": amount(4 * c.properties["embedding"]["rows"] * c.properties["embedding"]["dimension"])}
+        for c in bound.output.columns
+        if c.properties.get("embedding")
+    ]  # fmt: skip
+
+
+@functools.cache
+def template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
+    return environment.get_template("page.html.j2")
+
+
+def share(part: float | None) -> str:
+    """
+    >>> share(0.12345), share(0.0), share(None), share(0.00001)
+    ('12.3 %', '0', '', '< 0.1 %')
+    """
+    if part is None:
+        return ""
+    return "0" if part == 0 else "< 0.1 %" if part < 0.001 else f"{100 * part:.1f} %"
+
+
+def write(facts: Facts, folder: Path) -> Path:
+    """The report into the output's folder."""
+    path = folder / REPORT
+    path.write_text(render(facts, folder))
+    return path

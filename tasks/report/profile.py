@@ -1,0 +1,189 @@
+"""What the columns of a table look like: exact where it was learned anyway, else of a few thousand rows, which is said.
+
+A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a value of 10 % is told within 0.6 points (two
+standard errors). Its number of distinct values is a lower bound of the whole's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.graph import SOURCE, Bound, Step
+from tasks.schema import Schema, dtype_name, is_list, kind_of
+
+BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
+
+
+@dataclass
+class Profile:
+    """A column as the report shows it. `exact` names what is of all rows; the rest is of the sample of `rows` rows."""
+
+    name: str
+    dtype: str
+    rows: int = 0
+    nulls: float | None = None  # share of the rows
+    distinct: int | None = None
+    low: str = ""
+    high: str = ""
+    mean: str = ""
+    histogram: list[int] = field(default_factory=list)
+    top: list[tuple[str, float]] = field(default_factory=list)  # value and its share of the rows
+    exact: set[str] = field(default_factory=set)
+
+
+def of_table(table: pa.Table) -> list[Profile]:
+    """The profile of every column of a sample."""
+    return [of_column(name, table.column(name)) for name in table.column_names]
+
+
+def of_column(name: str, column: pa.ChunkedArray) -> Profile:
+    """Nulls, distinct, least, mean, largest, histogram and top values of a column; of lists their elements."""
+    dtype, rows = dtype_name(_decoded(column.type)), len(column)
+    found = Profile(name, dtype, rows, column.null_count / rows if rows else None)
+    if is_list(column.type):
+        column = pc.list_flatten(column)
+    column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    values = column.drop_null()
+    if not len(values) or pa.types.is_nested(values.type) or pa.types.is_null(values.type):
+        found.distinct = 0 if not len(values) else None
+        return found
+    counts = values.value_counts()
+    order = np.argsort(-counts.field("counts").to_numpy(), kind="stable")
+    found.distinct = len(counts)
+    if (
+        found.distinct < 0.9 * len(values) or found.distinct <= TOP
+    ):  # of an almost unique column the top values say nothing
+        few = counts.take(pa.array(order[:TOP]))
+        found.top = [(shown(c["values"]), c["counts"] / len(values)) for c in few.to_pylist()]
+    _numbers(found, values)
+    return found
+
+
+def _decoded(dtype: pa.DataType) -> pa.DataType:
+    return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+
+
+def _numbers(found: Profile, values: pa.ChunkedArray) -> None:
+    kind = kind_of(values.type)
+    if kind == "bool":
+        values, kind = values.cast(pa.int8()), "number"
+    if kind not in ("number", "time"):
+        if kind == "string":
+            low, high = pc.min_max(values).values()
+            found.low, found.high = shown(low.as_py()), shown(high.as_py())
+        return
+    numbers = _as_floats(values)
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return
+    low, high = pc.min_max(values).values()
+    found.low, found.high = shown(low.as_py()), shown(high.as_py())
+    found.mean = shown(float(numbers.mean())) if kind == "number" else ""
+    found.histogram = histogram(numbers)
+
+
+def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
+    if kind_of(values.type) == "time":
+        width = values.type.bit_width
+        values = values.cast(pa.int32() if width == 32 else pa.int64())
+    return values.cast(pa.float64(), safe=False).to_numpy()
+
+
+def histogram(numbers: np.ndarray) -> list[int]:
+    """Counts in equal bins between the least and the largest value; few whole numbers have a bar each."""
+    low, high = float(numbers.min()), float(numbers.max())
+    if low == high:
+        return [len(numbers)]
+    whole = high - low < BINS and bool((numbers == np.floor(numbers)).all())
+    bins = int(high - low) + 1 if whole else BINS
+    share = (numbers / 2 - low / 2) / (high / 2 - low / 2)  # halves: the span may be beyond the largest float
+    places = (numbers - low).astype(np.int64) if whole else np.minimum((share * bins).astype(np.int64), bins - 1)
+    return [int(n) for n in np.bincount(places, minlength=bins)]
+
+
+def shown(value: Any) -> str:
+    """A value of a column as short text."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if abs(value) < 1_000_000 else str(value)
+    text = value.isoformat(sep=" ") if hasattr(value, "hour") else str(value)
+    return text if len(text) <= LONG else text[: LONG - 2] + ".."
+
+
+def columns_of(schema: Schema, sample: pa.Table | None) -> list[Profile]:
+    """A profile for every column of a schema, with what a sample says of it."""
+    seen = {p.name: p for p in of_table(sample)} if sample is not None else {}
+    found = []
+    for column in schema.columns:
+        profile = seen.get(column.name, Profile(column.name, dtype_name(column.dtype)))
+        profile.dtype = dtype_name(column.dtype)
+        found.append(profile)
+    return found
+
+
+def add_learned(profiles: Sequence[Profile], bound: Bound, values: Mapping[str, Mapping[str, Any]]) -> None:
+    """What the statistics learned of source columns, of all rows they saw, in place of what the sample says."""
+    by_name = {p.name: p for p in profiles}
+    for step in bound.learned:
+        places = [bound._root(*step.fit_inputs[name]) for name in step.unit]
+        if len(places) == 1 and places[0][0] == SOURCE and places[0][1] in by_name and step.key in values:
+            _add(by_name[places[0][1]], step, values[step.key])
+
+
+def _add(profile: Profile, step: Step, fitted: Mapping[str, Any]) -> None:
+    name = type(step.op).__name__
+    if name == "DataStats":
+        _add_stats(profile, fitted)
+    elif name == "Categorify" and isinstance(fitted.get("values"), pa.Table):
+        _add_vocabulary(profile, fitted)
+    elif isinstance(fitted.get("mean"), float) and not profile.exact & {"mean"}:
+        profile.mean = shown(fitted["mean"])
+        profile.exact.add("mean")
+
+
+def _add_vocabulary(profile: Profile, fitted: Mapping[str, Any]) -> None:
+    table = fitted["values"]
+    if table.num_columns != 2 or table["count"].null_count:
+        return
+    known, nulls = int(pc.sum(table["count"]).as_py() or 0), int(fitted.get("nulls", 0))
+    profile.distinct = table.num_rows
+    profile.top = [(shown(v), n / max(known, 1)) for v, n in zip(
+        table.column(0).slice(0, TOP).to_pylist(), table["count"].slice(0, TOP).to_pylist(), strict=True)]  # fmt: skip
+    profile.exact |= {"distinct", "top"}
+    if not profile.dtype.startswith("list<"):  # of lists it counts the elements
+        profile.nulls = nulls / max(known + nulls, 1)
+        profile.exact.add("nulls")
+
+
+def _add_stats(profile: Profile, fitted: Mapping[str, Any]) -> None:
+    rows = max(int(fitted["rows"]), 1)
+    profile.nulls, profile.distinct = fitted["nulls"] / rows, fitted["distinct"]
+    profile.low, profile.high = shown(fitted["min"]), shown(fitted["max"])
+    profile.exact |= {"nulls", "min"} | ({"distinct", "top"} if fitted["exact"] else set())
+    left = max(rows - fitted["nulls"], 1)
+    profile.top = [(shown(t["value"]), t["count"] / left) for t in fitted["top"][:TOP]]
+    if fitted.get("mean") is not None:
+        profile.mean = shown(fitted["mean"])
+        profile.exact.add("mean")
+    if "histogram" in fitted:
+        profile.histogram = fitted["histogram"]["counts"]
+        profile.exact.add("histogram")
+
+
+def error_of(rows: int) -> float:
+    """Two standard errors of a share at worst (one half), in points.
+
+    >>> error_of(10_000)
+    1.0
+    """
+    return round(100 / math.sqrt(rows), 2) if rows else 100.0

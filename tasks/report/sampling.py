@@ -1,0 +1,116 @@
+"""A few thousand rows of a source or of an output, read without reading much of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+
+from tasks.dataset import read_pieces
+from tasks.files import is_remote, local_path, open_binary, read_range
+from tasks.formats import FORMATS
+from tasks.formats.conform import conform
+from tasks.plan import ROW, Piece, Plan
+
+ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
+TEXT_BYTES, LARGE = 2**19, 2**26  # bytes of a text file that are read; decoded size of blocks that are not read whole
+BUFFER = 2**18
+
+
+def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
+    """Rows from the beginnings of up to `PLACES` blocks that are spread over the source; None where that costs too much."""
+    blocks = plan.blocks
+    number = min(PLACES, len(blocks))
+    chosen = [blocks[i * len(blocks) // number] for i in range(number)]
+    schema = pa.schema([(c.name, c.dtype) for c in plan.schema.columns if c.name != ROW])
+    tables = [t for t in (_first_rows(plan, b.pieces[0], b.nbytes, -(-rows // number), schema) for b in chosen) if t]
+    return pa.concat_tables(conform(t, schema) for t in tables) if tables else None
+
+
+def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
+    if plan.format == "parquet":
+        return _of_parquet(plan.files[piece.file].path, piece, rows, schema, plan.options.get("storage_options"))
+    if FORMATS[plan.format].ranged and plan.format != "avro":
+        short = _short_range(plan, piece)
+        return short and read_pieces(plan, [short], schema.names).slice(0, rows)
+    if plan.format == "arrow":
+        piece = replace(piece, stop=min(piece.stop, piece.start + rows))
+    elif nbytes > LARGE:
+        return None
+    return read_pieces(plan, [piece], schema.names).slice(0, rows)
+
+
+def _of_parquet(path: str, piece: Piece, rows: int, schema: pa.Schema, storage: Any) -> pa.Table:
+    """The first rows of a row group's piece, page by page."""
+    source = open_binary(path, storage) if is_remote(path) else local_path(path)
+    with pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
+        start = piece.start if piece.start < rows else 0  # pages in the middle cannot be had without those before
+        batches = file.iter_batches(start + rows, row_groups=[piece.group], columns=schema.names, use_threads=False)
+        first = next(iter(batches), None)
+        return (
+            schema.empty_table()
+            if first is None
+            else conform(pa.Table.from_batches([first.slice(start, rows)]), schema)
+        )
+
+
+def _short_range(plan: Plan, piece: Piece) -> Piece | None:
+    """The first records of a text file's piece; None for compressed files, which are read from their beginning to their end."""
+    file = plan.files[piece.file]
+    if Path(file.path).suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"):
+        return None
+    if piece.stop - piece.start <= TEXT_BYTES:
+        return piece
+    data = read_range(file.path, piece.start, piece.start + TEXT_BYTES, plan.options.get("storage_options"))
+    end = len(data)
+    while (end := data.rfind(b"\n", 0, end)) > 0:
+        if data.count(b'"', 0, end) % 2 == 0:  # a line end inside quotes ends no record
+            return replace(piece, stop=piece.start + end + 1)
+    return None
+
+
+def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:
+    """The first rows of an output's files: of one where rows are shuffled over all of them, else of up to `PLACES`."""
+    parts = [part for part in manifest["parts"] if part["rows"]]
+    number = min(1 if manifest["output"]["shuffle"] == "full" else PLACES, len(parts))
+    chosen = [parts[i * len(parts) // number] for i in range(number)]
+    tables = [*_of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))]
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def _of_parts(folder: Path, parts: Sequence[Mapping[str, Any]], form: str, rows: int) -> Iterator[pa.Table]:
+    for part in parts:
+        path = folder / part["path"]
+        if form == "parquet":
+            with pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
+                batch = next(file.iter_batches(rows, row_groups=[0], use_threads=False), None)
+                if batch is not None:
+                    yield pa.Table.from_batches([batch])
+        elif form == "csv":
+            yield pyarrow.dataset.dataset(str(path), format="csv").head(rows)
+        elif part["bytes"] <= LARGE or form == "arrow":
+            yield pyarrow.dataset.dataset(str(path), format={"arrow": "ipc"}.get(form, form)).head(rows)
+
+
+def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Nulls of every column of all rows, where every footer of up to 64 Parquet files counts them; else {}."""
+    if manifest["output"]["format"] != "parquet" or len(manifest["parts"]) > 64:
+        return {}
+    found: dict[str, int] = {}
+    unknown: set[str] = set()
+    for part in manifest["parts"]:
+        footer = pq.read_metadata(folder / part["path"])
+        for group in range(footer.num_row_groups):
+            for i in range(footer.num_columns):
+                column = footer.row_group(group).column(i)
+                name, statistics = column.path_in_schema, column.statistics
+                if statistics is None or not statistics.has_null_count:
+                    unknown.add(name)
+                else:
+                    found[name] = found.get(name, 0) + statistics.null_count
+    return {name: n for name, n in found.items() if name not in unknown}

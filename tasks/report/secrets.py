@@ -1,0 +1,42 @@
+"""A job as it may be shown: without passwords, tokens and options of storages, whatever part of it they stand in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+HIDDEN = "(not shown)"
+NAMED = re.compile(
+    r"passw|secret|token|credential|(api|access|account|private)_?key|connection_?string|sas", re.IGNORECASE
+)
+USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
+QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\"]+")
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """The same plain value; what is named like a secret is hidden, URLs lose user names and queries (signatures).
+
+    >>> without_secrets({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
+    {'path': 's3://bucket/x', 'storage_options': '(not shown)', 'keys': ['user']}
+    """
+    if isinstance(value, Mapping):
+        if name == "storage_options":
+            return HIDDEN
+        return {key: without_secrets(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(inner, name) for inner in value]
+    if isinstance(value, str):
+        return HIDDEN if NAMED.search(name) and value else plain_url(value)
+    return value
+
+
+def plain_url(text: str) -> str:
+    return QUERY.sub(r"\1", USER.sub("", text))
+
+
+def job_text(job: Mapping[str, Any]) -> str:
+    """The job as YAML without its secrets."""
+    return yaml.safe_dump(without_secrets(job), sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,177 @@
+"""Samples of workers to curves: rows and bytes per second, memory, computing, spill, bytes moved, over one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.monitor import Sample
+from tasks.report import svg
+from tasks.report.text import amount
+
+Workers = Mapping[str, Mapping[str, Any]]
+Curve = list[tuple[float, float]]
+MOST_LINES, BINS = 6, 60  # more workers than that are drawn as their sum
+LEVELS = ("device", "rss", "to_host", "to_disk")  # how much there is; the others count up
+
+
+def named(workers: Workers) -> dict[str, str]:
+    """A short name for every worker: GPU or process, with its host where there are several."""
+    several = len({w["host"] for w in workers.values()}) > 1
+    names = {}
+    for number, (address, w) in enumerate(workers.items()):
+        names[address] = f"{'GPU worker' if w.get('gpu') else 'worker'} {number}"
+        if several:
+            names[address] += f" on {w['host']}"
+    return names
+
+
+def level(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
+    """A quantity over time for each worker, or of all together where they are many; seconds from `zero`."""
+    curves = {n: [(s.at - zero, float(_value(s, field))) for s in workers[a]["samples"] if _value(s, field) is not None]
+              for a, n in named(workers).items()}  # fmt: skip
+    return _few({name: curve for name, curve in curves.items() if curve}, added=True)
+
+
+def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
+    """How fast a counter grew, per second, for each worker; a partition's rows count when it is done.
+
+    Samples are two in a second and partitions come in lumps: the time is cut into at most `BINS` equal bins of half a
+    second or more, and the growth within each is shown at its middle.
+    """
+    curves = {}
+    for address, name in named(workers).items():
+        samples = workers[address]["samples"]
+        if len(samples) > 1 and samples[-1].at > samples[0].at:
+            curves[name] = _binned(samples, field, zero)
+    return _few(curves, added=True)
+
+
+def _binned(samples: Sequence[Sample], field: str, zero: float) -> Curve:
+    first, last = samples[0].at, samples[-1].at
+    bins = max(1, min(BINS, int((last - first) / 0.5)))
+    edges = [first + (last - first) * i / bins for i in range(bins + 1)]
+    heights = _at(edges, [(s.at, float(_value(s, field) or 0)) for s in samples])
+    return [
+        ((edges[i] + edges[i + 1]) / 2 - zero, max(0.0, (heights[i + 1] - heights[i]) / (edges[i + 1] - edges[i])))
+        for i in range(bins)
+    ]
+
+
+def _at(moments: Sequence[float], points: Curve) -> list[float]:
+    """A curve's values at ascending moments, between its points by straight lines."""
+    found, i = [], 0
+    for moment in moments:
+        while i + 1 < len(points) - 1 and points[i + 1][0] < moment:
+            i += 1
+        (t0, v0), (t1, v1) = points[i], points[min(i + 1, len(points) - 1)]
+        share = min(max((moment - t0) / (t1 - t0), 0.0), 1.0) if t1 > t0 else 0.0
+        found.append(v0 + share * (v1 - v0))
+    return found
+
+
+def _value(sample: Sample, field: str) -> Any:
+    return getattr(sample, field)
+
+
+def _few(curves: dict[str, Curve], added: bool) -> dict[str, Curve]:
+    """The curves themselves, or of many workers their sum at the moments of the first."""
+    if len(curves) <= MOST_LINES or not added:
+        return curves
+    moments = [t for t, _ in max(curves.values(), key=len)]
+    sums = [sum(values) for values in zip(*(_at(moments, c) for c in curves.values()), strict=True)]
+    return {f"all {len(curves)} workers together": list(zip(moments, sums, strict=True))}
+
+
+def grown(workers: Workers, field: str) -> float:
+    """By how much a counter grew in all workers together."""
+    return float(sum(w["samples"][-1][Sample._fields.index(field)] - w["samples"][0][Sample._fields.index(field)]
+                     for w in workers.values() if w["samples"]))  # fmt: skip
+
+
+def highest(workers: Workers, field: str) -> float | None:
+    """The largest value that was seen on any worker; None where none was seen."""
+    values = [_value(s, field) for w in workers.values() for s in w["samples"] if _value(s, field) is not None]
+    return max(values, default=None)
+
+
+def moved(workers: Workers) -> dict[str, float]:
+    """Bytes sent from worker to worker by transport (tcp, ucx, inproc)."""
+    found: dict[str, float] = {}
+    for address, w in workers.items():
+        found[w["transport"]] = found.get(w["transport"], 0.0) + grown({address: w}, "sent")
+    return found
+
+
+def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
+    """What each worker did in a stage, as rows of a table with plain values."""
+    names, rows = named(workers), []
+    for address, w in workers.items():
+        one = {address: w}
+        gpu = highest(one, "device")
+        rows.append({
+            "worker": names[address], "threads": w["threads"], "rows": int(grown(one, "rows")),
+            "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)), "computed": f"{grown(one, 'cpu'):,.1f} s",
+            "host memory": amount(highest(one, "rss") or 0), **({"GPU memory": amount(gpu)} if gpu is not None else {}),
+            "spilled": amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0)),
+            "sent": f"{amount(grown(one, 'sent'))} ({w['transport']})",
+        })  # fmt: skip
+    return rows
+
+
+def per_second(value: float) -> str:
+    """A rate for an axis.
+
+    >>> [per_second(v) for v in (0, 950, 2_500_000, 1.2e9)]
+    ['0', '950', '2.5 M', '1.2 G']
+    """
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g}"
+
+
+def bytes_text(value: float) -> str:
+    """Bytes for an axis: as short as it is exact.
+
+    >>> [bytes_text(v) for v in (0, 5e8, 2.5e9)]
+    ['0', '500 MB', '2.5 GB']
+    """
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g}"
+
+
+def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Sequence[tuple[str, float, float]] = (),
+          few: bool = False) -> list[str]:  # fmt: skip
+    """Throughput, memory, computing, spill and bytes moved as pictures; `few`: throughput and memory alone.
+
+    What never happened (spilling, moving between workers) has no picture.
+    """
+    if not any(w["samples"] for w in workers.values()):
+        return []
+
+    def draw(title: str, curves: dict[str, Curve], shown: Any, ceiling: float | None = None) -> str:
+        return svg.lines(title, curves, shown, span, bands, ceiling=ceiling)
+
+    total = max((w["device_total"] or 0 for w in workers.values()), default=0) or None
+    limit = max((w["memory_limit"] or 0 for w in workers.values()), default=0) or None
+    found = [draw("rows per second", rates(workers, "rows", zero), per_second)]
+    if device := level(workers, "device", zero):
+        found.append(draw("GPU memory", device, bytes_text, total))
+    if few and device:
+        return found
+    found.append(draw("host memory", level(workers, "rss", zero), bytes_text, limit))
+    if few:
+        return found
+    found.insert(1, draw("bytes per second", rates(workers, "bytes", zero), bytes_text))
+    found.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
+    if highest(workers, "busy"):
+        found.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
+    for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
+        if highest(workers, field):
+            found.append(draw(title, level(workers, field, zero), bytes_text))
+    if grown(workers, "sent"):
+        found.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), bytes_text))
+    return found

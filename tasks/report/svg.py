@@ -1,0 +1,158 @@
+"""Small plots as SVG text: lines over time, bars, stages on a time axis. A plot takes a millisecond and 2 to 10 kB."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+Points = Sequence[tuple[float, float]]
+COLOURS = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#6d28d9", "#0369a1", "#7f1d1d")
+INK, MUTED, GRID, BAND = "#1f2933", "#66727f", "#e3e7eb", "#f3f6f8"
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 30, 24
+
+
+def nice_step(span: float, steps: int = 4) -> float:
+    """A round distance of about `steps` ticks over a span.
+
+    >>> [nice_step(s) for s in (10, 7.3, 0.9)]
+    [2.5, 2.0, 0.25]
+    """
+    if not span > 0 or not math.isfinite(span):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(span / steps))
+    return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= span / steps * 0.999999)
+
+
+def lines(
+    title: str,
+    curves: Mapping[str, Points],
+    shown: Callable[[float], str],
+    span: tuple[float, float] | None = None,
+    bands: Sequence[tuple[str, float, float]] = (),
+    size: tuple[int, int] = (640, 190),
+    ceiling: float | None = None,
+) -> str:
+    """Curves over seconds from zero up; `shown` writes a value of the y axis, `bands` are named stretches of time.
+
+    `ceiling` draws a dashed line (a limit of memory, say) where the curves come near it.
+    """
+    width, height = size
+    curves = {name: points for name, points in curves.items() if points}
+    first, last = span or _span(curves.values())
+    top = max((y for points in curves.values() for _, y in points), default=0.0)
+    limit = ceiling if ceiling and 0.4 * ceiling <= top else None
+    step = nice_step(max(top, limit or 0.0) or 1.0)
+    most = step * max(1, math.ceil(max(top, limit or 0.0) / step - 1e-9))
+
+    def x(t: float) -> float:
+        return LEFT + (t - first) / max(last - first, 1e-9) * (width - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        return height - BOTTOM - value / most * (height - TOP - BOTTOM)
+
+    body = [_bands(bands, x, height, first, last), *(_grid_line(v, y(v), shown(v), width) for v in _ticks(most, step))]
+    body += [_time_axis(first, last, x, height)]
+    if limit:
+        body.append(
+            f'<path d="M{LEFT} {y(limit):.1f}H{width - RIGHT}" stroke="{MUTED}" stroke-dasharray="5 4" fill="none"/>'
+        )
+    for number, points in enumerate(curves.values()):
+        path = "".join(f"{'L' if i else 'M'}{x(t):.1f} {y(v):.1f}" for i, (t, v) in enumerate(points))
+        colour = COLOURS[number % len(COLOURS)]
+        if len(points) == 1:
+            body.append(f'<circle cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="2.5" fill="{colour}"/>')
+        body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>')
+    return _figure(size, title, "".join(body), list(curves) if len(curves) > 1 else [])
+
+
+def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 640) -> str:
+    """Stages as bars on one time axis: (name, begin, end, what stands beside the bar), seconds from any common zero."""
+    height = TOP + 26 * len(rows) + BOTTOM
+    first, last = min((r[1] for r in rows), default=0.0), max((r[2] for r in rows), default=1.0)
+    left, right = 150, 120
+
+    def x(t: float) -> float:
+        return left + (t - first) / max(last - first, 1e-9) * (width - left - right)
+
+    body = [_time_axis(0.0, last - first, lambda t: x(t + first), height)]
+    for number, (name, begin, end, text) in enumerate(rows):
+        y = TOP + 26 * number
+        wide = max(x(end) - x(begin), 1.5)
+        body.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end" fill="{INK}">{escape(name)}</text>'
+                    f'<rect x="{x(begin):.1f}" y="{y}" width="{wide:.1f}" height="16" rx="2" fill="{COLOURS[0]}"/>'
+                    f'<text x="{x(begin) + wide + 6:.1f}" y="{y + 12}" fill="{MUTED}">{escape(text)}</text>')  # fmt: skip
+    return _figure((width, height), "", "".join(body), [])
+
+
+def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
+    """A histogram without axes, as wide as a table's cell."""
+    most, each = max(counts, default=0) or 1, width / max(len(counts), 1)
+    drawn = "".join(
+        f'<rect x="{i * each:.1f}" y="{height - max(n / most * height, 0.8 if n else 0):.1f}" width="{max(each - 0.6, 0.4):.1f}" '
+        f'height="{max(n / most * height, 0.8 if n else 0):.1f}"/>'
+        for i, n in enumerate(counts)
+    )
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            f'fill="{COLOURS[0]}" role="img"><path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>{drawn}</svg>')  # fmt: skip
+
+
+def data_url(svg: str) -> str:
+    """The picture as the address of an image, for Markdown and pages without other files."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def _span(curves: object) -> tuple[float, float]:
+    moments = [t for points in curves for t, _ in points]  # type: ignore[attr-defined]
+    return (min(moments), max(moments)) if moments else (0.0, 1.0)
+
+
+def _ticks(most: float, step: float) -> list[float]:
+    return [i * step for i in range(round(most / step) + 1)]
+
+
+def _grid_line(value: float, y: float, text: str, width: int) -> str:
+    return (f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" stroke="{GRID if value else MUTED}" stroke-width="{0.8 if value else 1}"/>'
+            f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="{MUTED}">{escape(text)}</text>')  # fmt: skip
+
+
+def _time_axis(first: float, last: float, x: Callable[[float], float], height: int) -> str:
+    step, found = nice_step(last - first, 6), []
+    tick = math.ceil(first / step - 1e-9) * step
+    while tick <= last + 1e-9:
+        found.append(f'<text x="{x(tick):.1f}" y="{height - 8}" text-anchor="middle" fill="{MUTED}">{tick:g} s</text>')
+        tick = round(tick + step, 9)
+    return "".join(found)
+
+
+def _bands(bands: Sequence[tuple[str, float, float]], x: Callable[[float], float], height: int, first: float, last: float) -> str:  # fmt: skip
+    found = []
+    for number, (name, begin, end) in enumerate(bands):
+        low, high = x(max(begin, first)), x(min(end, last))
+        if number % 2 == 0:
+            found.append(
+                f'<rect x="{low:.1f}" y="{TOP}" width="{max(high - low, 0):.1f}" height="{height - TOP - BOTTOM}" fill="{BAND}"/>'
+            )
+        if high - low > 7 * len(name):
+            found.append(
+                f'<text x="{(low + high) / 2:.1f}" y="{TOP + 11}" text-anchor="middle" fill="{MUTED}">{escape(name)}</text>'
+            )
+    return "".join(found)
+
+
+def _figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) -> str:
+    width, height = size
+    text, place = (
+        f'<text x="0" y="13" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>',
+        12 + 7.2 * len(title),
+    )
+    for number, name in enumerate(legend):
+        colour = COLOURS[number % len(COLOURS)]
+        text += (f'<rect x="{place:.0f}" y="7" width="14" height="3" fill="{colour}"/>'
+                 f'<text x="{place + 18:.0f}" y="13" fill="{INK}">{escape(name)}</text>')  # fmt: skip
+        place += 32 + 6.4 * len(name)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            f'font-family="{FONT}" font-size="11" role="img"><title>{escape(title)}</title>'
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>{text}{body}</svg>')  # fmt: skip
