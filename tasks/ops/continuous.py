@@ -13,9 +13,11 @@ from pydantic import model_validator
 from tasks import frame
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit
+from tasks.ops.refusal import refuse_infinite
 from tasks.schema import Column, Schema, Tags, dtype_name, is_list, leaf_type
 
 Moments = tuple[int, float, float, float, float]  # n, mean, sum of squared deviations, smallest, largest
+INFINITE = "mean and standard deviation of infinite values do not exist"
 FLOATS = {"float32": pa.float32(), "float64": pa.float64()}
 
 
@@ -49,7 +51,10 @@ class Normalize(Learned):
         column = columns[name]
         if context.engine.is_list(column):
             return super().observe_blocks(columns, unit, context, starts)
-        return [_finite(found) for found in context.engine.moments(column, starts)]
+        made = context.engine.moments(column, starts)
+        if not all(math.isfinite(found[3]) and math.isfinite(found[4]) for found in made if found[0]):
+            refuse_infinite("Normalize", unit, columns, context, INFINITE)
+        return made
 
     def observe(self, column: Any) -> Moments:
         return _finite(frame.engine_of(column).moments(column, [0, len(column)])[0])
@@ -77,7 +82,7 @@ def _finite(moments: Moments) -> Moments:
     if math.isinf(low) or math.isinf(high):
         raise DataError(
             f"Normalize cannot learn from {low if math.isinf(low) else high}",
-            why="mean and standard deviation of infinite values do not exist",
+            why=INFINITE,
             do="limit the values with Clip first",
         )
     return moments

@@ -13,6 +13,7 @@ from pydantic import Field
 from tasks.errors import DataError, JobError
 from tasks.frame.linear import Factor, merge, principal_axes
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
+from tasks.ops.refusal import refuse_infinite
 from tasks.schema import Column, Schema, Tags, dtype_name
 
 COLLINEAR = 1e-7  # of its length: what is left of a column beside another one; below, a fit would lose its digits
@@ -30,11 +31,12 @@ class _Together(Learned):
     def factor(self, columns: Columns, names: Sequence[str], context: Context) -> Factor:
         """The Factor of the named columns; a DataError names one that holds an infinite value."""
         found = context.engine.centred_factor([columns[name] for name in names])
-        infinite = [name for name, mean in zip(names, found.mean[0], strict=True) if not np.isfinite(mean)]
-        if infinite:
+        large = [name for name, mean in zip(names, found.mean[0], strict=True) if not np.isfinite(mean)]
+        if large:
+            refuse_infinite(type(self).__name__, large, columns, context, "its mean does not exist")
             raise DataError(
-                f"{type(self).__name__} cannot learn from column {infinite[0]!r}",
-                why="it holds infinite values, or values so large that their sum is infinite",
+                f"{type(self).__name__} cannot learn from column {large[0]!r}",
+                why="its values are so large that their sum is infinite",
                 do="limit it with Clip, or leave such rows out with a filter",
             )
         return found

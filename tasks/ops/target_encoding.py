@@ -16,6 +16,7 @@ from tasks.errors import DataError, near
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.continuous import FLOATS
 from tasks.ops.keyed import Keyed, ascending_place, names_of
+from tasks.ops.refusal import refuse_infinite
 from tasks.schema import Column, Schema, Tags, dtype_name
 
 FOLD = "__fold__"
@@ -138,6 +139,7 @@ class TargetEncoding(Keyed):
             raise DataError(
                 f"TargetEncoding needs the column {missing[0]!r} to learn from", do="name an existing column as target"
             )
+        refuse_infinite("TargetEncoding", self.targets, columns, context, "the target's mean does not exist")
         keys = [columns[n] for n in unit]
         names = [f"v{i}" for i in range(len(unit))]
         if self.kfold > 1:
@@ -185,7 +187,7 @@ class TargetEncoding(Keyed):
             if not np.isfinite(total):
                 raise DataError(
                     f"the target {target!r} has no finite mean",
-                    why="it holds infinite values, or its sum is too large",
+                    why="its values are so large that their sum is infinite",
                     do="limit it with Clip first",
                 )
             mean = self.target_mean.get(target) if isinstance(self.target_mean, dict) else self.target_mean
