@@ -189,14 +189,14 @@ def write_table(writing: Writing, table: Any, name: str, rows: int) -> dict[str,
     return write_whole(writing, name, rows, lambda path: write(table, path, writing))
 
 
-def write_whole(writing: Writing, name: str, rows: int, write: Callable[[str], None]) -> dict[str, Any]:
-    """One file that `write(path)` writes, whole or not at all; its record."""
+def write_whole(writing: Writing, name: str, rows: int, write: Callable[[str], str | None]) -> dict[str, Any]:
+    """One file that `write(path)` writes, whole or not at all, and digests where that is cheap; its record."""
     path = Path(writing.folder) / name
     with no_space(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial_file(path) as unfinished:
-            write(str(unfinished))
-            record = {"path": name, "rows": rows, "bytes": unfinished.stat().st_size, "xxh3_128": digest(unfinished)}
+            known = write(str(unfinished)) or digest(unfinished)
+            record = {"path": name, "rows": rows, "bytes": unfinished.stat().st_size, "xxh3_128": known}
             flush(unfinished)
             check_footer(unfinished, rows, writing.suffix)
     return record

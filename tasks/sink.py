@@ -1,0 +1,58 @@
+"""A file that is digested while it is written."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+PIECE = 1 << 30  # bytes of one call of the system, which takes no more than 2 GiB
+
+
+class DigestedFile(io.RawIOBase):
+    """A new file to write to from its beginning to its end; `finish` gives the xxh3-128 of what was written, hexadecimal.
+
+    Writing releases the interpreter's lock, so that as many files are written at once as there are threads. The first
+    failure is kept for `finish`: a writer in C++ that calls `write` cannot pass on an exception.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._hash = xxhash.xxh3_128()
+        self._bytes = 0
+        self._failure: OSError | None = None
+
+    def finish(self) -> str:
+        """Close the file; its digest, or the OSError that it met."""
+        self.close()
+        if self._failure:
+            raise self._failure
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        content = memoryview(data).cast("B")
+        self._bytes += len(content)
+        if self._failure:
+            return len(content)
+        self._hash.update(content)
+        done = 0
+        try:
+            while done < len(content):
+                done += os.write(self._file, content[done : done + PIECE])
+        except OSError as failure:
+            self._failure = failure
+        return len(content)
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
