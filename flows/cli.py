@@ -20,7 +20,7 @@ from tasks.errors import MillraceError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-WHOLE, FAILED, DAMAGED, NO_OUTPUT, INTERRUPTED = 0, 1, 1, 2, 130
+WHOLE, FAILED, DAMAGED, NO_OUTPUT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 130, 143
 
 
 class Commands(TyperGroup):

@@ -78,6 +78,7 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
         from prefect import tags
 
         from flows.preprocess import load_outputs
+        from flows.stopping import stoppable
         from infra.runner import runner
 
         chosen = getattr(importlib.import_module(f"flows.{name}"), name)
@@ -89,7 +90,8 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     flow = chosen.with_options(task_runner=on_cluster, on_running=[tell_started])
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
-        with tags("millrace"), _warnings_to(console), shown(watch):
+        with stoppable() as stop, tags("millrace"), _warnings_to(console), shown(watch):
+            _started.append(stop.follow)
             found = flow(**data)
             manifests = [] if name == "fit" else load_outputs(found)
             watch.finish(dict(zip(splits, manifests, strict=True)))

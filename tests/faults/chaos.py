@@ -1,7 +1,8 @@
 """Faults on order, in the workers: a Dask preload that wraps product functions as a plan in a JSON file says.
 
-`MILLRACE_TEST_CHAOS` names the file: a list of {"at": "module:function", "call": n, "do": .., "flag": path}. The n-th call
-in a process does it if the flag file is still there; taking the flag away is what makes it happen only once.
+`MILLRACE_TEST_CHAOS` names the file: a list of {"at": "module:function", "call": n, "do": .., "flag": path}. The n-th
+call in a process does it if the flag file is still there; taking the flag away is what makes it happen only once. A
+worker that is held stands still until the test lets it go.
 """
 
 from __future__ import annotations
@@ -77,9 +78,18 @@ def hiccup() -> None:
     raise ConnectionResetError("injected: the storage hung up")
 
 
+def hold() -> None:
+    """Say that work stands still here (`.held` beside the plan), until `.release` is there or a minute is over."""
+    plan, deadline = Path(os.environ[VARIABLE]), time.monotonic() + 60
+    plan.with_suffix(".held").touch()
+    while not plan.with_suffix(".release").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 ACTIONS: dict[str, Callable[[], None]] = {
     "kill": kill_me,
     "kill-flow": kill_the_flow,
     "out-of-memory": out_of_memory,
     "hiccup": hiccup,
+    "hold": hold,
 }

@@ -1,0 +1,125 @@
+"""A run that is stopped (cancel, SIGTERM, Ctrl-C): its workers end first, and the server hears what happened."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from distributed import Nanny
+from prefect import get_client
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Cancelled, State
+
+POLL_SECONDS = 2.0  # between two looks at whether somebody has cancelled the run
+log = logging.getLogger("millrace")
+
+
+class Terminated(BaseException):
+    """The command was asked to end by SIGTERM."""
+
+
+def stop_workers() -> None:
+    """Close what the current run has started: its client, then its cluster with every worker.
+
+    The lock of the output is let go only after this: workers that still write would be in the next run's way. Workers
+    of this host are killed, since a thread cannot be interrupted; their nannies remove what they spilled. A scheduler
+    that somebody else runs stays, without the tasks of this run. A second call does nothing.
+    """
+    context = FlowRunContext.get()
+    runner: Any = context.task_runner if context else None
+    for nanny in getattr(getattr(runner, "_cluster", None), "workers", {}).values():
+        if isinstance(nanny, Nanny) and nanny.pid:
+            nanny.close_gracefully("the run was stopped")  # it does not start another one
+            with suppress(ProcessLookupError):
+                os.kill(nanny.pid, signal.SIGKILL)
+    with suppress(Exception):  # whatever it is, the run is ending
+        runner._exit_stack.close()
+
+
+def mark_task_run(task_run_id: uuid.UUID, state: State, seconds: float) -> None:
+    """Set the state of an attempt that cannot do so itself; the server hears of task runs with some delay."""
+    deadline = time.monotonic() + seconds
+    with get_client(sync_client=True) as client:
+        while True:
+            try:
+                client.set_task_run_state(task_run_id, state, force=True)
+                return
+            except (ObjectNotFound, PrefectHTTPStatusError) as missing:
+                found = isinstance(missing, PrefectHTTPStatusError) and missing.response.status_code != 404
+                if found or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
+
+
+def stop_stage(task_run_id: uuid.UUID) -> None:
+    """End the work of a stage whose run was stopped, and say so at the server as far as it still answers."""
+    stop_workers()
+    with suppress(Exception):
+        mark_task_run(task_run_id, Cancelled(message="the run was stopped"), seconds=2.0)
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """For a command that runs a flow in this process: SIGTERM ends it in order, and so does a cancel at the server.
+
+    A run that a worker executes is cancelled by that worker; nobody but its own process can end this one. Ends with
+    SystemExit: status 143 as after any SIGTERM, 1 when it was cancelled.
+    """
+    from flows.cli import FAILED, TERMINATED, say_error
+
+    stop = Stop()
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _terminate) if main else None
+    try:
+        yield stop
+    except Terminated:
+        what = "the run was cancelled" if stop.cancelled else "stopped by SIGTERM"
+        say_error(f"{what}; the same command goes on from what is done")
+        raise SystemExit(FAILED if stop.cancelled else TERMINATED) from None
+    finally:
+        stop.ended.set()
+        if main:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if stop.cancelled:
+            state: State = Cancelled(message="the run was cancelled; what is done is kept for the next start")
+            with suppress(Exception), get_client(sync_client=True) as client:
+                client.set_flow_run_state(stop.flow_run_id, state, force=True)
+
+
+class Stop:
+    """Looks every few seconds whether the run was cancelled, from the moment that it is known (`follow`)."""
+
+    def __init__(self) -> None:
+        self.ended, self.cancelled = threading.Event(), False
+        self.flow_run_id: Any = None
+
+    def follow(self, flow_run_id: Any) -> None:
+        if self.flow_run_id is None:
+            self.flow_run_id = flow_run_id
+            threading.Thread(target=self._watch, name="millrace-cancel", daemon=True).start()
+
+    def _watch(self) -> None:
+        with suppress(Exception), get_client(sync_client=True) as client:
+            while not self.ended.wait(POLL_SECONDS):
+                try:
+                    state = client.read_flow_run(self.flow_run_id).state
+                except Exception as error:  # a server that is away for a while is no reason to stop
+                    log.debug("the state of the run cannot be read: %s", error)
+                    continue
+                if state is not None and state.is_cancelling():
+                    self.cancelled = True
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

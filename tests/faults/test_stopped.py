@@ -1,0 +1,234 @@
+"""Runs that are stopped while a worker is busy: SIGTERM, cancel at the server; and two runs to one target."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.states import Cancelling
+
+from tests.faults import chaos
+from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
+
+pytestmark = pytest.mark.xdist_group("faults")
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
+SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
+SECONDS = 10.0  # in which a stopped run has ended
+
+
+class Process:
+    """A process in a folder with a plan of faults; what it prints is read as it comes."""
+
+    def __init__(self, command: list[str], folder: Path) -> None:
+        environment = os.environ | {
+            chaos.VARIABLE: str(folder / "chaos.json"), "PYTHONPATH": str(ROOT), "COLUMNS": "200",
+            "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.chaos",
+        }  # fmt: skip
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(iter(self.process.stdout.readline, ""))
+        self.process.stdout.close()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def run(self) -> str:
+        """The id of the run, from the line that names its page."""
+        line = next(line for line in self.lines if "/runs/flow-run/" in line)
+        return line.rpartition("/")[2].strip()
+
+    def family(self) -> list[psutil.Process]:
+        process = psutil.Process(self.process.pid)
+        return [process, *process.children(recursive=True)]
+
+    def hold(self, folder: Path) -> None:
+        """Until its worker stands still."""
+        held = folder / "chaos.held"
+        until(lambda: held.exists() or self.process.poll() is not None)
+        assert held.exists(), self.text
+
+    def ended(self, seconds: float) -> int:
+        code = self.process.wait(seconds)
+        self.reader.join(seconds)
+        return code
+
+
+@pytest.fixture
+def started(tmp_path: Path, prefect_server: Any) -> Iterator[Callable[..., Process]]:
+    """started(command, stage) is a process whose worker is held in that stage; what is left is killed at the end."""
+    processes: list[Process] = []
+
+    def start(command: list[str], stage: str = "") -> Process:
+        for name in (".held", ".release"):
+            (tmp_path / "chaos").with_suffix(name).unlink(missing_ok=True)
+        plan_chaos(tmp_path / "chaos.json", [{"at": STAGES[stage], "call": 2, "do": "hold"}] if stage else [])
+        processes.append(Process(command, tmp_path))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        for one in reversed(process.family() if process.process.poll() is None else []):
+            one.kill()
+        process.ended(SECONDS)
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def write_job(folder: Path, **sections: Any) -> dict[str, Any]:
+    if not (folder / "data").exists():
+        make_data(folder / "data")
+    job = make_job(folder / "data", folder / "out", **sections)
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return job
+
+
+def state_of(run: str) -> str:
+    with get_client(sync_client=True) as client:
+        return str(client.read_flow_run(run).state_name)  # type: ignore[arg-type]
+
+
+def states_of_stages(run: str) -> dict[str, str]:
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])))  # type: ignore[list-item]
+    return {r.name: str(r.state_name) for r in runs}
+
+
+def cancel(run: str) -> None:
+    """What the button of the run's page does."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run, Cancelling())  # type: ignore[arg-type]
+
+
+def listening(processes: list[psutil.Process]) -> set[str]:
+    """The addresses on which processes wait for connections."""
+    return {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+
+
+def alive(process: psutil.Process) -> bool:
+    """Not ended; what nobody has asked about since it ended does not count."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
+    """No process, no lock, no output, nothing half-written beside it; what is done is there for the next start."""
+    until(lambda: not any(alive(process) for process in family), 2)
+    staging = folder / ".out.millrace"
+    assert sorted(p.name for p in folder.iterdir() if "out" in p.name) == [".out.millrace"]
+    assert not list(staging.glob("lock*"))
+    assert (staging / "plan.json").exists()
+
+
+def test_sigterm_and_then_a_cancel_stop_the_command_and_the_third_start_completes(
+    tmp_path: Path, started: Callable[..., Process]
+) -> None:
+    write_job(tmp_path)
+    process = started(COMMAND, "transform")
+    process.hold(tmp_path)
+    family = process.family()
+    port = os.environ["MILLRACE_TEST_PORT"]
+    server = [p for p in psutil.process_iter(["cmdline"]) if port in (p.info["cmdline"] or [])]
+    assert len(family) >= 2
+    assert server
+    assert listening([*family, *server]) == {"127.0.0.1"}
+    process.process.send_signal(signal.SIGTERM)
+    assert process.ended(SECONDS) == 143
+    assert process.lines[-1] == "error: stopped by SIGTERM; the same command goes on from what is done\n"
+    check_nothing_left(tmp_path, family)
+    assert state_of(process.run) == "Crashed"
+    assert states_of_stages(process.run) == {
+        "ingest": "Completed", "statistics": "Completed", "transform": "Cancelled",
+    }  # fmt: skip
+
+    process = started(COMMAND, "shuffle_write")
+    process.hold(tmp_path)
+    family = process.family()
+    cancel(process.run)
+    assert process.ended(SECONDS) == 1
+    assert process.lines[-1] == "error: the run was cancelled; the same command goes on from what is done\n"
+    check_nothing_left(tmp_path, family)
+    assert state_of(process.run) == "Cancelled"
+    assert states_of_stages(process.run)["shuffle_write"] == "Cancelled"
+
+    assert started(COMMAND).ended(60) == 0
+    assert len(digests(tmp_path / "out")) == 5
+    assert not (tmp_path / ".out.millrace").exists()
+
+
+def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, started: Callable[..., Process]) -> None:
+    job = write_job(tmp_path)
+    runner = started([sys.executable, "-P", "-c", SERVE], "transform")
+    with get_client(sync_client=True) as client:
+        made = until(lambda: _deployment(client))
+        run = client.create_flow_run_from_deployment(made.id, parameters=job)
+    runner.hold(tmp_path)
+    family = [p for p in runner.family()[1:] if "spawn_main" in " ".join(p.cmdline())]
+    assert len(family) >= 2
+    cancel(str(run.id))
+    until(lambda: not any(alive(process) for process in family), SECONDS)
+    check_nothing_left(tmp_path, family)
+    until(lambda: state_of(str(run.id)) == "Cancelled", SECONDS)
+    assert states_of_stages(str(run.id))["transform"] == "Cancelled"
+    assert runner.process.poll() is None
+
+
+def _deployment(client: Any) -> Any:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return client.read_deployment_by_name("preprocess/stopped")
+    except ObjectNotFound:
+        return None
+
+
+def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Callable[..., Process]) -> None:
+    job = write_job(tmp_path, output={"on_existing": "replace"})
+    first = started(COMMAND, "transform")
+    first.hold(tmp_path)
+    refused = run_flow(job)
+    assert flow_state(refused) == "Failed"
+    assert "another run works on this output" in refused.message
+    assert f"process {first.process.pid} on " in refused.message
+    assert "set run.lock to wait" in refused.message
+    assert first.process.poll() is None
+
+    write_job(tmp_path, output={"on_existing": "replace", "seed": 8}, run={"lock": "wait"})
+    second = Process(COMMAND, tmp_path)
+    until(lambda: any("/runs/flow-run/" in line for line in second.lines))
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "chaos.release").touch()
+    assert (first.ended(60), second.ended(60)) == (0, 0), first.text + second.text
+    assert state_of(first.run) == state_of(second.run) == "Completed"
+    manifest = yaml.safe_load((tmp_path / "out" / "_manifest.json").read_text())
+    assert (manifest["run"], manifest["seed"]) == (second.run, 8)
+    assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"]
