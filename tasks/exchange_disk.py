@@ -89,12 +89,15 @@ def is_untouched(note: str) -> bool:
 def write_scratch(path: Path, pieces: Sequence[tuple[pa.Table, np.ndarray, np.ndarray]]) -> list[list[int]]:
     """One record batch per piece, uncompressed, so that a range is a slice of mapped bytes; the ranges' offsets."""
     tables = [table.append_column(POSITION, pa.array(positions)) for table, positions, _ in pieces]
-    schema = pa.unify_schemas([t.schema for t in tables])
-    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
-    with pa.ipc.new_file(str(path), schema, options=options) as file:
+    # A file has one dictionary for a column; the parts of a halved partition come with one each.
+    whole = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+    first = 0
+    with pa.ipc.new_file(str(path), whole.schema) as file:
         for table in tables:
-            batch = table.combine_chunks()
-            file.write_batch(batch.to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], schema))
+            batch = whole.slice(first, table.num_rows).combine_chunks()
+            empty = pa.RecordBatch.from_pylist([], schema=whole.schema)
+            file.write_batch(batch.to_batches()[0] if batch.num_rows else empty)
+            first += table.num_rows
     return [[int(o) for o in offsets] for _, _, offsets in pieces]
 
 

@@ -137,7 +137,7 @@ def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseE
         do = f"write the source with smaller {unit}s, or {more_memory(engine)}"
     else:
         what = "a partition as small as run.min_partition_size does not fit into memory"
-        lower = f"set run.min_partition_size (now {megabytes(floor)}) to {megabytes(part.nbytes // 4)}"
+        lower = f"set run.min_partition_size (now {megabytes(floor)}) to {megabytes(part.nbytes // 2)}"
         do = f"{lower}, or {more_memory(engine)}"
     where = f"partition {part.number}: {size}{_file_of(part, source)}"
     return GiveUpError(what, where=where, why=shortage(error, engine), do=do)
@@ -190,11 +190,11 @@ def more_memory(engine: str) -> str:
 
 
 def megabytes(nbytes: float) -> str:
-    """Bytes in whole MB, or GB from one on.
+    """Bytes in the unit that says them shortest.
 
-    >>> megabytes(3_200_000), megabytes(12_340_000_000), megabytes(900)
-    ('3 MB', '12.3 GB', '900 B')
+    >>> megabytes(3_200_000), megabytes(12_340_000_000), megabytes(9_900)
+    ('3 MB', '12.3 GB', '10 kB')
     """
     if nbytes >= 10**9:
         return f"{nbytes / 1e9:,.1f} GB"
-    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 10**6 else f"{nbytes:,.0f} B"
+    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 10**6 else f"{nbytes / 1e3:,.0f} kB"

@@ -43,6 +43,13 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
+def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
+    """Batches of so many rows in buffers of their own: of a slice Arrow would store some bytes of the rows after it, too."""
+    for start in range(0, table.num_rows, rows):
+        slices = [c.combine_chunks() for c in table.slice(start, rows).columns]
+        file.write_batch(pa.record_batch([pa.concat_arrays([s.slice(0, 0), s]) for s in slices], schema=table.schema))
+
+
 def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""
     columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
@@ -83,7 +90,7 @@ def _opened(path: str, writing: Any) -> Iterator[Callable[[pa.Table], None]]:
     elif output.format == "arrow":
         options = pa.ipc.IpcWriteOptions(compression=codec if codec in ("zstd", "lz4") else None)
         with pa.ipc.new_file(path, schema, options=options) as file:
-            yield lambda table: file.write_table(table, max_chunksize=rows)
+            yield lambda table: _append_batches(file, table, rows)
     elif output.format == "csv":
         with pacsv.CSVWriter(path, schema) as file:
             yield file.write_table
