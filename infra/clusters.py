@@ -208,7 +208,7 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
     """The engine that every worker of a running scheduler can use; GiveUpError when there is none to ask."""
     try:
         client = Client(address, set_as_default=False, timeout="8s", name="millrace-look", security=security)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
         raise GiveUpError(
             "no Dask scheduler answers", where=f"cluster.address = {address}", why=str(error) or type(error).__name__,
             do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",

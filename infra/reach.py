@@ -1,0 +1,131 @@
+"""Whether workers elsewhere can do a job: they share its folders, reach the Prefect server and offer its resources."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import socket
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tasks.errors import GiveUpError, JobError
+
+CONNECT_SECONDS = 5.0
+Seen = dict[str, Any]
+
+
+def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:
+    """Every worker reads what this process writes to `folder` and the other way round, and all see the same sources.
+
+    Sources with a scheme (s3://..) are not looked at. JobError names host, worker and path of the first that differs;
+    GiveUpError the worker that cannot reach `api_url`.
+    """
+    local = [path for path in sources if "://" not in path]
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    probe.write_text(probe.name)
+    try:
+        answers: dict[str, Seen] = client.run(look, str(probe), local, api_url)
+        for worker, seen in answers.items():
+            _judge_folder(f"{seen['host']} ({worker}): {folder}", seen, probe)
+    finally:
+        for left in folder.glob(f"{probe.name}*"):
+            left.unlink(missing_ok=True)
+    for path in local:
+        _judge_source(path, answers)
+    for worker, seen in answers.items():
+        if seen["api"]:
+            raise GiveUpError(
+                "a worker cannot reach the Prefect server",
+                where=f"{seen['host']} ({worker}): {api_url}", why=seen["api"],
+                do="set PREFECT_API_URL to a server that every host reaches: prefect server start --host ADDRESS",
+            )  # fmt: skip
+
+
+def look(probe: str, sources: Sequence[str], api_url: str | None) -> Seen:
+    """What a worker sees: the probe's content, whether it could answer beside it, its sources, and the server."""
+    answer, read, wrote = f"{probe}.{uuid.uuid4().hex}", None, ""
+    with suppress(OSError):
+        read = Path(probe).read_text()
+    try:
+        Path(answer).write_text("seen")
+    except OSError as error:
+        wrote = error.strerror or str(error)
+    return {"host": socket.gethostname(), "read": read, "answer": answer, "wrote": wrote,
+            "sources": {path: signature(path) for path in sources}, "api": _unreachable(api_url)}  # fmt: skip
+
+
+def signature(path: str) -> str | None:
+    """A digest of names and sizes of what is at a path, in a folder or under a glob; None where there is nothing."""
+    if Path(path).is_dir():
+        found = [str(p) for p in Path(path).iterdir()]
+    else:
+        whole = [path] if Path(path).exists() else []
+        found = whole or glob.glob(path, recursive=True)  # noqa: PTH207, a pattern with an absolute path
+    if not found:
+        return None
+    sizes = [f"{name}:{Path(name).stat().st_size}" for name in sorted(found) if Path(name).is_file()]
+    return hashlib.sha256("\n".join(sizes or sorted(found)).encode()).hexdigest()
+
+
+def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> None:
+    """At least one worker offers what a stage takes; else GiveUpError with what they offer, since Dask would wait."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    offers = [spec.get("resources") or {} for spec in workers]
+    if not offers or any(all(offer.get(name, 0) >= amount for name, amount in needed.items()) for offer in offers):
+        return
+    asked = " ".join(f"{name}={amount:g}" for name, amount in needed.items())
+    raise GiveUpError(
+        f"no worker offers what {stage} takes: {asked}", where=f"cluster.resources.{stage}",
+        why=f"the workers offer {_text(offers)}",
+        do=f"start workers with --resources '{asked}', or change cluster.resources",
+    )  # fmt: skip
+
+
+def _text(offers: Iterable[Mapping[str, float]]) -> str:
+    said = {" ".join(f"{name}={amount:g}" for name, amount in offer.items()) for offer in offers if offer}
+    return "; ".join(sorted(said)) or "none"
+
+
+def _judge_folder(where: str, seen: Seen, probe: Path) -> None:
+    why = ""
+    if seen["read"] != probe.name:
+        why = "a file that the flow wrote there is not seen by the worker"
+    elif seen["wrote"]:
+        why = f"the worker may not write there: {seen['wrote']}"
+    elif not Path(seen["answer"]).exists():
+        why = "a file that the worker wrote there is not seen by the flow"
+    if why:
+        raise JobError(
+            "a worker does not share the folder of the run", where=where, why=why,
+            do="put output.path, or run.scratch, on storage that all hosts mount at the same path",
+        )  # fmt: skip
+
+
+def _judge_source(path: str, answers: Mapping[str, Seen]) -> None:
+    """What nobody sees is for ingest to say; what only some see, or see differently, is not shared."""
+    views = {worker: seen["sources"][path] for worker, seen in answers.items()} | {"": signature(path)}
+    wanted = views[""] or next((view for view in views.values() if view), None)
+    for worker, view in views.items():
+        if worker and view != wanted:
+            raise JobError(
+                "a worker does not see the same source", where=f"{answers[worker]['host']} ({worker}): {path}",
+                why="other files are there" if view else "nothing is there",
+                do="put the source on storage that all hosts mount at the same path, or give a URL",
+            )  # fmt: skip
+
+
+def _unreachable(url: str | None) -> str:
+    """Why the server of a URL cannot be reached from here; empty if it can."""
+    parts = urlsplit(url or "")
+    if not parts.hostname:
+        return ""
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
+        return ""
+    except OSError as error:
+        return str(error) or type(error).__name__

@@ -1,0 +1,108 @@
+"""Dask's own commands as processes of a test, certificates for them, and a small job over what they make up."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of a process elsewhere: this millrace, and only errors of Dask."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "DASK_LOGGING__DISTRIBUTED": "error"} | more
+
+
+@contextmanager
+def processes(commands: Sequence[list[str]], folder: Path, **more: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Commands that run while the block does; the last one is stopped first."""
+    running = [subprocess.Popen(command, cwd=folder, env=environment(**more)) for command in commands]
+    try:
+        yield running
+    finally:
+        for process in reversed(running):
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(20)
+
+
+def eventually(fact: Callable[[], Any], seconds: float = 20) -> Any:
+    """What `fact` says as soon as it says something true; what it last said when time is up."""
+    deadline = time.monotonic() + seconds
+    while not (said := fact()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return said
+
+
+def commands_with(text: str) -> list[str]:
+    """Command lines of running processes that hold a text."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if text in line and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(line)
+    return found
+
+
+def make_certificates(folder: Path) -> dict[str, str]:
+    """An authority of its own and a certificate signed by it, as the section `tls` names them."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def signed(subject: str, key: Any, by: Any, authority: bool) -> bytes:
+        now = datetime.datetime.now(datetime.UTC)
+        made = (
+            x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name("authority"))
+            .public_key(key.public_key()).serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        )  # fmt: skip
+        return made.sign(by, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    folder.mkdir(parents=True)
+    root, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    plain = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    texts = {"ca": signed("authority", root, root, True), "cert": signed("worker", key, root, False), "key": plain}
+    for part, text in texts.items():
+        (folder / f"{part}.pem").write_bytes(text)
+    return {part: str(folder / f"{part}.pem") for part in texts}
+
+
+def tls_arguments(tls: dict[str, str]) -> list[str]:
+    """The same for Dask's commands."""
+    return ["--protocol", "tls", "--tls-ca-file", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"]]
+
+
+def run_job(data: Path, out: Path, cluster: dict[str, Any], **sections: Any) -> Any:
+    """The final state of a run of the flow over `data`, four files of one row group, on this cluster."""
+    from tests.faults.jobs import make_job, run_flow
+
+    job = make_job(data, out, **sections)
+    return run_flow({**job, "cluster": cluster})
+
+
+def digests(out: Path) -> list[tuple[int, str]]:
+    """Rows and checksum of each part of an output."""
+    from tasks.manifest import Manifest
+
+    return [(part["rows"], part["xxh3_128"]) for part in Manifest.load(out).parts]

@@ -1,0 +1,192 @@
+"""A scheduler and workers of somebody else, over TLS: a run uses them, and leaves them as they were."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from distributed import Client, get_task_stream
+from distributed.utils import get_ip
+from pydantic import ValidationError
+
+from infra.clusters import Cluster, make_cluster
+from infra.encryption import security_of
+from tasks.errors import GiveUpError, JobError
+from tests.conftest import free_port
+from tests.faults.jobs import BLOCK, make_data
+from tests.infra.elsewhere import DASK, digests, make_certificates, processes, run_job, tls_arguments
+
+pytestmark = pytest.mark.xdist_group("clusters")
+
+
+class Elsewhere(NamedTuple):
+    """The address, the section `tls` and the folder of a cluster that others started."""
+
+    address: str
+    tls: dict[str, str]
+    folder: Path
+
+    def section(self, **more: Any) -> dict[str, Any]:
+        return {"kind": "address", "address": self.address, "tls": self.tls, **more}
+
+    def client(self) -> Client:
+        return Client(self.address, security=security_of(Cluster(**self.section())), set_as_default=False)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """A scheduler on this host's own address, beyond the loopback, and two workers, of which one offers a GPU."""
+    folder, host, port = tmp_path_factory.mktemp("elsewhere"), get_ip(), free_port()
+    tls = make_certificates(folder / "tls")
+    found = Elsewhere(f"tls://{host}:{port}", tls, folder)
+    common = [*tls_arguments(tls), "--host", host, "--dashboard-address", "127.0.0.1:0"]
+    worker = [*DASK, "worker", found.address, *common, "--nthreads", "1", "--local-directory", str(folder)]
+    scheduler = [*DASK, "scheduler", *common, "--port", str(port)]
+    with processes([scheduler, [*worker, "--resources", "GPU=1"], worker], folder):
+        with found.client() as client:
+            client.wait_for_workers(2, timeout=60)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "in", files=2)
+
+
+def facts(client: Client) -> dict[str, Any]:
+    """What must be the same before and after a run: the workers, and nothing that is kept for somebody."""
+    return {"pids": client.run(os.getpid), "published": client.list_datasets(), "kept": client.has_what()}
+
+
+def test_a_run_over_tls_leaves_the_cluster_as_it_was(
+    elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    with elsewhere.client() as client:
+        before = facts(client)
+        assert run_job(data, tmp_path / "there", elsewhere.section()).is_completed()
+        assert facts(client) == before
+    assert run_job(data, tmp_path / "here", {"kind": "cpu"}).is_completed()
+    assert digests(tmp_path / "there") == digests(tmp_path / "here")
+    assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
+
+
+def test_who_has_no_certificate_of_the_authority_is_refused(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    strangers = make_certificates(tmp_path / "strangers")
+    for section in (
+        {"kind": "address", "address": elsewhere.address, "tls": strangers},
+        {"kind": "address", "address": elsewhere.address.replace("tls://", "tcp://"), "unencrypted": True},
+        {"kind": "address", "address": elsewhere.address},
+    ):
+        with pytest.raises(GiveUpError, match="no Dask scheduler answers") as caught:
+            make_cluster(Cluster(**section))
+        assert "certificates" in caught.value.do
+    with make_cluster(Cluster(**elsewhere.section())) as cluster, Client(cluster, set_as_default=False) as client:
+        assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+
+
+def test_a_stage_runs_where_its_resource_is(
+    elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    with elsewhere.client() as client:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        (gpu,) = [address for address, spec in workers.items() if spec["resources"] == {"GPU": 1}]
+        with get_task_stream(client) as tasks:
+            section = elsewhere.section(resources={"transform": {"GPU": 1}})
+            assert run_job(data, tmp_path / "out", section).is_completed()
+        cuts = [task["worker"] for task in tasks.data if "cut_" in str(task["key"])]
+    assert cuts
+    assert set(cuts) == {gpu}
+
+
+def test_a_resource_that_nobody_offers_is_an_error_not_a_wait(
+    elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    section = elsewhere.section(resources={"statistics": {"GPU": 2}})
+    with pytest.raises(GiveUpError) as caught:
+        run_job(data, tmp_path / "out", section).result()
+    assert str(caught.value).splitlines() == [
+        "no worker offers what statistics takes: GPU=2",
+        "  where: cluster.resources.statistics",
+        "  why: the workers offer GPU=1",
+        "  do: start workers with --resources 'GPU=2', or change cluster.resources",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare, for own mounts")
+def test_folders_that_a_worker_does_not_share_are_named(
+    elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
+) -> None:
+    (tmp_path / "out").mkdir()
+    mounts = f"mount -t tmpfs none {data} && mount -t tmpfs none {tmp_path}/out && exec \"$@\""
+    host = elsewhere.address.removeprefix("tls://").partition(":")[0]
+    worker = [*DASK, "worker", elsewhere.address, *tls_arguments(elsewhere.tls), "--host", host, "--nthreads", "1",
+              "--dashboard-address", "127.0.0.1:0", "--local-directory", str(elsewhere.folder)]  # fmt: skip
+    with elsewhere.client() as client, processes([["unshare", "-m", "sh", "-c", mounts, "sh", *worker]], tmp_path):
+        client.wait_for_workers(3, timeout=60)
+        with pytest.raises(JobError) as output:
+            run_job(data, tmp_path / "out" / "new", elsewhere.section()).result()
+        with pytest.raises(JobError) as source:
+            run_job(data, tmp_path / "elsewhere", elsewhere.section()).result()
+    assert output.value.what == "a worker does not share the folder of the run"
+    assert output.value.where.endswith(f": {tmp_path}/out/.new.millrace")
+    assert f"({elsewhere.address.rpartition(':')[0]}:" in output.value.where
+    assert output.value.why == "a file that the flow wrote there is not seen by the worker"
+    assert "mount at the same path" in output.value.do
+    assert (source.value.what, source.value.why) == ("a worker does not see the same source", "nothing is there")
+    assert source.value.where.endswith(f": {data}")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"kind": "address", "address": "tcp://10.0.0.5:8786"}, "tcp://10.0.0.5:8786 is not encrypted: give a tls:// address"),
+        ({"kind": "cpu", "interface": "eth7", "protocol": "tcp"}, "protocol tcp beyond the loopback is not encrypted"),
+        ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "protocol": "ucx"}, "leave it out for TLS, or set unencrypted: true"),
+        ({"unencrypted": True, "tls": {"ca": "a", "cert": "b", "key": "c"}}, "contradict each other"),
+    ],
+)  # fmt: skip
+def test_nothing_beyond_the_loopback_without_tls_unless_a_setting_says_so(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Cluster(**section)
+    assert said in str(caught.value)
+    if "tls" not in section:
+        assert Cluster(**section, unencrypted=True).unencrypted
+
+
+def test_loopback_schedulers_need_no_tls() -> None:
+    for address in ("tcp://127.0.0.1:8786", "tcp://localhost:8786", "tcp://[::1]:8786"):
+        assert security_of(Cluster(kind="address", address=address)) is None
+
+
+def test_certificates_that_are_not_there_or_none(tmp_path: Path) -> None:
+    tls = make_certificates(tmp_path / "tls")
+    with pytest.raises(JobError, match=r"the certificate file is not there\n  where: cluster.tls.key = /no/key.pem"):
+        security_of(Cluster(tls={**tls, "key": "/no/key.pem"}))
+    Path(tls["cert"]).write_text("no certificate")
+    with pytest.raises(JobError, match="the certificates cannot be used"):
+        security_of(Cluster(tls=tls))
+    with pytest.raises(ValidationError, match="ca\n  Field required"):
+        Cluster(tls={"cert": "a", "key": "b"})
+
+
+def test_workers_of_this_host_that_listen_beyond_it_are_encrypted(tmp_path: Path) -> None:
+    found = psutil.net_if_addrs().items()
+    names = [name for name, places in found if name != "lo" and any(p.address == get_ip() for p in places)]
+    if not names:
+        pytest.skip("this host has the loopback only")
+    with make_cluster(Cluster(kind="cpu", interface=names[0], threads_per_worker=1)) as cluster:
+        assert cluster.scheduler_address.startswith("tls://")
+        with Client(cluster, set_as_default=False) as client:
+            assert client.submit(sum, [1, 2]).result(timeout=30) == 3
+        plain = cluster.scheduler_address.replace("tls://", "tcp://")
+        with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
+            make_cluster(Cluster(kind="address", address=plain, unencrypted=True))
+    with pytest.raises(JobError, match="there is no network interface eth77"):
+        make_cluster(Cluster(kind="cpu", interface="eth77"))
