@@ -20,7 +20,7 @@ def stage_markdown(
 ) -> str:
     """Numbers of a stage, what its workers did, throughput and memory as plots, and the workflow as a diagram.
 
-    `diagram` is Mermaid, `workers` are samples as tasks.monitor takes them, `dashboard` is a link that works during the run.
+    `diagram` is an SVG, `workers` are samples as tasks.monitor takes them, `dashboard` is a link that works during the run.
     """
     where = " → ".join(f"**{s}**" if s == summary["stage"] else s for s in STAGES)
     parts = [f"### {stage_line(summary)}", where, markdown_numbers(summary)]
@@ -29,7 +29,7 @@ def stage_markdown(
     if dashboard:
         parts.append(f"[Dask dashboard]({dashboard}) (while the run lives)")
     if diagram:
-        parts.append(f"```mermaid\n{diagram}\n```")
+        parts.append(f"![workflow]({data_url(diagram)})")
     for title, rows in summary.get("tables", {}).items():
         parts.append(f"#### {title}\n\n{markdown_table(rows)}")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
@@ -54,8 +54,7 @@ def _of_workers(summary: Mapping[str, Any], workers: series.Workers) -> list[str
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
     found = [markdown_table(rows[:32])] if rows else []
-    moved = {how: nbytes for how, nbytes in series.moved(workers).items() if nbytes}
-    if moved:
+    if moved := series.moved(workers):
         found.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
     return [*found, *(f"![{summary['stage']}]({data_url(picture)})" for picture in pictures)]
 

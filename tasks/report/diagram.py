@@ -1,18 +1,19 @@
-"""The graph of a workflow as people read it: columns -> operators -> outputs, as Mermaid and as rows of a table."""
+"""The graph of a workflow as people read it: columns -> operators -> outputs, as a picture and as rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.applied import subject
 from tasks.graph import SOURCE, Bound, Step
 from tasks.ops.base import Operator
+from tasks.report import svg
 from tasks.request import PlanOf, Request, fingerprint
 from tasks.schema import dtype_name
 
-NAMES, BOXES, WIDTH = 4, 36, 60  # names in a box, boxes in a diagram, characters of an operator's parameters
+NAMES, BOXES, WIDTH = 4, 16, 44  # names in a box, boxes of a kind in a picture, characters of an operator's parameters
 
 
 @dataclass
@@ -92,32 +93,33 @@ def _with_sources(bound: Bound, uses: dict[str, set[Any]], found: dict[Any, Box]
     return sources | found
 
 
-def mermaid(bound: Bound) -> str:
-    """The diagram in Mermaid, dotted where values are only learned from; of a large one the first `BOXES` boxes."""
+def drawn(bound: Bound) -> str:
+    """The workflow as a picture: columns on the left, outputs on the right, dotted where values are only learned from.
+
+    An SVG image is shown by every page of Prefect, and by a report without a network; Mermaid is not. Of each kind the
+    first `BOXES` boxes are drawn, and how many there are more.
+    """
     every = boxes(bound)
-    shown = dict(list(every.items())[:BOXES])
-    number = {key: f"b{i}" for i, key in enumerate(shown)}
-    shapes = {"source": '["{}"]', "operator": '("{}")', "output": '[["{}"]]'}
-    lines = [
-        "graph LR",
-        *(f"  {number[key]}{shapes[box.kind].format(_quoted(box.text))}" for key, box in shown.items()),
-    ]
-    for key, box in shown.items():
-        for arrow, origins in (("-->", box.after), ("-.->", box.learns)):
-            lines += [f"  {number[a]} {arrow} {number[key]}" for a in sorted(origins, key=str) if a in number]
-    if len(every) > len(shown):
-        lines.append(f'  more("and {len(every) - len(shown):,} more")')
-    made = ",".join(number[key] for key, box in shown.items() if box.kind == "operator")
-    if made:
-        lines += ["  classDef operator fill:#d7efe9,stroke:#146152,color:#1f2933", f"  class {made} operator"]
-    return "\n".join(lines)
+    shown: dict[Any, Box] = {}
+    more: list[str] = []
+    for kind, names in (("source", "groups of columns"), ("operator", "operators"), ("output", "outputs")):
+        of_kind = {key: box for key, box in every.items() if box.kind == kind}
+        shown |= dict(list(of_kind.items())[:BOXES])
+        more += [f"{len(of_kind) - BOXES:,} {names}"] if len(of_kind) > BOXES else []
+    lines = [(a, key, kind) for key, box in shown.items() for kind, origins in (("after", box.after), ("learns", box.learns))
+             for a in sorted(origins, key=str) if a in shown]  # fmt: skip
+    note = f"not drawn: {', '.join(more)}" if more else ""
+    return svg.graph({key: (box.kind, box.text) for key, box in shown.items()}, _depths(shown), lines, note)
 
 
-def _quoted(text: str) -> str:
-    """Text inside the quotes of a Mermaid label, where it is HTML and # begins an entity."""
-    for sign, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
-        text = text.replace(sign, entity)
-    return text
+def _depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
+    """The column of every box: one beyond those that it takes from, outputs last."""
+    depths: dict[Any, int] = {}
+    for key, box in shown.items():  # boxes stand in the order of the graph
+        before = [depths[a] for a in box.after | box.learns if a in depths]
+        depths[key] = 0 if box.kind == "source" else max(before, default=0) + 1
+    last = max((d for key, d in depths.items() if shown[key].kind != "output"), default=0) + 1
+    return {key: last if shown[key].kind == "output" else d for key, d in depths.items()}
 
 
 def ways(bound: Bound) -> list[dict[str, str]]:
@@ -151,10 +153,10 @@ def _applied(bound: Bound, place: int, name: str) -> list[Step]:
 
 
 def workflow_diagram(request: Request) -> str:
-    """The diagram of a run's workflow; drawn once, by the first stage that asks."""
-    path = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.txt"
+    """The picture of a run's workflow; drawn once, by the first stage that asks."""
+    path = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
     if path.exists():
         return path.read_text()
-    text = mermaid(Bound(*subject(request, PlanOf(request).plan(request.splits[0]).schema)))
+    text = drawn(Bound(*subject(request, PlanOf(request).plan(request.splits[0]).schema)))
     path.write_text(text)
     return text

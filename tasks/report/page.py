@@ -18,7 +18,7 @@ from tasks.report.learned import fitted_text, frequent_text, is_vocabulary, lear
 from tasks.report.text import amount, rate, title_of
 
 REPORT = REPORTS[0]
-MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 64  # rows of the tables; the manifest has them all
+MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; the manifest has them all
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def render(facts: Facts, folder: Path) -> str:
     return template().render(
         facts=facts, manifest=manifest, rows=manifest["rows"], size=size, name=Path(facts.target or folder).name,
         parts=manifest["parts"][:MOST_PARTS], stages=stage_rows(facts), gantt=gantt(facts), plots=plots(facts),
-        workers=worker_tables(facts), ways=diagram.ways(facts.bound), source=known[:MOST_COLUMNS], output=output[:MOST_COLUMNS],
+        workers=worker_table(facts), ways=diagram.ways(facts.bound), picture=diagram.drawn(facts.bound), source=known[:MOST_COLUMNS], output=output[:MOST_COLUMNS],
         output_note=note, embeddings=embeddings(facts.bound), **learned(facts),
     )  # fmt: skip
 
@@ -110,13 +110,29 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
         notes += [f"{summary['halved']:,} partitions halved for want of memory"] if summary.get("halved") else []
         notes += [f"exchange in {summary['exchange']}: {summary['because']}"] if summary.get("because") else []
         moved = series.moved(facts.samples.get(title_of(summary), {}))
-        notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items() if nbytes]
+        notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items()]
+        notes += _stayed(summary, kept, sum(moved.values()))
         rows.append({
             "title": title_of(summary), "rows": summary["rows"], "seconds": summary["seconds"], "rate": rate(summary["rows"], seconds),
             "bytes": amount(summary["bytes"]), "bytes_rate": f"{amount(summary['bytes'] / seconds)}/s",
             "retries": summary.get("retries", 0), "notes": "; ".join(notes),
         })  # fmt: skip
     return rows
+
+
+def _stayed(summary: Mapping[str, Any], every: Sequence[Mapping[str, Any]], sent: float) -> list[str]:
+    """How many bytes of pieces shuffle_write took from the memory of the worker that wrote them."""
+    if summary["stage"] != "shuffle_write":
+        return []
+    cuts = [
+        s for s in every if s["stage"] == "transform" and s.get("split") == summary.get("split") and s.get("exchange")
+    ]
+    here = max(cuts[0]["bytes"] - sent, 0) if cuts and cuts[0]["exchange"] == "memory" else 0
+    return (
+        [f"{amount(here)} of pieces were where they were written, in process"]
+        if here and not summary.get("reused")
+        else []
+    )
 
 
 def gantt(facts: Facts) -> str:
@@ -147,13 +163,13 @@ def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, d
     return {address: worker for address, worker in found.items() if worker["samples"]}
 
 
-def worker_tables(facts: Facts) -> list[tuple[str, list[dict[str, Any]]]]:
-    """For each stage what its workers did."""
-    return [
-        (title, rows[:MOST_WORKERS])
-        for s in facts.summaries
-        if (workers := facts.samples.get(title := title_of(s))) and (rows := series.worker_rows(workers, s["seconds"]))
-    ]
+def worker_table(facts: Facts) -> list[dict[str, Any]]:
+    """What each worker did in each stage."""
+    rows = []
+    for summary in facts.summaries:
+        workers = facts.samples.get(title_of(summary), {})
+        rows += [{"stage": title_of(summary)} | row for row in series.worker_rows(workers, summary["seconds"])]
+    return rows[:MOST_WORKERS]
 
 
 def learned(facts: Facts) -> dict[str, Any]:

@@ -96,11 +96,11 @@ def highest(workers: Workers, field: str) -> float | None:
 
 
 def moved(workers: Workers) -> dict[str, float]:
-    """Bytes sent from worker to worker by transport (tcp, ucx, inproc)."""
+    """Bytes that several workers sent to each other by transport (tcp, ucx, inproc); {} where none were."""
     found: dict[str, float] = {}
-    for address, w in workers.items():
+    for address, w in workers.items() if len(workers) > 1 else ():
         found[w["transport"]] = found.get(w["transport"], 0.0) + grown({address: w}, "sent")
-    return found
+    return {transport: nbytes for transport, nbytes in found.items() if nbytes}
 
 
 def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
@@ -172,6 +172,6 @@ def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Seque
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
             found.append(draw(title, level(workers, field, zero), bytes_text))
-    if grown(workers, "sent"):
+    if moved(workers):
         found.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), bytes_text))
     return found

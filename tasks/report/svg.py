@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
@@ -68,9 +68,9 @@ def lines(
     return _figure(size, title, "".join(body), list(curves) if len(curves) > 1 else [])
 
 
-def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 640) -> str:
+def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
     """Stages as bars on one time axis: (name, begin, end, what stands beside the bar), seconds from any common zero."""
-    height = TOP + 26 * len(rows) + BOTTOM
+    height, begin_y = 26 * len(rows) + BOTTOM + 6, 4
     first, last = min((r[1] for r in rows), default=0.0), max((r[2] for r in rows), default=1.0)
     left, right = 150, 120
 
@@ -79,7 +79,7 @@ def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 640) -> s
 
     body = [_time_axis(0.0, last - first, lambda t: x(t + first), height)]
     for number, (name, begin, end, text) in enumerate(rows):
-        y = TOP + 26 * number
+        y = begin_y + 26 * number
         wide = max(x(end) - x(begin), 1.5)
         body.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end" fill="{INK}">{escape(name)}</text>'
                     f'<rect x="{x(begin):.1f}" y="{y}" width="{wide:.1f}" height="16" rx="2" fill="{COLOURS[0]}"/>'
@@ -97,6 +97,50 @@ def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
     )
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
             f'fill="{COLOURS[0]}" role="img"><path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>{drawn}</svg>')  # fmt: skip
+
+
+def graph(
+    boxes: Mapping[Hashable, tuple[str, str]],
+    depths: Mapping[Hashable, int],
+    arrows: Sequence[tuple[Hashable, Hashable, str]],
+    note: str = "",
+) -> str:
+    """Boxes (kind and text) in columns by depth, with curves between them; those of the kind `learns` are dotted.
+
+    A column's boxes stand by the mean height of those that they take from.
+    """
+    columns = [[key for key in boxes if depths[key] == d] for d in range(max(depths.values(), default=0) + 1)]
+    place: dict[Hashable, tuple[float, float, float]] = {}  # left, middle, width
+    left = 8.0
+    for column in columns:
+        wide = max((6.6 * len(boxes[key][1]) + 18 for key in column), default=0.0)
+        wanted = {key: [place[a][1] for a, b, _ in arrows if b == key and a in place] for key in column}
+        middle = 0.0
+        for key in sorted(column, key=lambda k: sum(wanted[k]) / len(wanted[k]) if wanted[k] else 0.0):
+            mean = sum(wanted[key]) / len(wanted[key]) if wanted[key] else 0.0
+            middle = max(middle + 34, mean, 24)
+            place[key] = (left, middle, wide)
+        left += wide + 56
+    size = (max(round(left - 48), 200), round(max((p[1] for p in place.values()), default=0.0) + (46 if note else 26)))
+    body = "".join(_arrow(place[a], place[b], kind) for a, b, kind in arrows)
+    body += "".join(_box(place[key], *boxes[key]) for key in boxes)
+    if note:
+        body += f'<text x="8" y="{size[1] - 10}" fill="{MUTED}">{escape(note)}</text>'
+    return _figure(size, "", body, [])
+
+
+def _arrow(start: tuple[float, float, float], end: tuple[float, float, float], kind: str) -> str:
+    x0, y0, x1, y1 = start[0] + start[2], start[1], end[0], end[1]
+    bend, dots = max((x1 - x0) / 2, 20), ' stroke-dasharray="3 4"' if kind == "learns" else ""
+    path = f"M{x0:.0f} {y0:.0f}C{x0 + bend:.0f} {y0:.0f} {x1 - bend:.0f} {y1:.0f} {x1:.0f} {y1:.0f}"
+    return f'<path d="{path}" fill="none" stroke="{MUTED}"{dots}/><circle cx="{x1:.0f}" cy="{y1:.0f}" r="2.2" fill="{MUTED}"/>'
+
+
+def _box(place: tuple[float, float, float], kind: str, text: str) -> str:
+    left, middle, wide = place
+    fill, stroke, corner = {"operator": ("#d7efe9", COLOURS[0], 12)}.get(kind, ("#ffffff", MUTED, 2))
+    return (f'<rect x="{left:.0f}" y="{middle - 12:.0f}" width="{wide:.0f}" height="24" rx="{corner}" fill="{fill}" stroke="{stroke}"/>'
+            f'<text x="{left + wide / 2:.0f}" y="{middle + 4:.0f}" text-anchor="middle" fill="{INK}">{escape(text)}</text>')  # fmt: skip
 
 
 def data_url(svg: str) -> str:
@@ -145,8 +189,8 @@ def _bands(bands: Sequence[tuple[str, float, float]], x: Callable[[float], float
 def _figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) -> str:
     width, height = size
     text, place = (
-        f'<text x="0" y="13" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>',
-        12 + 7.2 * len(title),
+        f'<text x="8" y="14" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>',
+        28 + 7.4 * len(title),
     )
     for number, name in enumerate(legend):
         colour = COLOURS[number % len(COLOURS)]
