@@ -25,9 +25,12 @@ COPIES = 3  # of a partition at work: its source columns, its output columns, it
 class Workers(Protocol):
     """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
 
-    threads: int
-    workers: Sequence[str]
-    memory: int
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workers(self) -> Sequence[str]: ...
+    @property
+    def memory(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,22 @@ class Disk:
 
     path: str
     needed: int
-    free: int
+    free: int | None  # None where the file system does not say
     what: str
 
     @property
     def short(self) -> bool:
-        return self.needed > self.free
+        return self.free is not None and self.needed > self.free
+
+    @property
+    def room(self) -> str:
+        """How much is free."""
+        return "not known" if self.free is None else f"{amount(self.free)} free"
 
     @property
     def text(self) -> str:
-        return f"about {amount(self.needed)} of {self.what}, {amount(self.free)} are free"
+        free = "nobody knows how much is" if self.free is None else f"{amount(self.free)} are"
+        return f"about {amount(self.needed)} of {self.what}, {free} free"
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
     largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
+    largest = max(largest, min(int(largest * scale), source.partition_size))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s][0] == "disk") if kind == "disk" else 0)
@@ -150,8 +160,9 @@ def _file_system(path: Path) -> int:
     return path.stat().st_dev
 
 
-def _free(path: Path) -> int:
-    return shutil.disk_usage(path).free
+def _free(path: Path) -> int | None:
+    usage = shutil.disk_usage(path)
+    return usage.free if usage.total else None
 
 
 def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> Needs:

@@ -1,0 +1,62 @@
+"""The command `preview`, and the dry run of a flow: the same look at a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flows.job import Application, Job
+
+REFUSED = 1
+
+
+def preview(
+    job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, max=50, help="rows to show before and after")] = 3,
+) -> None:
+    """Show what a job would do, and do none of it: columns, rows before and after, plan, needs, time.
+
+    Nothing is written, no cluster and no server is started. The rows are a few of the source, through a workflow that
+    is fitted on 20,000 of them, on the CPU. What the run will need of memory and disks is estimated from them, its
+    time from earlier runs on this host. Exit status: 0, or 1 if the run would be refused, with the reasons first.
+
+    [bold]Examples[/bold]
+
+      millrace preview job.yaml
+
+      millrace preview ecommerce --set source.path=/data/shop --rows 10
+    """
+    from flows.launch import job_of, terminal
+
+    console, data = terminal(), job_of(job, set_ or [])
+    with console.status("looking at the job and its data"):
+        from flows.job import make_job
+        from flows.preview import preview as look
+        from flows.preview_text import show
+
+        found = look(make_job(data))
+    show(found, rows, console)
+    if found.refused:
+        raise typer.Exit(REFUSED)
+
+
+def dry_run(job: Job | Application, flow: str = "preprocess") -> None:
+    """In a flow run: the preview as its one artifact and as a line of its log."""
+    from prefect import get_run_logger
+    from prefect.artifacts import create_markdown_artifact
+
+    from flows.preview import preview as look
+    from flows.preview_text import markdown, summary_line
+
+    found = look(job, flow)
+    create_markdown_artifact(markdown(found), key=f"{flow}-preview", description=summary_line(found))
+    log: Any = get_run_logger()
+    log.info("dry run: %s; see the artifact %s-preview", summary_line(found), flow)
+    for error in found.refused:
+        log.warning("would be refused: %s", error)

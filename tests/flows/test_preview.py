@@ -1,0 +1,246 @@
+"""A preview: what it says is true, it writes nothing, starts no cluster, and is the same as a dry run in Prefect."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from flows import history
+from flows.cli import app
+from flows.job import make_application, make_job
+from flows.preview import Preview, preview
+from flows.preview_text import markdown, sections
+from tests.flows.runs import run_flow
+
+pytestmark = pytest.mark.xdist_group("flows")
+ROWS = 4000
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with data/ of two files, in which `out` is to be written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path.parent / "state"))
+    (tmp_path / "data").mkdir()
+    for part in range(2):
+        number = np.arange(part * ROWS // 2, (part + 1) * ROWS // 2)
+        word = np.array(["to", "be", "or"])[number % 3]
+        table = pa.table({"number": number, "x": number**2.0, "word": word, "other": number, "label": number % 2})
+        pq.write_table(table, tmp_path / "data" / f"logs-{part}.parquet")
+    return tmp_path
+
+
+def job(**more: Any) -> dict[str, Any]:
+    return {
+        "source": {"path": "data", "filter": "number < 3000"},
+        "features": [
+            {"columns": ["number"]},
+            {"columns": ["x"], "ops": [{"op": "FillMedian"}, {"op": "Normalize"}]},
+            {"columns": ["word"], "ops": [{"op": "Categorify"}]},
+        ],
+        "label": ["label"],
+        "output": {"path": "out", "files": 4, **more},
+        "cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 2, "memory_limit": "1GB"},
+    }
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file and folder in it with size and time, the folder itself too."""
+    found = [folder, *folder.rglob("*")]
+    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in found}
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, data: dict[str, Any]) -> Preview:
+    """The preview of a job, in which the start of any cluster would be an error."""
+    import infra.clusters
+
+    monkeypatch.setattr(infra.clusters, "make_cluster", None)
+    monkeypatch.setattr(infra.clusters, "LocalCluster", None)
+    return preview(make_job(data))
+
+
+def table(found: Preview, title: str) -> list[dict[str, str]]:
+    return [dict(row) for section in sections(found) if section.title == title for row in section.rows]
+
+
+def test_it_says_what_the_job_would_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(folder)
+    found = looked(monkeypatch, job())
+
+    assert everything(folder) == before
+    assert not found.refused
+    assert (found.rows, found.plans[""].rows, found.files) == (ROWS, ROWS, {"": 4})
+    assert [(r.what, r.columns) for r in found.readings] == [
+        ("statistics, phase 1", ["number", "x", "word"]),
+        ("statistics, phase 2", ["number", "x"]),
+        ("transform", ["number", "x", "word", "label"]),
+    ]
+    assert table(found, "Columns in")[3] == {"column": "other", "type": "int64", "read": ""}
+    assert table(found, "Columns out")[2] == {
+        "column": "word", "type": "int32", "tags": "categorical", "ids": "6", "embedding": "6 x 16",
+    }  # fmt: skip
+    assert found.sample.before.num_rows == ROWS
+    assert found.sample.after.num_rows == 3000
+    assert table(found, "Rows before")[2] == {
+        "column": "word",
+        "row 1": "to",
+        "row 2": "be",
+        "row 3": "or",
+        "row 4": "to",
+        "row 5": "be",
+    }
+    assert found.needs
+    assert found.needs.exchange == "memory"
+    assert found.needs.memory == 10**9
+    assert found.workers.text == "1 worker(s) with 2 thread(s) in all, on this host; engine pandas"
+    assert found.guess is None
+
+
+def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import estimate
+
+    (folder / "out").mkdir()
+    (folder / "out" / "mine.txt").write_text("mine")
+    monkeypatch.setattr(estimate, "_free", lambda path: 1000)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    data = job() | {"cluster": {"kind": "cuda"}}
+    found = looked(monkeypatch, data)
+
+    assert [error.what for error in found.refused] == [
+        "no GPU",
+        "the output exists",
+        "the disk is too small for this run",
+    ]
+    assert "1.0 kB are free" in found.refused[2].why
+    assert sections(found)[0].title == "Would be refused"
+    assert found.workers.engine == "pandas"
+    assert "the output exists" in markdown(found).partition("### Source")[0]
+
+
+def test_the_command_ends_with_0_or_with_1_when_the_run_would_be_refused(folder: Path) -> None:
+    (folder / "job.yaml").write_text(str(job()))
+    before = everything(folder)
+    good = CliRunner().invoke(app, ["preview", "job.yaml", "--rows", "2"], env={"COLUMNS": "120"})
+    assert good.exit_code == 0, good.output
+    for said in ("nothing is written", "Columns out", "row 2", "exchange in memory", "Time  not known"):
+        assert said in good.output
+    assert everything(folder) == before
+    (folder / "out").mkdir()
+    (folder / "out" / "mine.txt").write_text("mine")
+    refused = CliRunner().invoke(app, ["preview", "job.yaml"], env={"COLUMNS": "120"})
+    assert refused.exit_code == 1
+    assert "the output exists" in refused.output
+    wrong = CliRunner().invoke(app, ["preview", "job.yaml", "--set", "source.path=nowhere"])
+    assert wrong.exit_code == 1
+    assert "there is no input" in wrong.output
+
+
+def test_a_recipe_without_data_is_looked_at_with_a_few_rows_that_are_made_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = everything(folder)
+    found = looked(monkeypatch, {"recipe": "ecommerce", "source": {"sample": {"name": "ecommerce", "rows": 50_000}}})
+
+    assert everything(folder) == before
+    assert found.scale == 2.5
+    assert found.rows == 60_000
+    assert sorted(found.files) == ["train", "valid"]
+    assert "of look-alike data, which the run will make" in markdown(found)
+
+
+def test_hostile_values_stay_text_in_markdown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = pa.table({"number": [1], "x": [1.0], "word": ["<b>|`x`\n# [a](b)"], "label": [0]})
+    pq.write_table(hostile, folder / "one.parquet")
+    data = job() | {"source": {"path": "one.parquet"}}
+    line = next(line for line in markdown(looked(monkeypatch, data)).splitlines() if line.startswith("| word | \\<"))
+    assert line == r"| word | \<b\>\|\`x\` \# \[a\](b) |"
+
+
+def artifacts_of(tag: str) -> tuple[Any, list[Any]]:
+    """The state of the run with a tag, and its artifacts."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import (
+        ArtifactFilter,
+        ArtifactFilterFlowRunId,
+        FlowRunFilter,
+        FlowRunFilterTags,
+    )
+
+    with get_client(sync_client=True) as client:
+        (run,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[tag])))
+        only = ArtifactFilterFlowRunId(any_=[run.id])
+        return run.state, client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
+
+
+def test_a_dry_run_is_completed_with_one_artifact_and_wrote_nothing(folder: Path, prefect_server: Any) -> None:
+    from prefect import tags
+
+    from flows.preprocess import preprocess
+
+    before = everything(folder)
+    with tags(str(folder)):
+        assert preprocess(**job(), dry_run=True) == []
+    state, found = artifacts_of(str(folder))
+
+    assert everything(folder) == before
+    assert state.name == "Completed"
+    assert [(a.key, a.type) for a in found] == [("preprocess-preview", "markdown")]
+    assert "### Columns out" in found[0].data
+    assert f"{ROWS:,} rows to {folder / 'out'}" in found[0].description
+
+
+def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
+    folder: Path, prefect_server: Any, cluster: Any
+) -> None:
+    from prefect import tags
+
+    from flows.apply import apply
+    from flows.fit import fit
+
+    run_flow({k: v for k, v in job().items() if k != "cluster"}, cluster)
+    found = preview(make_job(job(path="again")))
+    assert found.guess
+    assert found.guess.basis == f"1 run(s) of this job, of {ROWS:,} rows"
+    assert set(found.guess.seconds) == set(history.STAGES)
+
+    applied = {"fitted": "out", "source": {"path": "data/logs-1.parquet"}, "output": {"path": "applied"}}
+    shown = preview(make_application(applied), "apply")
+    assert shown.sample.fitted_on is None
+    assert [r.what for r in shown.readings] == ["transform"]
+    # x was normalized with the mean and deviation of the 3000 rows that the run learned from
+    x = np.arange(3000.0) ** 2
+    assert shown.sample.after["x"][0].as_py() == pytest.approx((2000.0**2 - x.mean()) / x.std(ddof=1), rel=1e-6)
+
+    before = everything(folder)
+    with tags(f"{folder}-apply"):
+        assert apply(**applied, dry_run=True) == []
+    with tags(f"{folder}-fit"):
+        assert fit(**job(path="fitted"), dry_run=True) == ""
+    assert everything(folder) == before
+    assert [a.key for a in artifacts_of(f"{folder}-apply")[1]] == ["apply-preview"]
+    state, found_artifacts = artifacts_of(f"{folder}-fit")
+    assert state.name == "Completed"
+    assert "### Needs" in found_artifacts[0].data
+
+
+@pytest.mark.parametrize("asked", [{"kind": "cpu", "workers": 2, "threads_per_worker": 3}, {"kind": "cpu"}])
+def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
+    from infra.clusters import Cluster, make_cluster
+    from infra.expected import expected
+
+    found = expected(Cluster(**asked))
+    if asked.get("workers"):
+        assert (len(found.workers), found.threads, found.device) == (2, 6, 0)
+        return
+    with make_cluster(Cluster(**asked)) as running:
+        info = running.scheduler_info["workers"]
+        assert len(found.workers) == len(info)
+        assert found.threads == sum(w["nthreads"] for w in info.values()) == max(1, os.cpu_count() or 1)
+        assert found.memory == sum(w["memory_limit"] for w in info.values())
