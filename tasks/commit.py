@@ -248,6 +248,11 @@ class Staging:
         """True if the lock is this owner's: work of a flow that died stops when another one has taken over."""
         return (read_json(self.folder / "lock") or {}).get("id") == owner
 
+    def in_use(self) -> bool:
+        """True while a run holds the lock: one that lives, or showed a sign of life within `STALE_SECONDS`."""
+        path = self.folder / "lock"
+        return path.exists() and not _gone(read_json(path) or {}, path)
+
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[str]:
         """Only one run works for a target; an owner that is gone is told by its process, or by 60 s without a sign of life."""

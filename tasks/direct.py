@@ -18,6 +18,7 @@ from tasks.graph import graph_to_json
 from tasks.manifest import Manifest, describe
 from tasks.plan import Plan
 from tasks.pool import DaskPool, Pool
+from tasks.retention import publish
 from tasks.settings import Output
 from tasks.shuffle_write import Writing, plan_parts, write_part
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
@@ -60,7 +61,7 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Man
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, records)
         write_json(staging.new / MANIFEST, data)
-        return Manifest(str(staging.publish(output.on_existing)), data)
+        return Manifest(str(publish(staging, output)), data)
 
 
 def sent(work: Work, fitted: Path, pool: Pool) -> Work:

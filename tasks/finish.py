@@ -17,6 +17,7 @@ from tasks.manifest import Manifest, describe
 from tasks.plan import Plan
 from tasks.report.making import Making
 from tasks.request import PlanOf, Request
+from tasks.retention import publish
 from tasks.state import State
 
 ROWS_OF = ("filter", "keys", "sort_by")  # which rows, and which of them together: what is applied later does the same
@@ -49,7 +50,7 @@ def commit(
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         write_json(staging.new / split / MANIFEST, data)
-    path = staging.publish(output.on_existing)
+    path = publish(staging, output)
     return [Manifest(str(path / split), data) for split, data in manifests.items()]
 
 
@@ -61,7 +62,7 @@ def commit_fitted(request: Request) -> str:
         _save_fitted(request, State.load(staging.folder / "state"), staging.new)
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
-    return str(staging.publish(request.settings[1].on_existing))
+    return str(publish(staging, request.settings[1]))
 
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:

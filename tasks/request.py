@@ -96,7 +96,7 @@ class Request:
 
     def parts_fingerprint(self, *more: Any) -> str:
         """Names the bytes of the output; `more` are plan, state, number of files and split."""
-        files = self.settings[1].model_dump(exclude={"path", "on_existing"})
+        files = self.settings[1].model_dump(exclude={"path", "on_existing", "keep_versions"})
         return fingerprint(self.state_fingerprint(""), files, shuffle.PERMUTATION_VERSION, *more)
 
 

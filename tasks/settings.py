@@ -104,6 +104,9 @@ class Output(Section):
     on_existing: Literal["fail", "replace", "version"] = Field(
         "fail", description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other"
     )
+    keep_versions: int | None = Field(
+        None, ge=1, description="for on_existing: version: the newest so many stay, older ones are removed; all if empty"
+    )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 
     @model_validator(mode="after")
@@ -113,6 +116,8 @@ class Output(Section):
             raise ValueError(f"{' and '.join(said)} contradict each other: give one")
         if self.shuffle == "key" and not self.keys:
             raise ValueError("shuffle: key needs output.keys")
+        if self.keep_versions is not None and self.on_existing != "version":
+            raise ValueError("keep_versions belongs to on_existing: version")
         if self.metadata_file and self.format != "parquet":
             raise ValueError(f"metadata_file belongs to format: parquet, not to {self.format}")
         return self
