@@ -84,6 +84,22 @@ def test_a_workflow_gives_a_dask_frame_too(engine: str, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out")["x"].to_pylist() == [0.0, 0.5, 0.5, 0.5, 1.0, 0.5]
 
 
+def test_on_a_cluster_the_workers_read_group_join_and_write(
+    client: Any, out: Path, tmp_path: Path, engine: str
+) -> None:
+    dataset = Dataset(out, engine=engine, partition_size="100KB")
+    workflow = Workflow((["price"] >> ops.NormalizeMinMax()) + ["brand", "target"]).fit(dataset)
+    rows, features = dataset.to_ddf(), workflow.transform(dataset).to_ddf()
+    most = rows.groupby("brand").agg({"price": "max"}).reset_index()
+    joined = features.rename(columns={"price": "share"}).merge(most, on="brand", how="left")
+    joined.to_parquet(tmp_path / "joined")
+    found = pq.read_table(tmp_path / "joined").to_pandas().astype({"brand": int, "price": float, "share": float})
+    assert len(found) == 210_000
+    assert found.groupby("brand")["price"].unique().map(list).to_dict() == {b: [(209_993 + b) / 8] for b in range(7)}
+    assert (found["share"].min(), found["share"].max()) == (0.0, 1.0)
+    assert found.groupby("brand")["target"].sum().astype(int).to_dict() == dict.fromkeys(range(7), 10_000)
+
+
 def test_the_page_runs_as_it_stands(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
