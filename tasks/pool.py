@@ -13,6 +13,7 @@ import psutil
 
 FAN_IN = 8  # partials that one merge takes
 LARGE = 4 << 20  # bytes of what tasks share from which it is kept out of their graph: the scheduler holds every graph
+BATCH = 5_000  # tasks that are handed in at once
 Done = Callable[[int, Any], None]
 
 
@@ -151,13 +152,17 @@ class DaskPool:
         run = uuid.uuid4().hex[:8]
         items = list(items)
         keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items))]
-        return self.client.map(function, [handle] * len(items), items, key=keys, pure=False, **self.options)
+        return self._mapped(function, [handle] * len(items), items, key=keys)
 
     def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Futures of function(item) over values or futures, as one graph."""
         run = uuid.uuid4().hex[:8]
         keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items))]
-        return self.client.map(function, items, key=keys, pure=False, **self.options)
+        return self._mapped(function, items, key=keys)
+
+    def _mapped(self, function: Callable[..., Any], *items: Sequence[Any], key: list[str]) -> list[Any]:
+        """In messages of so many tasks that the first ones run while the others are still on their way."""
+        return self.client.map(function, *items, key=key, batch_size=BATCH, pure=False, **self.options)
 
     def finish(self, futures: Sequence[Any], done: Done | None = None, results: bool = True) -> list[Any]:
         """Wait for all; the first error cancels the rest and is raised."""

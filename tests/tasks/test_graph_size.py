@@ -138,3 +138,18 @@ def test_what_is_small_stays_a_task_that_can_be_done_again(
     assert large.key not in sizes
     assert workers.values(workers.call(len, [(handle,), (large,)])) == [2_000, 2_000]
     assert pool.pickled_bytes(pa.table({"x": numbers})) >= numbers.nbytes
+
+
+def test_many_tasks_are_handed_in_by_and_by(
+    client: Any, sizes: dict[Any, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "BATCH", 40)
+    numbers = list(range(100))
+    done: list[int] = []
+    assert DaskPool(client).map(plus, 1, numbers, lambda number, _: done.append(number)) == list(range(1, 101))
+    assert sorted(done) == numbers
+    assert sum("plus-" in str(key) for key in sizes) == 100
+
+
+def plus(shared: int, item: int) -> int:
+    return shared + item
