@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +46,7 @@ def serve(
     path = file or deployments.FILE
     specs = deployments.read_file(path)["deployments"]
     server = ensure_server(console.print)
-    for line in _table(specs):
+    for line in [f"{deployments.flow_of(spec['entrypoint']).name}/{spec['name']}: {_when(spec)}" for spec in specs]:
         console.print(line, markup=False, soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
@@ -92,12 +91,8 @@ def deploy(
     console.print(f"next     PREFECT_API_URL={server.api_url} prefect worker start --pool {pool}", soft_wrap=True)
 
 
-def _table(specs: Sequence[Any]) -> list[str]:
-    """A line per deployment: its flow, its name and when it runs."""
-    return [f"{spec['entrypoint'].rpartition('.')[2]}/{spec['name']}: {_when(spec)}" for spec in specs]
-
-
 def _when(spec: Any) -> str:
+    """When a deployment runs, in words."""
     schedules = [
         f"{s['cron']} {s.get('timezone', 'UTC')}" if "cron" in s else f"every {s.get('interval')} s" if "interval" in s
         else str(s.get("rrule")) for s in spec.get("schedules") or []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,26 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
         except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise JobError("a deployment is not right", where=f"{path}: {spec['name']}", why=str(error)) from None
     keep_automations(notify)
-    asyncio.run(runner.start())
+    asyncio.run(_until_stopped(runner))
+
+
+async def _until_stopped(runner: Any) -> None:
+    """Run until Ctrl-C or SIGTERM; then cancel what runs and pause the schedules, in this order and to the end.
+
+    Prefect's own handler of SIGTERM raises SystemExit into the pausing, and lets the runs go on.
+    """
+    serving = asyncio.create_task(runner.start())
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        if not stopping:
+            stopping.append(asyncio.create_task(runner.astop()))
+
+    while not runner.started and not serving.done():
+        await asyncio.sleep(0.05)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, stop)
+    await serving
 
 
 def flow_of(entrypoint: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ def look(
     return complete, after
 
 
-def marked(files: Sequence[File], root: str, marker: str, options: dict[str, Any]) -> list[File]:
+def marked(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
     """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
     found: dict[str, bool] = {}
 
@@ -78,7 +78,7 @@ def marked(files: Sequence[File], root: str, marker: str, options: dict[str, Any
     return [file for file in files if complete(file.path.rpartition("/")[0])]
 
 
-def _exists(path: str, options: dict[str, Any]) -> bool:
+def _exists(path: str, options: Mapping[str, Any]) -> bool:
     if not is_remote(path):
         return Path(local_path(path)).exists()
     import fsspec

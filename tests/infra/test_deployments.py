@@ -1,0 +1,315 @@
+"""Deployments on a real server: registered, run by a real worker, started by a real event; zombies, webhook, serve."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import deployments
+from tasks.errors import GiveUpError, JobError
+from tests.flows.runs import rows_of
+
+pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+POOL = "millrace-test"
+SMALL = {"sample": {"name": "toy", "rows": 2000}}
+ON_CPU = {"kind": "cpu", "workers": 1, "threads_per_worker": 2}
+FINAL = ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")
+
+
+@pytest.fixture(scope="module")
+def api(prefect_server: Any) -> Iterator[Any]:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+def folder_with_decoys(folder: Path) -> Path:
+    """A current folder whose own flows/, tasks/ and yaml.py must not be imported by anybody."""
+    for name in ("flows/__init__.py", "tasks/__init__.py", "yaml.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("raise RuntimeError('a decoy was imported')\n")
+    return folder
+
+
+def started(folder: Path, *command: str) -> subprocess.Popen[str]:
+    """A Python module with arguments, in that folder, knowing the session's server and this millrace only."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PREFECT_WORKER_QUERY_SECONDS": "1",
+                                "PREFECT_RUNNER_POLL_FREQUENCY": "1"}  # fmt: skip
+    with (folder / "log.txt").open("a") as log:
+        return subprocess.Popen([sys.executable, "-P", "-m", *command], cwd=folder, env=environment, text=True,
+                                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str], timeout: float = 150) -> int:
+    try:
+        return process.wait(timeout)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def until(found: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+    """The first true answer; the test fails when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if answer := found():
+            return answer
+        time.sleep(0.3)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+def final_state(api: Any, run_id: Any, log: Path | None = None) -> str:
+    def state() -> str | None:
+        name = api.read_flow_run(run_id).state_name
+        return name if name in FINAL else None
+
+    try:
+        return str(until(state, f"run {run_id} in {api.read_flow_run(run_id).state_name}"))
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{log.read_text()[-3000:] if log else ''}") from None
+
+
+def runs_of(api: Any, name: str) -> list[Any]:
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+
+    return list(api.read_flow_runs(deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=[name]))))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, api: Any) -> Path:
+    """The folder in which `millrace deploy` was called."""
+    folder = folder_with_decoys(tmp_path_factory.mktemp("deployed"))
+    assert ended(started(folder, "flows.cli", "deploy", "--pool", POOL)) == 0, (folder / "log.txt").read_text()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def worker(home: Path, api: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A process worker of the pool, started elsewhere; its log. It looks for new files when a test says so."""
+    api.pause_deployment(api.read_deployment_by_name("watch-source/every-minute").id)
+    folder = tmp_path_factory.mktemp("worker")
+    process = started(folder, "prefect", "worker", "start", "--pool", POOL)
+    yield folder / "log.txt"
+    process.terminate()
+    ended(process)
+
+
+def test_what_is_deployed(home: Path, api: Any) -> None:
+    nightly = api.read_deployment_by_name("preprocess/nightly")
+    pool = api.read_work_pool(POOL)
+
+    assert (pool.type, pool.concurrency_limit) == ("process", 1)
+    assert nightly.tags == ["millrace"]
+    assert (nightly.work_pool_name, nightly.global_concurrency_limit.limit) == (POOL, 1)
+    assert nightly.concurrency_options.collision_strategy == "ENQUEUE"
+    assert [(s.schedule.cron, s.schedule.timezone) for s in nightly.schedules] == [("0 2 * * *", "Europe/Berlin")]
+    assert [
+        s.schedule.interval.seconds for s in api.read_deployment_by_name("watch-source/every-minute").schedules
+    ] == [60]
+    assert api.read_deployment_by_name("apply/apply-hourly").parameters["fitted"] == "out/nightly"
+    assert (home / "log.txt").read_text().count("deployed ") == 7
+
+
+def test_deploying_again_updates(home: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def there() -> Any:
+        known = [api.read_deployment_by_name(name) for name in ("preprocess/nightly", "preprocess/on-new-data")]
+        names = ("millrace-on-new-data", "millrace-zombie-runs", "millrace-failed-runs")
+        automations = [len(api.read_automations_by_name(name)) for name in names]
+        return [(d.id, [s.slug for s in d.schedules]) for d in known], automations
+
+    before = there()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.chdir(home)
+    deployments.deploy(POOL, limit=2)
+    assert there() == before
+    assert before[1] == [1, 1, 0]
+    assert api.read_work_pool(POOL).concurrency_limit == 2
+    deployments.keep_pool(POOL, 1)
+    assert api.read_work_pool(POOL).concurrency_limit == 1
+
+
+def test_a_worker_picks_up_a_scheduled_run(home: Path, worker: Path, api: Any) -> None:
+    from prefect.states import Scheduled
+
+    given = {"output": {"seed": 1}, "source": SMALL, "cluster": ON_CPU}
+    nightly = api.read_deployment_by_name("preprocess/nightly")
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    run = api.create_flow_run_from_deployment(nightly.id, parameters=given, state=Scheduled(scheduled_time=soon))
+
+    assert final_state(api, run.id, worker) == "Completed"
+    manifest = json.loads((home / "out/nightly/v0001/_manifest.json").read_text())
+    assert (manifest["rows"]["out"], manifest["seed"], manifest["run"]) == (2000, 1, str(run.id))
+    assert "millrace" in api.read_flow_run(run.id).tags
+
+
+def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: Any) -> None:
+    from flows.sample import make_sample
+
+    arrived = home / "data/incoming/day=1"
+    make_sample("toy", arrived, 1000, seed=5)
+    watch = api.read_deployment_by_name("watch-source/every-minute")
+    looks = [api.create_flow_run_from_deployment(watch.id, parameters={"settle": 0}) for _ in range(2)]
+    assert sorted(final_state(api, look.id, worker) for look in looks) == ["Cancelled", "Completed"]
+    (run,) = until(lambda: runs_of(api, "on-new-data"), "the event starts a run")
+
+    assert run.parameters["source"] == {"path": [str(arrived / "part-00000.parquet")]}
+    assert final_state(api, run.id, worker) == "Completed"
+    assert rows_of(home / "out/on-new-data/v0001").num_rows == 1000
+    assert len(runs_of(api, "on-new-data")) == 1
+
+
+ZOMBIE = """
+import time
+from prefect import flow, tags
+
+@flow(name="sleeper")
+def sleeper():
+    time.sleep(300)
+
+with tags("millrace"):
+    sleeper()
+"""
+
+
+def test_a_run_without_a_sign_of_life_is_crashed(tmp_path: Path, api: Any) -> None:
+    from prefect.automations import Automation
+    from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+
+    (spec,) = [s for s in yaml.safe_load(deployments.AUTOMATIONS.read_text()) if s["name"] == "millrace-zombie-runs"]
+    assert spec["trigger"]["within"] == 3 * deployments.HEARTBEAT_SECONDS
+    spec["trigger"]["within"] = 10  # the least that Prefect allows; the heartbeat would come again after 30 s
+    spec["name"] = "millrace-zombie-runs-test"
+    quick: Any = Automation.model_validate(spec)
+    quick.create()
+    (tmp_path / "zombie.py").write_text(ZOMBIE)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "zombie.py")], env=os.environ, stderr=subprocess.DEVNULL)
+    try:
+        chosen = FlowFilter(name=FlowFilterName(any_=["sleeper"]))
+        until(lambda: [r for r in api.read_flow_runs(flow_filter=chosen) if r.state_name == "Running"], "it runs")
+        time.sleep(2)  # the first heartbeat is on its way
+    finally:
+        process.kill()
+        process.wait()
+    (run,) = api.read_flow_runs(flow_filter=chosen)
+    assert final_state(api, run.id) == "Crashed"
+    assert "no sign of life" in api.read_flow_run(run.id).state.message
+    quick.delete()
+
+
+def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
+    from prefect import flow, tags
+
+    heard: list[dict[str, Any]] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        deployments.keep_automations(f"http://127.0.0.1:{server.server_port}/secret")
+        time.sleep(1)
+
+        @flow(name="failing", flow_run_name="the-run")
+        def failing() -> None:
+            raise ValueError('a "quoted" cause')
+
+        with tags("millrace"), pytest.raises(ValueError):
+            failing()
+        until(lambda: heard, "the webhook is called", 30)
+        server.shutdown()
+    (automation,) = api.read_automations_by_name("millrace-failed-runs")
+    api.delete_automation(automation.id)
+
+    assert heard[0]["text"].startswith("millrace: failing/the-run Failed: ")
+    assert 'a "quoted" cause' in heard[0]["text"]
+    assert "secret" not in automation.model_dump_json()
+
+
+def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> None:
+    spec = {"name": "served", "entrypoint": "flows.preprocess.preprocess", "tags": ["millrace"],
+            "parameters": {"recipe": "toy", "source": SMALL, "cluster": ON_CPU,
+                           "output": {"path": "out", "on_existing": "replace"}},
+            "schedules": [{"cron": "0 3 * * *", "timezone": "Asia/Tokyo", "slug": "early"}]}  # fmt: skip
+    folder = folder_with_decoys(tmp_path / "here")
+    (folder / "own.yaml").write_text(yaml.safe_dump({"deployments": [spec]}))
+    process = started(folder, "flows.cli", "serve", "--file", "own.yaml")
+    try:
+        served = until(lambda: _named(api, "preprocess/served"), "the deployment is there")
+        first, second = (
+            api.create_flow_run_from_deployment(served.id, parameters=given)
+            for given in ({"output": {"seed": 7}}, {"source": {"path": "big", "sample": {"rows": 20_000_000}}})
+        )
+        assert final_state(api, first.id, folder / "log.txt") == "Completed"
+        assert json.loads((folder / "out/_manifest.json").read_text())["seed"] == 7
+        until((folder / "big").exists, "the second run works")
+        assert api.read_flow_run(second.id).start_time >= api.read_flow_run(first.id).end_time
+        process.terminate()
+        assert ended(process) == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert api.read_flow_run(second.id).state_name == "Cancelled"
+    assert api.read_deployment(served.id).paused
+    assert (folder / "log.txt").read_text().endswith("served no more; the schedules are paused until the next start\n")
+
+
+def _named(api: Any, name: str) -> Any:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return api.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("deployments: [", "cannot be read"),
+        ("deployments: []", "has no deployments"),
+        ("deployments: [{name: a}]", "needs a name and an entrypoint"),
+    ],
+)
+def test_a_wrong_file_is_told(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "wrong.yaml").write_text(text)
+    with pytest.raises(JobError, match=message) as error:
+        deployments.read_file(tmp_path / "wrong.yaml")
+    assert str(tmp_path / "wrong.yaml") in str(error.value)
+
+
+def test_what_prefect_refuses_is_told(tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"name": "wrong", "entrypoint": "flows.preprocess.preprocess", "schedules": [{"cron": "not a cron"}]}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump({"deployments": [spec]}))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    with pytest.raises(GiveUpError, match="could not be registered"):
+        deployments.deploy(POOL, tmp_path / "wrong.yaml")
+
+
+def test_a_url_to_notify_is_one(api: Any) -> None:
+    with pytest.raises(JobError, match="is no URL"):
+        deployments.keep_automations("hooks.slack.com/x")

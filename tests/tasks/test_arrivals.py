@@ -1,0 +1,111 @@
+"""New complete files: growing ones wait, told ones stay so, a marker completes a folder; an event is the same twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tasks.arrivals import Sight, grouped, load_seen, look, marked, save_seen
+from tasks.errors import DataError
+from tasks.files import expand
+from tasks.plan import File
+
+DAY = 86400.0
+
+
+def told(files: list[File], seen: dict[str, Sight], now: float) -> tuple[list[str], dict[str, Sight]]:
+    new, seen = look(files, seen, now, settle=30)
+    return [file.path for file in new], seen
+
+
+def test_a_file_that_grows_is_told_once_it_has_been_still() -> None:
+    looks = [(0, 10, 0), (60, 20, 60), (80, 20, 60), (91, 20, 60), (120, 20, 60)]  # now, size, time of change
+    found, seen = [], {}
+    for now, size, mtime in looks:
+        names, seen = told([File("in/a", size, mtime)], seen, now)
+        found.append(names)
+    assert found == [[], [], [], ["in/a"], []]
+
+
+def test_a_file_that_is_written_again_is_new_again() -> None:
+    seen = {"in/a": Sight(10, 1, 0, 0, told=True)}
+    assert told([File("in/a", 10, 1)], seen, 100)[0] == []
+    names, seen = told([File("in/a", 10, 2)], seen, 100)
+    assert names == []
+    assert told([File("in/a", 10, 2)], seen, 130)[0] == ["in/a"]
+
+
+def test_files_that_were_away_for_a_day_are_not_new_and_after_a_month_forgotten() -> None:
+    file, seen = File("in/a", 10, 1), {"in/a": Sight(10, 1, 0, 0, told=True)}
+    away = told([], seen, DAY)[1]
+    assert told([file], away, 2 * DAY)[0] == []
+    assert told([], seen, 31 * DAY)[1] == {}
+
+
+def test_a_marker_completes_its_folder_and_those_in_it(tmp_path: Path) -> None:
+    for name in ("day=1/a", "day=1/h=1/b", "day=2/c", "day=1/_SUCCESS"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    root = str(tmp_path)
+    files = marked(expand(root), root, "_SUCCESS", {})
+    assert [file.path.removeprefix(root) for file in files] == ["/day=1/a", "/day=1/h=1/b"]
+
+
+def test_a_marker_above_the_watched_folder_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a").write_text("x")
+    root = str(tmp_path / "in")
+    assert marked(expand(root), root, "_SUCCESS", {}) == []
+    (tmp_path / "in/_SUCCESS").write_text("")
+    assert [file.path for file in marked(expand(root), root, "_SUCCESS", {})] == [f"{root}/a"]
+
+
+def test_a_prefix_of_an_object_store() -> None:
+    store = fsspec.filesystem("memory")
+    store.pipe({"/arrivals/day=1/a": b"x", "/arrivals/day=1/_SUCCESS": b"", "/arrivals/day=2/b": b"xy"})
+    files = expand("memory://arrivals")
+    complete = marked(files, "memory:///arrivals", "_SUCCESS", {})
+    assert [file.path for file in complete] == ["memory:///arrivals/day=1/a"]
+    assert [(a.folder, a.bytes) for a in grouped(files, "memory:///arrivals")] == [
+        ("memory:///arrivals/day=1", 1),
+        ("memory:///arrivals/day=2", 2),
+    ]
+
+
+def test_many_files_are_told_in_several_events() -> None:
+    files = [File(f"in/{number}", 1, 0) for number in range(4500)]
+    assert [len(arrival.paths) for arrival in grouped(files, "in")] == [2000, 2000, 500]
+
+
+def test_what_was_seen_is_kept(tmp_path: Path) -> None:
+    seen = {"in/a": Sight(10, 1, 2.5, 3.5, told=True), "in/b": Sight(0, 0, 0, 0)}
+    note = tmp_path / "notes" / "seen.json"
+    assert load_seen(note) == {}
+    save_seen(note, seen)
+    assert load_seen(note) == seen
+    assert [path.name for path in note.parent.iterdir()] == ["seen.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2, "files": {}}', '{"format": 1, "files": {"a": [1]}}'])
+def test_a_damaged_or_newer_note_is_told_not_forgotten(tmp_path: Path, text: str) -> None:
+    (tmp_path / "seen.json").write_text(text)
+    with pytest.raises(DataError, match="what the watch has seen cannot be read"):
+        load_seen(tmp_path / "seen.json")
+    assert (tmp_path / "seen.json").read_text() == text
+
+
+def test_the_event_of_the_same_files_is_the_same_event() -> None:
+    from flows.watch_source import event_of
+
+    def event(mtime: int) -> object:
+        files = [File("in/day=1/a", 10, mtime), File("in/day=1/b", 5, 1)]
+        (arrival,) = grouped(files, "in")
+        return event_of(arrival, {file.path: file for file in files})
+
+    first, again, changed = event(1), event(1), event(2)
+    assert first.id == again.id != changed.id  # type: ignore[attr-defined]
+    assert first.payload == {"folder": "in/day=1", "paths": ["in/day=1/a", "in/day=1/b"], "files": 2, "bytes": 15}  # type: ignore[attr-defined]
+    assert first.resource.id == "millrace.source.in/day=1"  # type: ignore[attr-defined]
