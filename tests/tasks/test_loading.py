@@ -1,0 +1,181 @@
+"""Batches for training: every row once over ranks and workers, an order for every epoch, equal counts."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks import ops
+from tasks.dataset import Dataset
+from tasks.errors import DataError, JobError
+from tasks.loading import Loader, Shard, arrays, loader
+from tasks.workflow import Workflow
+
+ROWS = 1003
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Path:
+    """1003 rows in 3 files, in row groups of 100."""
+    return written(tmp_path_factory.mktemp("loading") / "out", engine)
+
+
+def written(folder: Path, engine: str, **output: Any) -> Path:
+    rows = {
+        "number": range(ROWS),
+        "word": [["to", "be", "or"][i % 3] for i in range(ROWS)],
+        "group": pa.array([None if i % 4 == 3 else i % 4 for i in range(ROWS)], pa.int16()),
+        "items": [list(range(i % 3)) for i in range(ROWS)],
+    }
+    graph = ["number"] + (["word"] >> ops.Categorify()) + ["group", "items"]
+    transformed = Workflow(graph).fit_transform(Dataset(pa.table(rows), engine=engine))
+    transformed.to_parquet(str(folder), **{"files": 3, "row_group_size": 100, "seed": 1, **output})
+    return folder
+
+
+def numbers(source: Loader, epoch: int = 0, ranks: int = 1, workers: int = 1) -> list[list[list[int]]]:
+    """The batches of every shard, as the numbers of their rows."""
+    shards = [Shard(r, ranks, w, workers) for r in range(ranks) for w in range(workers)]
+    return [[batch["number"].to_pylist() for batch in source.batches(epoch, shard)] for shard in shards]
+
+
+def flat(batches: Any) -> list[int]:
+    return [number for shard in batches for batch in shard for number in batch]
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (1, 4), (2, 1), (3, 2), (7, 3)])
+@pytest.mark.parametrize("size", [1, 64, 250, 5000])
+def test_every_row_once_over_ranks_and_workers(out: Path, ranks: int, workers: int, size: int) -> None:
+    found = numbers(loader(out, batch_size=size), 0, ranks, workers)
+    sizes = [sum(map(len, shard)) for shard in found]
+
+    assert sorted(flat(found)) == list(range(ROWS))
+    assert max(sizes) - min(sizes) <= 1
+    assert all(len(batch) == size for shard in found for batch in shard[:-1])
+    assert all(0 < len(shard[-1]) <= size for shard in found)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_even_shards_give_equal_numbers_of_batches(out: Path, drop_last: bool) -> None:
+    source = loader(out, batch_size=16, even=True, drop_last=drop_last)
+    found = numbers(source, 0, 4, 2)
+
+    assert {tuple(map(len, shard)) for shard in found} == {(16,) * 7 + (() if drop_last else (13,))}
+    assert len(set(flat(found))) == len(flat(found)) == 8 * (112 if drop_last else 125)
+    assert source.batches_of(Shard(3, 4, 1, 2)) == (7 if drop_last else 8)
+    left = [set(range(ROWS)) - set(flat(numbers(source, epoch, 4, 2))) for epoch in range(3)]
+    assert left[0] != left[1] != left[2]
+
+
+def test_whole_batches_only(out: Path) -> None:
+    source = loader(out, batch_size=100, drop_last=True)
+    found = numbers(source, 0, 2, 1)
+    assert [[len(batch) for batch in shard] for shard in found] == [[100] * 5, [100] * 5]
+    assert [source.batches_of(Shard(rank, 2)) for rank in (0, 1)] == [5, 5]
+
+
+def test_an_epoch_has_an_order_of_its_own_that_the_seed_repeats(out: Path) -> None:
+    source = loader(out, batch_size=50, seed=7)
+    first, second = flat(numbers(source, 0)), flat(numbers(source, 1))
+
+    assert first != second
+    assert flat(numbers(loader(out, batch_size=50, seed=7), 0)) == first
+    assert flat(numbers(loader(out, batch_size=50, seed=8), 0)) != first
+    # the shards cut the very same sequence
+    assert flat(numbers(source, 0, 3, 2)) == first
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.15
+
+
+def test_without_shuffle_the_order_is_that_of_the_files(out: Path) -> None:
+    import pyarrow.parquet as pq
+
+    stored = [n for path in sorted(out.glob("*.parquet")) for n in pq.read_table(path)["number"].to_pylist()]
+    source = loader(out, batch_size=64, shuffle=False)
+    assert flat(numbers(source, 0, 2, 2)) == stored == flat(numbers(source, 5))
+
+
+@pytest.mark.parametrize(
+    "output", [{"format": "arrow"}, {"partition_on": ["group"]}, {"partition_on": ["group"], "format": "arrow"}]
+)
+def test_arrow_files_and_folders_are_read_too(output: dict[str, Any], tmp_path: Path, engine: str) -> None:
+    source = loader(written(tmp_path / "out", engine, **output), batch_size=64)
+    batches = [batch for worker in range(2) for batch in source.batches(0, Shard(worker=worker, workers=2))]
+    rows = pa.concat_tables(batches).sort_by("number")
+
+    assert batches[0].column_names == ["number", "word", "group", "items"]
+    assert rows["number"].to_pylist() == list(range(ROWS))
+    assert rows["group"].to_pylist() == [None if i % 4 == 3 else i % 4 for i in range(ROWS)]
+    assert rows["group"].type == pa.int16()
+
+
+def test_columns_are_those_asked_for_and_the_schema_is_at_hand(out: Path) -> None:
+    source = loader(out, ["word", "number"], batch_size=10)
+    assert next(source.batches()).column_names == ["word", "number"]
+    assert source.schema["word"].properties["embedding"] == {"rows": 6, "dimension": 16}
+    with pytest.raises(JobError, match=r"no column 'wort'\n.*\n.*did you mean 'word'"):
+        loader(out, ["wort"])
+
+
+def test_a_loader_travels_to_other_processes(out: Path) -> None:
+    source = loader(out, batch_size=100)
+    assert source.rows == ROWS
+    again = pickle.loads(pickle.dumps(source))  # noqa: S301
+    assert "groups" not in again.__dict__
+    assert numbers(again) == numbers(source)
+
+
+def test_lists_come_as_elements_and_offsets(out: Path) -> None:
+    (batch,) = loader(out, ["number", "items"], batch_size=ROWS).batches()
+    found = arrays(batch)
+    where = found["items_offsets"]
+    assert where.dtype == np.int64
+    for row in (0, 1, 500, ROWS - 1):
+        assert found["items"][where[row] : where[row + 1]].tolist() == list(range(found["number"][row] % 3))
+
+
+def test_times_bools_and_null_floats_are_numbers() -> None:
+    day = datetime.date(1970, 1, 3)
+    found = arrays(pa.table({"d": [day], "b": [True], "f": pa.array([None], pa.float32())}))
+    assert found["d"].tolist() == [2]
+    assert found["b"].dtype == np.bool_
+    assert np.isnan(found["f"]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["a"], "column 'c' is string, which is no number"),
+        ([1, None], "column 'c' has nulls"),
+        ([True, None], "column 'c' has nulls"),
+    ],
+)
+def test_what_has_no_number_is_refused(values: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        arrays(pa.table({"c": values}))
+
+
+def test_what_cannot_be_read_by_parts_or_is_no_output_is_refused(tmp_path: Path, engine: str) -> None:
+    table = pa.table({"number": [1, 2]})
+    for form in ("csv", "orc"):
+        Workflow(["number"]).fit_transform(Dataset(table, engine=engine)).to_parquet(str(tmp_path / form), format=form)
+        with pytest.raises(JobError, match=f"rows of {form} files cannot be read by parts"):
+            loader(tmp_path / form)
+    with pytest.raises(DataError, match="not an output of millrace"):
+        loader(tmp_path)
+    with pytest.raises(JobError, match="no worker 2 of 2"):
+        Shard(worker=2, workers=2)
+
+
+def test_a_file_that_is_not_as_the_manifest_says(tmp_path: Path, engine: str) -> None:
+    import pyarrow.parquet as pq
+
+    folder = written(tmp_path / "out", engine)
+    pq.write_table(pa.table({"number": [1]}), folder / "part-00001.parquet")
+    with pytest.raises(DataError, match=r"part-00001.parquet holds 1 rows, the manifest says 33\d"):
+        list(loader(folder).batches())

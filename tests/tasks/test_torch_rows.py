@@ -1,0 +1,100 @@
+"""An output as a data set of PyTorch, in real DataLoader workers. Needs the extra `torch`."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks import ops
+from tasks.dataset import Dataset
+from tasks.schema import Tags
+from tasks.workflow import Workflow
+
+torch = pytest.importorskip("torch")
+ROWS = 600
+EXAMPLE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "torch_example.py"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("torch") / "out"
+    rows = {
+        "number": pa.array(range(ROWS), pa.uint32()),
+        "word": [["to", "be", "or"][i % 3] for i in range(ROWS)],
+        "x": [float(i % 3) for i in range(ROWS)],
+        "items": [list(range(i % 4)) for i in range(ROWS)],
+        "label": pa.array([int(i % 3 == 0) for i in range(ROWS)], pa.int8()),
+    }
+    graph = ["number"] + (["word"] >> ops.Categorify()) + (["x"] >> ops.Normalize()) + ["items"]
+    graph = graph + (["label"] >> ops.AddTags([Tags.TARGET]))
+    transformed = Workflow(graph).fit_transform(Dataset(pa.table(rows), engine="pandas"))
+    transformed.to_parquet(str(folder), files=4, row_group_size=50)
+    return folder
+
+
+def numbers(rows: Any, workers: int, **more: Any) -> list[list[int]]:
+    from torch.utils.data import DataLoader
+
+    return [batch["number"].tolist() for batch in DataLoader(rows, batch_size=None, num_workers=workers, **more)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
+    from tasks.torch_rows import Rows
+
+    ranks = [Rows(out, 64, rank=rank, ranks=2) for rank in range(2)]
+    found = [numbers(rows, workers) for rows in ranks]
+    assert sorted(n for rank in found for batch in rank for n in batch) == list(range(ROWS))
+    assert [len(rank) for rank in found] == [rows.batches(workers) for rows in ranks]
+
+
+def test_workers_that_outlive_an_epoch_hear_of_the_next(out: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    from tasks.torch_rows import Rows
+
+    rows = Rows(out, 64, even=True, drop_last=True)
+    loader = DataLoader(rows, batch_size=None, num_workers=2, persistent_workers=True)
+    epochs = []
+    for epoch in (0, 1, 0):
+        rows.set_epoch(epoch)
+        epochs.append([batch["number"].tolist() for batch in loader])
+    assert epochs[0] == epochs[2] != epochs[1]
+    assert {len(batch) for epoch in epochs for batch in epoch} == {64}
+    assert len(epochs[0]) == rows.batches(2) == 8
+
+
+def test_batches_are_tensors_that_may_be_changed_and_lists_fit_embedding_bags(out: Path) -> None:
+    from tasks.torch_rows import Rows
+
+    batch = next(iter(Rows(out, 100)))
+    assert {name: values.dtype for name, values in batch.items()} == {
+        "number": torch.int64, "word": torch.int32, "x": torch.float32, "items": torch.int64,
+        "items_offsets": torch.int64, "label": torch.int8,
+    }  # fmt: skip
+    batch["word"] += 1
+    bag = torch.nn.EmbeddingBag(4, 3, include_last_offset=True, mode="sum")
+    assert bag(batch["items"], batch["items_offsets"]).shape == (100, 3)
+
+
+def test_the_rank_is_that_of_the_environment_or_of_torch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.errors import JobError
+    from tasks.torch_rows import Rows
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    rows = Rows(out)
+    assert (rows.rank, rows.ranks) == (1, 3)
+    with pytest.raises(JobError, match="no worker 0 of 1, rank 3 of 3"):
+        Rows(out, rank=3)
+
+
+def test_the_example_learns(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = runpy.run_path(str(EXAMPLE))["train"]
+    losses = train(str(out), epochs=4, batch_size=50, workers=0)
+    assert losses[-1] < 0.05 < losses[0] < 1
+    assert "epoch 3: 12 batches of 50 rows" in capsys.readouterr().out
