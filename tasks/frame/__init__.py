@@ -17,7 +17,7 @@ from typing import Any
 
 Frame = dict[str, Any]
 MODULES = {"pandas": "tasks.frame.cpu", "cudf": "tasks.frame.gpu"}
-GPU_COMPUTING = 4  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
+GPU_COMPUTING = 8  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
 _computing = threading.Semaphore(GPU_COMPUTING)
 
 

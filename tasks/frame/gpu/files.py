@@ -142,7 +142,7 @@ def host_columns(table: cudf.DataFrame | dict[str, Any], schema: Schema) -> pa.T
 
 
 def write_file(table: cudf.DataFrame, path: str, writing: Any) -> str | None:
-    """The table as one file in the format, compression and row groups of the section `output`; its digest where known."""
+    """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
         return _write_parquet(_conformed_columns(table, writing.schema), path, writing)
     from tasks.frame.cpu import files as cpu
@@ -152,7 +152,7 @@ def write_file(table: cudf.DataFrame, path: str, writing: Any) -> str | None:
 
 
 def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> str | None:
-    """Tables one after another as one file, of which the iterator makes the next when one is written; its digest where known.
+    """Tables one after another as one file; the iterator makes the next when one is written. Its digest if known.
 
     The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
     """
@@ -274,9 +274,9 @@ def _stored(values: Any, wanted: pa.DataType) -> plc.Column:
 
 def _metadata(table: plc.Table, schema: Schema) -> Any:
     metadata = plc.io.types.TableInputMetadata(table)
-    for described, field in zip(metadata.column_metadata, schema.columns, strict=True):
-        described.set_name(field.name).set_nullability(True)
-        leaf, wanted = described, field.dtype
+    for shown, field in zip(metadata.column_metadata, schema.columns, strict=True):
+        shown.set_name(field.name).set_nullability(True)
+        leaf, wanted = shown, field.dtype
         while is_list_type(wanted):
             leaf, wanted = leaf.child(1), wanted.value_type
             leaf.set_name("element").set_nullability(True)

@@ -34,6 +34,7 @@ from tasks.frame.gpu.columns import (
     valid_rows,
 )
 from tasks.frame.gpu.reduce import segment_sums
+from tasks.frame.gpu.strings import count_strings, is_text
 from tasks.frame.types import widest
 
 DENSE = 1 << 26  # counts of a table this long fit anywhere
@@ -85,6 +86,9 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFr
     """The distinct rows of the columns, nulls too, and how often each occurs: columns `names` and `count` (int64)."""
     if len(columns) == 1:
         found = _count_dense(columns[0])
+        if found is None and is_text(columns[0]):
+            strings = count_strings(columns[0])
+            found = strings and (strings[0], from_numbers(strings[1]))
         if found is not None:
             return _table([names[0], "count"], found)
     keys = [_canonical(c) for c in columns]

@@ -21,6 +21,7 @@ from tasks.frame.gpu.columns import (
     taken,
     valid_rows,
 )
+from tasks.frame.gpu.strings import StringPlaces, is_text
 
 DENSE = 1 << 26  # a table this long (256 MB) is always worth it
 
@@ -105,22 +106,14 @@ class _OneColumn:
         self.kept = None if valid is None else cupy.flatnonzero(valid)
         self.keys = distinct if self.kept is None else taken(distinct, self.kept)
         if self.text:
-            self._build_text()
+            self.strings = StringPlaces(self.keys)
         else:
             self.numbers = _Numbers(_bits(self.keys))
-
-    def _build_text(self) -> None:
-        for seed in range(64):
-            self.seed = seed
-            hashes = _hash64(self.keys, seed)
-            if len(cupy.unique(hashes)) == len(hashes):
-                break
-        self.numbers = _Numbers(hashes)
 
     def codes(self, values: Column) -> cupy.ndarray:
         """int64 code of each value, -1 for others; null has the code of a null key."""
         if self.text:
-            places = self._text_places(_strings(values))
+            places = self.strings.of(_strings(values))
         else:
             places = self._number_places(values)
         if self.kept is not None and len(self.kept):
@@ -141,19 +134,9 @@ class _OneColumn:
             exact &= bits >= 0  # the same bits would mean another number
         return cupy.where(exact, self.numbers.places_of(bits), -1)
 
-    def _text_places(self, values: Column) -> cupy.ndarray:
-        if not len(self.keys):
-            return cupy.full(len(values), -1, dtype=cupy.int64)
-        places = self.numbers.places_of(_hash64(values, self.seed))
-        found = taken(self.keys, cupy.maximum(places, 0))
-        equal = plc.binaryop.binary_operation(
-            device(found), device(values), plc.binaryop.BinaryOperator.EQUAL, plc.DataType(plc.TypeId.BOOL8)
-        )
-        return cupy.where(raw(from_pylibcudf(equal)).astype(bool), places, -1)
-
 
 def _is_text(values: Column) -> bool:
-    return isinstance(values.dtype, DECIMALS) or device(values).type().id() == plc.TypeId.STRING
+    return isinstance(values.dtype, DECIMALS) or is_text(values)
 
 
 def _strings(values: Column) -> Column:
@@ -166,7 +149,3 @@ def _bits(values: Column) -> cupy.ndarray:
     if data.dtype.kind == "f":
         return (data.astype(cupy.float64) + 0.0).view(cupy.int64)
     return data.astype(cupy.int64, copy=False)
-
-
-def _hash64(values: Column, seed: int) -> cupy.ndarray:
-    return from_pylibcudf(plc.hashing.xxhash_64(plc.Table([device(values)]), seed)).values.view(cupy.int64)
