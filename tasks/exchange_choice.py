@@ -12,6 +12,7 @@ from tasks.errors import GiveUpError
 from tasks.exchange import DaskMemory, LocalMemory, memory_exchange
 from tasks.exchange_disk import DiskExchange
 from tasks.pool import Pool
+from tasks.report import amount
 from tasks.schema import Schema, is_list
 
 SHARE = 0.5  # of the workers' memory that pieces may fill; the rest is for partitions and files at work
@@ -48,6 +49,6 @@ def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> 
     free = shutil.disk_usage(existing(folder)).free
     if need - held > free:
         raise GiveUpError("the scratch disk is too small for the exchange", where=str(folder),
-                          why=f"about {need / 1e9:,.1f} GB are needed, {free / 1e9:,.1f} GB are free",
+                          why=f"about {amount(need)} are needed, {amount(free)} are free",
                           do="set run.scratch to a larger disk that all workers share")  # fmt: skip
     return DiskExchange(pool, place)

@@ -95,3 +95,26 @@ def plan_chaos(path: Path, faults: Iterable[dict[str, Any]]) -> Path:
         plan.append({"call": 1, "do": "kill", "flag": str(flag), **fault})
     path.write_text(json.dumps(plan))
     return path
+
+
+def run_here(job: dict[str, Any], cluster: Any) -> Any:
+    """The final state of a run of the real flow on a running cluster, which saves its start; nothing is raised."""
+    from flows.preprocess import preprocess
+    from infra.clusters import Cluster
+    from infra.runner import runner
+
+    where = {"kind": "address", "address": cluster.scheduler_address}
+    on_cluster: Any = runner(Cluster(kind="address", address=cluster.scheduler_address))
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        return preprocess.with_options(task_runner=on_cluster)(**{**job, "cluster": where}, return_state=True)
+
+
+def reused(cluster_run: Any) -> dict[str, bool]:
+    """Stage -> whether it found its work done, by the tables that the stages of a run published."""
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[cluster_run.state_details.flow_run_id]))
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=chosen)
+    texts = {a.key.removeprefix("preprocess-").removesuffix("-summary"): a.data for a in found if a.type == "markdown"}
+    return {name: "found done, not run again" in texts[name.replace("_", "-")] for name in STAGES}
