@@ -6,8 +6,10 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
+from flows.form import application_form, with_form
 from flows.job import Application, make_application
-from flows.preprocess import on_cluster, run_stage, started, write_out
+from flows.parameters import job_data
+from flows.preprocess import looked_at, on_cluster, run_stage, started, write_out
 from tasks import stage
 
 
@@ -18,18 +20,27 @@ def apply(
     output: dict[str, Any],
     cluster: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
+    dry_run: bool = False,
 ) -> list[str]:
     """Transform new data with what was learned before, shuffle and write them.
 
     Args:
-        fitted: folder of a fitted workflow, or the output of a run, which holds one
-        source: where the new rows come from: path, format, ..; filter, keys, sort_by are those of the fit unless given
-        output: where the rows go: path, shuffle, seed, files, format, on_existing, ..
-        cluster: where it runs: kind (auto, cuda, cpu, address), workers, memory limits, ..
-        run: how it is done: exchange, scratch, retries, lock
+        fitted: Folder of a fitted workflow, or the output of a run, which holds one.
+        source: Where the new rows come from. More keys as JSON, from the menu of this field: columns, header,
+            null_values, storage_options, and filter, keys, sort_by, which are those of the fit unless they are given.
+        output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
+            files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
+        cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
+            adapt, resources, tls, ssh, slurm, kubernetes.
+        run: How it is done, as JSON: exchange, scratch, retries, min_partition_size, lock, report.
+        dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     given = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
-    return run_apply(make_application({key: value for key, value in given.items() if value is not None}))
+    job = make_application(job_data(given))
+    return looked_at(job, "apply") if dry_run else run_apply(job)
+
+
+with_form(apply, application_form())
 
 
 def run_apply(job: Application) -> list[str]:

@@ -7,8 +7,11 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
+from flows import history
+from flows.form import job_form, with_form
 from flows.job import Job, make_job
-from flows.preprocess import make_samples, on_cluster, run_stage, started
+from flows.parameters import job_data
+from flows.preprocess import looked_at, make_samples, on_cluster, run_stage, started
 from tasks import run as runs
 from tasks import stage
 
@@ -17,38 +20,52 @@ from tasks import stage
 def fit(
     recipe: str | None = None,
     source: dict[str, Any] | None = None,
-    features: list[dict[str, Any]] | None = None,
+    features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
+    dry_run: bool = False,
 ) -> str:
     """Learn what a job learns and save it as a fitted workflow, which `apply` and Workflow.load take.
 
     Args:
-        recipe: name of a shipped recipe; the other parameters override it
-        source: where the rows to learn from come from: path, format, keys, filter, ..; valid is not read
-        features: list of {columns, ops, keep}: which columns go through which operators
-        label: columns that are written as they are, last
-        output: path: the folder of the fitted workflow; on_existing: fail, replace or version
-        cluster: where it runs: kind (auto, cuda, cpu, address), workers, memory limits, ..
-        run: how it is done: scratch, retries, lock
+        recipe: A job to start from, as shipped. What is left empty below stays as the recipe has it.
+        source: Where the rows to learn from come from. More keys as JSON, from the menu of this field: columns, header,
+            schema, null_values, partition_size, keys, sort_by, sample, storage_options.
+        features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
+            "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}".
+        label: Columns that are written last and tagged as target.
+        output: Where the fitted workflow goes.
+        cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
+            adapt, resources, tls, ssh, slurm, kubernetes.
+        run: How it is done, as JSON: scratch, retries, min_partition_size, lock.
+        dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     given = {
         "recipe": recipe, "source": source, "features": features, "label": label,
         "output": output, "cluster": cluster, "run": run,
     }  # fmt: skip
-    return run_fit(make_job({key: value for key, value in given.items() if value is not None}))
+    job = make_job(job_data(given))
+    return "".join(looked_at(without_valid(job), "fit")) if dry_run else run_fit(job)
+
+
+with_form(fit, job_form(source=("path", "format", "filter"), output=("path", "on_existing")))
+
+
+def without_valid(job: Job) -> Job:
+    """The job without its validation data, which teach nothing."""
+    return job.model_copy(update={"source": job.source.model_copy(update={"valid": None})})
 
 
 def run_fit(job: Job) -> str:
     """Both stages of a fit in the current flow run; returns the folder of the fitted workflow."""
-    job = job.model_copy(update={"source": job.source.model_copy(update={"valid": None})})
+    job = without_valid(job)
     request = replace(job.request(job.cluster.resolved().engine), flow="fit")
     with started(job, request) as request:
         make_samples(job)
-        run_stage(stage.ingest, job, request)
-        run_stage(stage.statistics, job, request)
+        done = [run_stage(stage.ingest, job, request), run_stage(stage.statistics, job, request)]
         folder = runs.commit_fitted(request)
+        history.record(request, done, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)
     return folder

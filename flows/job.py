@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
+from flows.access import check_access, check_fitted, limit_deployment
+from flows.lines import Lines, parse_yaml
 from infra.clusters import Cluster
 from tasks import ops
 from tasks.applied import applying_request
@@ -77,7 +79,7 @@ class Job(Section):
             update={"path": _absolute(self.source.path), "valid": _absolute(self.source.valid)}
         )
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch)})
+        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
         return make_request(source, self.graph(), output, run, engine, self.label)
 
 
@@ -94,13 +96,14 @@ class Application(Section):
         """What the stages work from; paths are absolute."""
         source = self.source.model_copy(update={"path": _absolute(self.source.path)})
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
-        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch)})
+        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
         return applying_request(source, Path(_absolute(self.fitted)), output, run, engine)
 
 
 def make_application(data: Mapping[str, Any]) -> Application:
     """The application of plain values; filter, keys and sort_by are those of the fit if the source says nothing."""
     fitted = data.get("fitted")
+    check_fitted(fitted)
     if fitted and isinstance(data.get("source"), Mapping):
         said = read_fitted(Path(fitted)).get("source") or {}
         data = {**data, "source": {**said, **data["source"]}}
@@ -109,7 +112,17 @@ def make_application(data: Mapping[str, Any]) -> Application:
         if getattr(application.source, name) is not None:
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
     _check_filter(application.source)
+    check_access(application)
+    _exchange(application.run, application.cluster)
     return application
+
+
+def _exchange(run: Run, cluster: Cluster) -> dict[str, Any]:
+    """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
+    if cluster.adapt and run.exchange == "memory":
+        raise JobError("the exchange in memory needs workers that stay", where="run.exchange, cluster.adapt",
+                       why="a worker that is retired takes its pieces along", do="leave out one of the two")  # fmt: skip
+    return {"exchange": "disk"} if cluster.adapt else {}
 
 
 def _absolute(path: Any) -> Any:
@@ -132,25 +145,53 @@ def recipes() -> list[str]:
 
 def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Job:
     """The job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError."""
-    data = read_yaml(Path(source)) if isinstance(source, (str, Path)) else dict(source)
+    lines = Lines()
+    data = read_yaml(Path(source), lines) if isinstance(source, (str, Path)) else dict(source)
     for change in changes:
         set_key(data, change)
-    return make_job(data)
+        lines.changed(change.partition("=")[0].strip())
+    return make_job(data, lines)
 
 
-def make_job(data: Mapping[str, Any]) -> Job:
-    """The job of plain values; what a recipe says is the base (maps merge, lists replace)."""
-    job: Job = _valid(Job, with_recipe(data))
-    job.graph()
-    _check_filter(job.source)
+def make_job(data: Mapping[str, Any], lines: Lines | None = None) -> Job:
+    """The job of plain values; what a recipe says is the base (maps merge, lists replace).
+
+    `features` may be YAML text. Messages name the line, of that text or of the file that `lines` knows.
+    """
+    limit_deployment()
+    lines = lines or Lines()
+    job: Job = _valid(Job, with_recipe(_with_features(data, lines)), lines)
+    try:
+        graph = job.graph()
+        _check_filter(job.source)
+    except MillraceError as error:
+        raise lines.placed(error) from None
+    check_access(job, graph)
+    _exchange(job.run, job.cluster)
     return job
 
 
-def _valid(model: type[Section], data: Mapping[str, Any]) -> Any:
+def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
+    """The data with `features` as a list where it is YAML text: the list, or the map that has it under `features`."""
+    text = data.get("features")
+    if not isinstance(text, str):
+        return data
+    found = parse_yaml(text, "features")
+    whole = isinstance(found, dict) and list(found) == ["features"]
+    found = found["features"] if whole else found
+    if not isinstance(found, list):
+        why = "it is a map" if isinstance(found, dict) else f"it is {found!r}"
+        do = "choose it as `recipe`" if found in recipes() else "begin each entry with a dash: - columns: [x, y]"
+        raise JobError("features is no list of entries", where="features", why=why, do=do)
+    lines.of(text, "features", () if whole else ("features",))
+    return {**data, "features": found}
+
+
+def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, model))) from None
+        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, model, lines or Lines()))) from None
 
 
 def _check_filter(source: Source) -> None:
@@ -167,7 +208,20 @@ def with_recipe(data: Mapping[str, Any]) -> dict[str, Any]:
         return dict(data)
     if name not in recipes():
         raise JobError(f"there is no recipe {name!r}", where="recipe", do=near(str(name), recipes()))
-    return merged(read_yaml(RECIPES / f"{name}.yaml"), data)
+    return laid_over(read_yaml(RECIPES / f"{name}.yaml"), data)
+
+
+def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A partial job laid over another: `merged`, and one way to say how many files replaces the others.
+
+    >>> laid_over({"output": {"path": "out", "files_per_worker": 8}}, {"output": {"files": 2}})
+    {'output': {'path': 'out', 'files': 2}}
+    """
+    out, ways = merged(base, over), {"files", "files_per_worker", "rows_per_file"}
+    said = over.get("output")
+    if isinstance(said, Mapping) and any(said.get(way) is not None for way in ways):
+        out["output"] = {key: value for key, value in out["output"].items() if key not in ways or key in said}
+    return out
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,8 +237,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The content of a job file; a JobError shows the line that is no YAML."""
+def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
+    """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is no YAML."""
     if not path.exists() and path.suffix == "" and path.name in recipes():
         path = RECIPES / f"{path.name}.yaml"
     try:
@@ -193,24 +247,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         do = "give the path of a YAML file, or the name of a recipe: " + ", ".join(recipes())
         why = error.strerror or str(error)
         raise JobError("the job file cannot be read", where=str(path), why=why, do=do) from None
-    return parse_yaml(text, str(path))
-
-
-def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
-        shown = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
-        why = f"{getattr(error, 'problem', error)}{f': {shown.strip()!r}' if shown.strip() else ''}"
-        raise JobError(
-            "the job is no valid YAML", where=place, why=why, do="mend that line; indent with spaces"
-        ) from None
+    data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
         raise JobError(
-            "the job is no map of sections", where=where, do="write sections: source, features, label, output, .."
+            "the job is no map of sections", where=str(path), do="write sections: source, features, label, output, .."
         )
+    if lines is not None:
+        lines.of(text, path.name)
     return data
 
 
@@ -221,7 +264,9 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
     if not equals or not all(keys):
         raise JobError(f"{change!r} is no change", do="write section.key=value, for example --set output.seed=1")
     if keys[0] not in model.model_fields:
-        raise JobError(f"there is no section {keys[0]!r}", where=f"--set {change}", do=near(keys[0], model.model_fields))
+        raise JobError(
+            f"there is no section {keys[0]!r}", where=f"--set {change}", do=near(keys[0], model.model_fields)
+        )
     for key in keys[:-1]:
         inner = data.get(key)
         data[key] = dict(inner) if isinstance(inner, Mapping) else {}
@@ -234,13 +279,12 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
         raise JobError("the value is no valid YAML", where=f"--set {change}", why=why, do=do) from None
 
 
-def _lines(error: ValidationError, model: type[Section] = Job) -> list[str]:
+def _lines(error: ValidationError, model: type[Section], known: Lines) -> list[str]:
     """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
     lines = []
     for item in error.errors():
-        place = "".join(
-            f"[{p}]" if isinstance(p, int) else f".{p}" for p in item["loc"] if p not in ("str", "list[str]")
-        ).lstrip(".")
+        path = [p for p in item["loc"] if p not in ("str", "list[str]")]
+        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") + known.place(path)
         if item["type"] == "extra_forbidden":
             lines.append(f"{place} is unknown: {near(str(item['loc'][-1]), _known(item['loc'][:-1], model))}")
         elif item["type"] == "missing":

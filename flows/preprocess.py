@@ -12,20 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client
-from prefect import flow, get_client, get_run_logger
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import FlowRun
-from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.context import FlowRunContext, TagsContext
 from prefect.states import Crashed
 
+from flows import history, look
+from flows.form import job_form, with_form
 from flows.job import Application, Job, make_job
+from flows.links import links, run_page
+from flows.parameters import job_data
+from flows.ready import check_workers
 from flows.sample import make_sample
-from infra.runner import runner
+from flows.stopping import mark_task_run, stop_stage
+from infra.encryption import security_of
+from infra.runner import runner, use_cluster
 from tasks import run, stage
 from tasks.commit import read_json
 from tasks.errors import GiveUpError, TransientError
 from tasks.exchange import release
 from tasks.manifest import Manifest
+from tasks.report.making import Making
 from tasks.run import Request
 
 Summary = dict[str, Any]
@@ -40,22 +47,28 @@ on_cluster: Any = runner()  # Prefect's own types know its thread and process ru
 def preprocess(
     recipe: str | None = None,
     source: dict[str, Any] | None = None,
-    features: list[dict[str, Any]] | None = None,
+    features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
+    dry_run: bool = False,
 ) -> list[str]:
     """Turn raw interaction logs into shuffled, encoded, committed training data.
 
     Args:
-        recipe: name of a shipped recipe; the other parameters override it
-        source: where the rows come from: path, valid, format, partition_size, keys, filter, ..
-        features: list of {columns, ops, keep}: which columns go through which operators
-        label: columns that are written as they are, last
-        output: where the rows go: path, shuffle, seed, files, format, on_existing, ..
-        cluster: where it runs: kind (auto, cuda, cpu, address), workers, memory limits, ..
-        run: how it is done: exchange, scratch, retries, lock, report
+        recipe: A job to start from, as shipped. What is left empty below stays as the recipe has it.
+        source: Where the rows come from. More keys as JSON, from the menu of this field: columns, header, schema,
+            null_values, partition_size, keys, sort_by, sample, storage_options.
+        features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
+            "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}".
+        label: Columns that are written last, as they are, and tagged as target.
+        output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
+            files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
+        cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
+            adapt, resources, tls, ssh, slurm, kubernetes.
+        run: How it is done, as JSON: exchange, scratch, retries, min_partition_size, lock, report.
+        dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     given = {
         "recipe": recipe,
@@ -66,7 +79,17 @@ def preprocess(
         "cluster": cluster,
         "run": run,
     }
-    return run_job(make_job({key: value for key, value in given.items() if value is not None}))
+    job = make_job(job_data(given))
+    return looked_at(job) if dry_run else run_job(job)
+
+
+with_form(preprocess, job_form())
+
+
+def looked_at(job: Job | Application, flow: str = "preprocess") -> list[str]:
+    """Instead of a run: its preview as an artifact; no folder was committed."""
+    look.dry_run(job, flow)
+    return []
 
 
 def run_job(job: Job) -> list[str]:
@@ -80,6 +103,7 @@ def run_job(job: Job) -> list[str]:
 @contextmanager
 def started(job: Job | Application, request: Request) -> Iterator[Request]:
     """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
+    use_cluster(job.cluster)
     staging = request.staging
     staging.check(job.output.on_existing)
     with staging.locked(wait=job.run.lock == "wait") as owner, _released(job, request):
@@ -90,11 +114,16 @@ def started(job: Job | Application, request: Request) -> Iterator[Request]:
 def write_out(job: Job | Application, request: Request, done: list[Summary]) -> list[str]:
     """transform and shuffle_write of every split, then the commit of all; the folders that were committed."""
     log = get_run_logger()
+    report = Making(request, job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page())
     for split in request.splits:
         done.append(run_stage(stage.transform, job, request, split))
         done.append(run_stage(stage.shuffle_write, job, request, split))
-    retries = {s["stage"]: s["retries"] for s in done}
-    manifests = run.commit(request, done, _run_id(), retries)
+    retries, shown = {s["stage"]: s["retries"] for s in done}, links()
+    report.performance = shown.performance() if shown else ""
+    manifests = run.commit(request, done, _run_id(), retries, report)
+    history.record(request, done, getattr(job, "recipe", None))
+    if shown:
+        shown.show_reports(manifests)
     for manifest in manifests:
         log.info("committed %s rows in %s files to %s", f"{manifest.rows['out']:,}", len(manifest.parts), manifest.path)
     return [m.path for m in manifests]
@@ -108,11 +137,16 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
     log = get_run_logger()
     name = function.name + (f" {split}" if split else "")
     attempts = job.run.retries + 1
+    check_workers(job, request, function.name)
+    before = Workers(0, 0, 0)
     for attempt in range(attempts):
         runnable = function.with_options(
             retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"
         )
-        future = runnable.submit(request, split, job.cluster.resources.get(function.name))
+        with untagged():
+            future = runnable.submit(request, split, job.cluster.resources.get(function.name))
+        links(future.wrapped_future.client, request.flow, job.run.performance_report)
+        before = before if attempt else workers_of(future.wrapped_future.client, request.engine)
         try:
             _wait(future, name)
             summary = future.result()
@@ -123,6 +157,11 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
             if future.wrapped_future.status == "pending":
                 _mark_crashed(future.task_run_id, error)
             raise
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM, a cancel
+            stop_stage(future.task_run_id)
+            raise
         else:
             summary["retries"] += attempt
             log.info(_line(summary))
@@ -130,12 +169,13 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
         finally:
             future.wrapped_future.release()  # a result that is held and lost with its worker would be made again
             del future
-    raise TransientError(
-        f"a worker was lost in each of {attempts} attempts of {name}",
-        why="workers were killed from outside, or by the host for want of memory",
-        do="look at the host's memory, give workers less to do at once (cluster.threads_per_worker, source.partition_size); "
-        "run the same job again: what is done is kept",
-    )
+    raise in_every_attempt(name, attempts, before)
+
+
+def untagged() -> TagsContext:
+    """No tags for task runs in this block, the flow run has them: Prefect asks for a slot of each tag of a task run over
+    a connection that the server has closed by then, and waits two seconds before it asks again."""
+    return TagsContext(current_tags=set())
 
 
 def _wait(future: Any, name: str) -> None:
@@ -157,7 +197,9 @@ def _released(job: Job | Application, request: Request) -> Iterator[None]:
         yield
     finally:
         if job.cluster.kind == "address":
-            with suppress(OSError), Client(job.cluster.address, set_as_default=False, timeout="8s") as client:
+            security = security_of(job.cluster)
+            known = {"security": security, "set_as_default": False, "timeout": "8s"}
+            with suppress(OSError), Client(job.cluster.address, **known) as client:
                 release(client, run.exchange_prefix(request.staging))
 
 
@@ -168,18 +210,7 @@ def _line(summary: Summary) -> str:
 
 
 def _mark_crashed(task_run_id: uuid.UUID, error: Exception) -> None:
-    """Set the state of an attempt that cannot do so itself; the server hears of task runs with some delay."""
-    state, deadline = Crashed(message=f"the worker was lost: {error}"), time.monotonic() + RECORDED_SECONDS
-    with get_client(sync_client=True) as client:
-        while True:
-            try:
-                client.set_task_run_state(task_run_id, state, force=True)
-                return
-            except (ObjectNotFound, PrefectHTTPStatusError) as missing:
-                found = isinstance(missing, PrefectHTTPStatusError) and missing.response.status_code != 404
-                if found or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.5)
+    mark_task_run(task_run_id, Crashed(message=f"the worker was lost: {error}"), RECORDED_SECONDS)
 
 
 def make_samples(job: Job) -> None:

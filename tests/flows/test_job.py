@@ -180,3 +180,62 @@ def test_a_graph_reads_entries_from_top_to_bottom() -> None:
     graph = make_job({**JOB, "features": features}).request("pandas").graph
 
     assert [step["op"]["op"] for step in graph if "op" in step] == ["Rename", "Clip", "AddTags"]
+
+
+FEATURES = """
+- columns: [price]
+  ops:
+    - op: FillMissing
+    - op: Normalise
+- columns: [brand]
+  kep: false
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            FEATURES.replace("kep", "keep"),
+            ["there is no operator 'Normalise'", "features[0].ops[1] (line 5 of features)"],
+        ),
+        (FEATURES, ["features[1].kep (line 7 of features) is unknown", "did you mean 'keep'"]),
+        (
+            "- columns: [x]\n  ops: [{op: Clip, minvalue: 0}]\n",
+            ["'minvalue'", "features[0].ops[0] (line 2 of features)"],
+        ),
+        ("- columns: x\n", ["features[0].columns (line 1 of features)", "valid list"]),
+        ("- columns: [x]\n ops: 3\n", ["features is no valid YAML", "features, line 2"]),
+        ("features:\n  - columns: []\n", ["features[0].columns (line 2 of features)", "at least 1 item"]),
+        ("columns: [x]\n", ["features is no list of entries", "it is a map", "begin each entry with a dash"]),
+        ("ecommerce", ["features is no list of entries", "it is 'ecommerce'", "choose it as `recipe`"]),
+        ("", ["features is no list of entries", "it is None"]),
+    ],
+)
+def test_features_as_text_are_named_with_their_line(text: str, said: list[str]) -> None:
+    message = refusal([], {**JOB, "features": text})
+    for part in said:
+        assert part in message
+
+
+def test_features_as_text_are_the_list_that_they_say() -> None:
+    as_list = make_job(JOB)
+    assert make_job({**JOB, "features": "- columns: [x, y]\n  ops:\n    - op: Normalize\n"}) == as_list
+    assert make_job({**JOB, "features": "features: [{columns: [x, y], ops: [{op: Normalize}]}]"}) == as_list
+
+
+def test_mistakes_of_a_job_file_are_named_with_their_line(tmp_path: Path) -> None:
+    entry = "  - columns: [x]\n    ops:\n      - {op: Clp}\n"
+    text = f"source: {{path: data}}\nfeatures:\n{entry}output:\n  path: out\n  seed: a\n"
+    path = job_file(tmp_path, text)
+
+    assert "output.seed (line 8 of job.yaml): " in refusal([], str(path))
+    assert "features[0].ops[0] (line 5 of job.yaml)" in refusal(["output.seed=1"], str(path))
+    assert "output.seed: " in refusal(["output.seed=b"], str(path))  # what was typed stands on no line
+    missing = job_file(tmp_path, "source:\n  format: csv\nfeatures: [{columns: [x]}]\noutput: {path: out}\n")
+    assert "source.path (line 1 of job.yaml) is missing" in refusal([], str(missing))
+
+
+def test_one_way_to_say_how_many_files_replaces_that_of_the_recipe() -> None:
+    job = make_job({"recipe": "toy", "output": {"files": 2}})
+    assert (job.output.files, job.output.files_per_worker) == (2, None)

@@ -1,0 +1,128 @@
+"""The form as a schema: what Prefect's server takes and refuses before a run is made, and that no default lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+from flows.apply import apply
+from flows.fit import fit
+from flows.form import section, with_form
+from flows.job import make_job, recipes
+from flows.preprocess import preprocess
+from tasks.settings import Output
+
+
+def schema_of(flow: Any) -> dict[str, Any]:
+    return dict(parameter_schema(flow).model_dump())
+
+
+def refusal(parameters: dict[str, Any], flow: Any = preprocess) -> str:
+    with pytest.raises(ValidationError) as caught:
+        validate(parameters, schema_of(flow), raise_on_error=True)
+    return str(caught.value)
+
+
+def test_the_fields_stand_in_the_order_in_which_a_job_is_thought_of() -> None:
+    fields = schema_of(preprocess)["properties"]
+
+    assert list(fields) == ["recipe", "source", "features", "label", "output", "cluster", "dry_run", "run"]
+    assert [fields[name]["position"] for name in fields] == list(range(len(fields)))
+    assert list(fields["output"]["properties"]) == ["path", "seed", "shuffle", "files", "on_existing"]
+
+
+@pytest.mark.parametrize("flow", [preprocess, fit, apply], ids=lambda flow: flow.name)
+def test_every_field_is_described(flow: Any) -> None:
+    fields = schema_of(flow)["properties"]
+    inner = [field for one in fields.values() for field in one.get("properties", {}).values()]
+
+    assert all(field.get("description") for field in [*fields.values(), *inner])
+    assert flow.description
+    assert "Args" not in flow.description
+
+
+def test_only_a_fitted_workflow_must_be_named() -> None:
+    assert schema_of(preprocess)["required"] == []
+    assert schema_of(fit)["required"] == []
+    assert schema_of(apply)["required"] == ["fitted"]
+
+
+def test_only_validation_data_can_be_chosen_away() -> None:
+    fields = {**schema_of(preprocess)["properties"]}
+    inner = [part for field in fields.values() for part in field.get("properties", {}).items()]
+    choices = {
+        name: [kind["title"] for kind in part["anyOf"]] for name, part in [*fields.items(), *inner] if "anyOf" in part
+    }
+
+    assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": ["one", "several", "none"]}
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_what_the_form_fills_in_changes_no_recipe(recipe: str) -> None:
+    filled = {
+        name: {key: part["default"] for key, part in field["properties"].items() if "default" in part}
+        for name, field in schema_of(preprocess)["properties"].items()
+        if "properties" in field
+    }
+
+    assert filled["output"] == {"seed": 0, "on_existing": "fail"}
+    assert make_job({"recipe": recipe, **{k: v for k, v in filled.items() if v}}) == make_job(
+        {"recipe": recipe, "output": filled["output"], "cluster": filled["cluster"]}
+    )
+    assert make_job({"recipe": recipe, "output": filled["output"]}).output == make_job({"recipe": recipe}).output
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"recipe": "toy", "output": {"seed": 1}},
+        {"source": {"path": "a"}, "features": [{"columns": ["x"]}]},
+        {"source": {"path": ["a", "b"], "valid": None}, "features": "- columns: [x]", "label": ["y"]},
+        {"source": {"path": "a", "partition_size": "64MB", "sample": {"rows": 10}, "schema": {"x": "int64"}}},
+        {"source": {"partition_size": 10**8}, "output": {"compression": "zstd", "files": None, "rows_per_file": 9}},
+        {"cluster": {"kind": "cuda", "visible_devices": "0,1", "memory_limit": 0.5, "adapt": None}},
+        {"cluster": {"kind": "cpu", "memory_limit": "16GB", "adapt": {"maximum": 2}, "workers": None}},
+        {"run": {"retries": 0, "scratch": "/fast", "min_partition_size": "1MB"}},
+    ],
+)
+def test_a_partial_job_is_taken(parameters: dict[str, Any]) -> None:
+    assert not validate(parameters, schema_of(preprocess))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"recipe": "toyz"}, ["'recipe'", "'toyz' is not one of", "'toy'"]),
+        ({"output": {"sead": 1}}, ["'output'", "'sead' is not one of", "'seed'"]),
+        ({"output": {"seed": "abc"}}, ["'output.seed'", "'abc'"]),
+        ({"output": {"files": 0}}, ["'output.files'", "0 is less than the minimum of 1"]),
+        ({"output": {"rows_per_file": "many"}}, ["'output.rows_per_file'", "'many' is not of type 'integer'"]),
+        ({"output": {"compression": "zip"}}, ["'output.compression'", "'zip' is not one of", "'zstd'"]),
+        ({"source": {"sample": {"rows": "many"}}}, ["'source.sample.rows'", "'many' is not of type 'integer'"]),
+        ({"source": {"path": 3}}, ["'source.path'", "3"]),
+        ({"cluster": {"kind": "gpu"}}, ["'cluster.kind'", "'gpu' is not one of", "'cuda'"]),
+        ({"run": {"retries": 99}}, ["'run.retries'", "maximum of 20"]),
+        ({"features": {"columns": ["x"]}}, ["'features'"]),
+    ],
+)
+def test_nonsense_is_refused_with_its_field(parameters: dict[str, Any], said: list[str]) -> None:
+    message = refusal(parameters)
+    for part in said:
+        assert part in message
+
+
+def test_a_form_has_the_parameters_of_its_function() -> None:
+    with pytest.raises(TypeError, match="form and function of preprocess differ"):
+        with_form(preprocess.with_options(), {"recipe": {}})
+
+
+def test_a_section_shows_some_keys_and_checks_all() -> None:
+    form = section(Output, ("seed", "path"), filled=("seed", "files"))
+
+    assert [(name, part.get("default")) for name, part in form["properties"].items()] == [("seed", 0), ("path", None)]
+    assert form["patternProperties"]["^files$"] == {"type": ["integer", "null"], "minimum": 1, "maximum": 100_000}
+    assert set(Output.model_fields) == set(form["propertyNames"]["enum"])
