@@ -19,6 +19,7 @@ from infra.dask_settings import GPU_ENVIRONMENT, cpu_environment, local_environm
 from infra.encryption import REMOTE, Tls, protocol_of, refusal, security_of
 from infra.kubernetes import Kubernetes
 from infra.kubernetes import start as on_kubernetes
+from infra.lost_gpus import not_started
 from infra.remote import RunningCluster
 from infra.sizes import Size, size_in_bytes
 from infra.slurm import Slurm
@@ -167,7 +168,10 @@ def cuda(cluster: Cluster) -> Any:
         host_memory = max(host_memory, min(gpu.memory for gpu in chosen) // 2)
     threads = min(32, max(4, 2 * CPU_COUNT // len(chosen)))
     with local_environment(GPU_ENVIRONMENT | {"KVIKIO_NTHREADS": str(threads)}):
-        return start(cluster, chosen, _common(cluster), host_memory)
+        try:
+            return start(cluster, chosen, _common(cluster), host_memory)
+        except Exception as error:
+            raise not_started(error, chosen) from error
 
 
 def address(cluster: Cluster) -> RunningCluster:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from dask import config
 from dask_cuda import LocalCUDACluster
 
-from infra.cuda_settings import memory_settings, over_nvlink, threads_for
+from infra.cuda_settings import memory_settings, threads_for
 from infra.gpus import Gpu
+from infra.lost_gpus import transport
 
 if TYPE_CHECKING:
     from infra.clusters import Cluster
@@ -18,7 +19,7 @@ def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory
     """A worker per GPU with its own RMM resource, CuPy allocating through it, cuDF imported before the first task."""
     settings = memory_settings(cluster, gpus)
     offered = {"GPU": 1} | common.pop("resources", {})
-    common["protocol"] = common.get("protocol") or ("ucx" if over_nvlink(gpus) else "tcp")
+    common["protocol"] = transport(common.get("protocol"), gpus)
     # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
     with config.set({"distributed.worker.memory.terminate": False}):
         return LocalCUDACluster(

@@ -1,0 +1,115 @@
+"""GPUs that go away, workers that do not start, too little shared memory: told with figures, by probes of a host."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import Any, NamedTuple
+
+import pytest
+
+from flows.lost import Workers, in_every_attempt
+from infra import clusters, gpus, lost_gpus
+from infra.clusters import Cluster
+from infra.gpus import Gpu
+from tasks.errors import GiveUpError, JobError, TransientError
+
+H200 = [Gpu(i, f"GPU-{i}", "H200", 140 * 10**9, nvlink=True) for i in range(2)]
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """host(gpus, shared): what NVML and /dev/shm (MiB free of as many) say from now on."""
+
+    def is_now(found: list[Gpu], shared: int = 1024) -> None:
+        monkeypatch.setattr(gpus, "installed", lambda: found)
+        usage = Usage(shared * 2**20, 0, shared * 2**20)
+        monkeypatch.setattr(lost_gpus.shutil, "disk_usage", lambda _: usage)
+
+    monkeypatch.setattr(gpus, "packages_missing", list)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert shutil.disk_usage is lost_gpus.shutil.disk_usage
+    return is_now
+
+
+def test_pieces_travel_over_nvlink_if_shared_memory_is_there(host: Any, caplog: pytest.LogCaptureFixture) -> None:
+    host(H200)
+    assert [lost_gpus.transport(asked, H200) for asked in (None, "ucx", "tcp", "tls")] == ["ucx", "ucx", "tcp", "tls"]
+    assert lost_gpus.transport(None, H200[:1]) == "tcp"
+    host(H200, 64)
+    assert lost_gpus.transport("ucx", H200[:1]) == "ucx"
+    with caplog.at_level(logging.WARNING, logger="millrace.clusters"):
+        assert lost_gpus.transport(None, H200) == "tcp"
+    (told,) = caplog.messages
+    assert "TCP, not NVLink: /dev/shm is too small: UCX wants 256 MiB for 2 GPUs, 64 MiB of 64 MiB are free" in told
+
+
+def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> None:
+    host(H200, 64)
+    with pytest.raises(GiveUpError) as caught:
+        lost_gpus.transport("ucx", H200)
+    assert str(caught.value).splitlines() == [
+        "/dev/shm is too small for UCX",
+        "  where: cluster.protocol = ucx",
+        "  why: UCX wants 256 MiB for 2 GPUs, 64 MiB of 64 MiB are free",
+        "  do: give the container more (docker run --shm-size=1g, shm_size in compose, an emptyDir of medium Memory), "
+        "or set cluster.protocol to tcp",
+    ]
+
+
+def test_gpus_that_go_away_between_plan_and_start(host: Any) -> None:
+    host(H200)
+    job = Cluster(kind="cuda", visible_devices=["0", "1"])
+    assert job.resolved().engine == "cudf"
+    host(H200[:1])
+    with pytest.raises(GiveUpError, match=r"no GPU 1\n.*cluster.visible_devices\n.*choose from: 0 \(H200\)"):
+        clusters.make_cluster(job)
+    host([])
+    with pytest.raises(GiveUpError, match="no GPU"):
+        clusters.make_cluster(Cluster(kind="cuda"))
+
+
+def test_a_gpu_that_goes_away_while_its_worker_starts(host: Any) -> None:
+    host(H200[:1])
+    told = lost_gpus.not_started(RuntimeError("Nanny failed to start."), H200)
+    assert str(told).splitlines() == [
+        "a GPU disappeared while its worker started",
+        "  where: GPU 1 (H200, GPU-1)",
+        "  why: 2 were there before, 1 is there now",
+        "  do: look at nvidia-smi and for Xid errors in the kernel's log; set cluster.visible_devices to those that "
+        "work ([0]); then run the same job again: what is done is kept",
+    ]
+
+
+def test_workers_that_do_not_start_are_told_with_their_gpus(host: Any) -> None:
+    host(H200)
+    told = lost_gpus.not_started(MemoryError("std::bad_alloc: out_of_memory\nmore"), H200)
+    assert isinstance(told, GiveUpError)
+    assert told.where == "GPU 0 (H200) of 140.0 GB, GPU 1 (H200) of 140.0 GB"
+    assert told.why == "MemoryError: std::bad_alloc: out_of_memory"
+    assert "cluster.rmm_pool_size" in told.do
+    refused = JobError("workers on GPUs do not scale")
+    assert lost_gpus.not_started(refused, H200) is refused
+
+
+def test_workers_lost_in_every_attempt_with_and_without_their_gpus(host: Any) -> None:
+    before = Workers(2, 16, 64 * 10**9, tuple(H200))
+    host(H200)
+    told = in_every_attempt("transform", 3, before)
+    assert type(told) is TransientError
+    assert told.what == "a worker was lost in each of 3 attempts of transform"
+    assert "there were 2 worker(s) of 16 thread(s) with 64.0 GB of memory each, " in told.why
+    assert told.why.endswith(" are free now")
+    assert all(key in told.do for key in ("cluster.memory_limit", "cluster.threads_per_worker", "run.retries"))
+    host([])
+    gone = in_every_attempt("transform", 3, before)
+    assert type(gone) is GiveUpError
+    assert gone.what == "2 GPUs disappeared during transform"
+    assert gone.why == "2 were there before, 0 are there now"
+    assert "(none is left: cluster.kind cpu)" in gone.do
