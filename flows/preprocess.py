@@ -21,6 +21,7 @@ from flows import history, look
 from flows.form import job_form, with_form
 from flows.job import Application, Job, make_job
 from flows.links import links, run_page
+from flows.lost import Workers, in_every_attempt, workers_of
 from flows.parameters import job_data
 from flows.ready import check_workers
 from flows.sample import make_sample
@@ -29,7 +30,7 @@ from infra.encryption import security_of
 from infra.runner import runner, use_cluster
 from tasks import run, stage
 from tasks.commit import read_json
-from tasks.errors import GiveUpError, TransientError
+from tasks.errors import GiveUpError
 from tasks.exchange import release
 from tasks.manifest import Manifest
 from tasks.report.making import Making
