@@ -151,5 +151,24 @@ def test_many_tasks_are_handed_in_by_and_by(
     assert sum("plus-" in str(key) for key in sizes) == 100
 
 
+def test_a_stage_on_a_worker_shares_what_is_large_the_same_way(client: Any, sizes: dict[Any, int]) -> None:
+    found = client.submit(in_a_stage, pool.LARGE + 1, key="in-a-stage").result()
+    assert found == [pool.LARGE + 1 + i for i in range(5)]
+    assert max(sizes.values()) < SMALL
+
+
+def in_a_stage(nbytes: int) -> list[int]:
+    """What a stage does: leave the thread to the partitions, and hand them what they share."""
+    from distributed import get_client, secede
+
+    workers = DaskPool(get_client())
+    secede()
+    return workers.map(length_plus, bytes(nbytes), range(5))
+
+
+def length_plus(shared: bytes, item: int) -> int:
+    return len(shared) + item
+
+
 def plus(shared: int, item: int) -> int:
     return shared + item
