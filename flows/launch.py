@@ -90,8 +90,7 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     flow = chosen.with_options(task_runner=on_cluster, on_running=[tell_started])
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
-        with stoppable() as stop, tags("millrace"), _warnings_to(console), shown(watch):
-            _started.append(stop.follow)
+        with stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
             found = flow(**data)
             manifests = [] if name == "fit" else load_outputs(found)
             watch.finish(dict(zip(splits, manifests, strict=True)))

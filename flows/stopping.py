@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -68,19 +68,20 @@ def stop_stage(task_run_id: uuid.UUID) -> None:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
+def stoppable(started: list[Callable[[Any], None]]) -> Iterator[None]:
     """For a command that runs a flow in this process: SIGTERM ends it in order, and so does a cancel at the server.
 
-    A run that a worker executes is cancelled by that worker; nobody but its own process can end this one. Ends with
-    SystemExit: status 143 as after any SIGTERM, 1 when it was cancelled.
+    A run that a worker executes is cancelled by that worker; nobody but its own process can end this one. What is in
+    `started` is told the id of the run. Ends with SystemExit: status 143 as after any SIGTERM, 1 when it was cancelled.
     """
     from flows.cli import FAILED, TERMINATED, say_error
 
     stop = Stop()
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _terminate) if main else None
+    started.append(stop.follow)
     try:
-        yield stop
+        yield
     except Terminated:
         what = "the run was cancelled" if stop.cancelled else "stopped by SIGTERM"
         say_error(f"{what}; the same command goes on from what is done")

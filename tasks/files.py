@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
 
@@ -16,25 +15,9 @@ import pyarrow as pa
 from tasks.allowed import check_listed, check_path
 from tasks.errors import DataError, JobError
 from tasks.plan import File
+from tasks.secrets import masked
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
-
-
-def storage(options: str | dict[str, Any] | None) -> dict[str, Any]:
-    """The options of a remote file system: given, or the JSON in the variable MILLRACE_STORAGE_<NAME> for a name."""
-    if not isinstance(options, str):
-        return dict(options or {})
-    variable = f"MILLRACE_STORAGE_{options.upper().replace('-', '_')}"
-    try:
-        return dict(json.loads(os.environ[variable]))
-    except KeyError:
-        raise JobError(
-            f"storage options {options!r} are not known",
-            where="source.storage_options",
-            do=f"set the environment variable {variable} to a JSON object",
-        ) from None
-    except ValueError as error:
-        raise JobError(f"{variable} is no JSON object", where="source.storage_options", why=str(error)) from None
 
 
 def is_remote(path: str) -> bool:
@@ -45,7 +28,7 @@ def local_path(path: str) -> str:
     return os.path.abspath(path.removeprefix("file://"))
 
 
-def expand(sources: str | Sequence[str], storage_options: dict[str, Any] | None = None) -> list[File]:
+def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | None = None) -> list[File]:
     """Files in the order of their rows: a list as given, a glob, folder or prefix by the UTF-8 bytes of the paths.
 
     Inside folders names that begin with `_` or `.` are ignored. Nothing found is a JobError.
@@ -114,10 +97,36 @@ def _walk(folder: str) -> Iterator[str]:
                     yield entry.path
 
 
-def _expand_remote(url: str, options: dict[str, Any]) -> list[File]:
+def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
+    fs, path = _remote(url, options)
+    try:
+        return _listed(fs, path, url)
+    except Exception as error:  # every storage has errors of its own
+        raise _unreachable(url, error, options) from None
+
+
+def _remote(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
+    """The file system of a URL and the path in it; a JobError for one that cannot be used here."""
     import fsspec
 
-    fs, path = fsspec.core.url_to_fs(url, **options)
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **(options or {}))
+        return fs, path
+    except ImportError as error:
+        why, do = str(error).partition("\n")[0], "install the package that it names where the workers run"
+    except ValueError as error:
+        why, do = str(error), "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
+    except Exception as error:
+        raise _unreachable(url, error, options) from None
+    raise JobError("the storage cannot be used", where=url, why=masked(why, options), do=do)
+
+
+def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> DataError:
+    return DataError("the storage cannot be read", where=url, why=masked(f"{type(error).__name__}: {error}", options),
+                     do="check the URL, the network, and the options that source.storage_options names")  # fmt: skip
+
+
+def _listed(fs: Any, path: str, url: str) -> list[File]:
     if any(c in url for c in "*?[") and not fs.exists(path):
         found = {k: v for k, v in fs.glob(path, detail=True).items() if v["type"] == "file"}
     elif fs.isfile(path):
@@ -143,20 +152,21 @@ def _mtime(info: dict[str, Any]) -> int:
     return 0
 
 
-def open_binary(path: str, options: dict[str, Any] | None = None) -> BinaryIO:
+def open_binary(path: str, options: Mapping[str, Any] | None = None) -> BinaryIO:
     """A seekable file; a DataError if it cannot be opened."""
-    try:
-        if is_remote(path):
-            import fsspec
-
-            fs, name = fsspec.core.url_to_fs(path, **(options or {}))
+    if is_remote(path):
+        fs, name = _remote(path, options)
+        try:
             return fs.open(name, "rb")
+        except Exception as error:
+            raise unreadable(path, error, options) from None
+    try:
         return open(local_path(path), "rb", buffering=0)
     except OSError as error:
         raise unreadable(path, error) from None
 
 
-def read_range(path: str, start: int, stop: int, options: dict[str, Any] | None = None) -> bytes:
+def read_range(path: str, start: int, stop: int, options: Mapping[str, Any] | None = None) -> bytes:
     """Bytes [start, stop) of a file, fewer at its end."""
     with open_binary(path, options) as file:
         try:
@@ -166,8 +176,8 @@ def read_range(path: str, start: int, stop: int, options: dict[str, Any] | None 
             while left > 0 and (part := file.read(left)):
                 parts.append(part)
                 left -= len(part)
-        except OSError as error:
-            raise unreadable(path, error) from None
+        except Exception as error:
+            raise _told(path, error, options) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -176,7 +186,7 @@ def compression(path: str) -> str | None:
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
-def read_all(path: str, options: dict[str, Any] | None = None) -> bytes:
+def read_all(path: str, options: Mapping[str, Any] | None = None) -> bytes:
     """The whole content, decompressed if the name says that it is compressed."""
     codec = compression(path)
     with open_binary(path, options) as file:
@@ -185,14 +195,20 @@ def read_all(path: str, options: dict[str, Any] | None = None) -> bytes:
                 return file.read()
             with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec) as stream:
                 return stream.read()
-        except (OSError, pa.ArrowException) as error:
-            raise unreadable(path, error) from None
+        except Exception as error:
+            raise _told(path, error, options) from None
 
 
-def unreadable(path: str, error: Exception) -> DataError:
+def _told(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
+    """A failed reading as an error that says where; on a local disk what is neither of these two is a fault of ours."""
+    expected = is_remote(path) or isinstance(error, (OSError, pa.ArrowException))
+    return unreadable(path, error, options) if expected else error
+
+
+def unreadable(path: str, error: Exception, options: Mapping[str, Any] | None = None) -> DataError:
     return DataError(
         "a file cannot be read",
         where=path,
-        why=str(error).split("\n")[0],
+        why=masked(str(error).split("\n")[0] or type(error).__name__, options),
         do="check that it is whole and that this user may read it, or leave it out of source.path",
     )

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import DataError, JobError, near
-from tasks.files import expand, storage
+from tasks.files import expand
 from tasks.formats import FORMATS, format_of
 from tasks.formats.inspected import Inspected
 from tasks.plan import LIMITS, Block, Limits, Plan, Unit, cut_blocks, cut_partitions
 from tasks.schema import Column, Schema, dtype_name, is_list, parse_dtype, plain_type
+from tasks.secrets import storage
 from tasks.settings import Source
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tasks.schema import Schema
-
 
 ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought rows into another order
 
@@ -99,9 +98,9 @@ class Plan:
     def block_starts(self) -> np.ndarray:
         return np.array([b.first_row for b in self.blocks], dtype=np.int64)
 
-    def with_storage_options(self, options: dict[str, Any] | None) -> Plan:
+    def with_storage_options(self, options: Mapping[str, Any] | None) -> Plan:
         """The plan with the secrets that `to_json` leaves out: for plans read back from a file."""
-        return replace(self, options={**self.options, "storage_options": dict(options or {})})
+        return replace(self, options={**self.options, "storage_options": options or {}})
 
     @property
     def fingerprint(self) -> str:

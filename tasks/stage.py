@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,7 +14,8 @@ from typing import Any
 from distributed import KilledWorker, get_client, secede
 from distributed.comm import CommClosedError
 from distributed.threadpoolexecutor import thread_state
-from prefect import task
+from prefect import get_client as get_prefect_client
+from prefect import get_run_logger, task
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
@@ -22,6 +23,8 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 from prefect.context import SyncClientContext, TaskRunContext
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import get_current_settings
 from prefect.states import State as PrefectState
 
 from tasks import memory, monitor, report, run
@@ -32,6 +35,7 @@ from tasks.pool import DaskPool
 from tasks.report.diagram import workflow_diagram
 from tasks.report.text import samples_path
 from tasks.run import Request
+from tasks.secrets import LOADERS, call_masked, json_object, storage
 
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
 log = logging.getLogger("millrace")
@@ -53,6 +57,7 @@ class LiveProgress:
 
     def __init__(self, request: Request, stage: str, split: str) -> None:
         self.path, self.stage, self.split = request.staging.folder / "progress.json", stage, split
+        self.title = f"{stage} {split}".strip()
         self.request = request
         self.start = self.wrote = time.monotonic()
         self.artifact: uuid.UUID | None = None
@@ -94,6 +99,32 @@ class LiveProgress:
             update_progress_artifact(self.artifact, percent, description=text)
 
 
+class ToRun(logging.Handler):
+    """Hands records on to the log of a task run, where people read them on the run's page."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__(logging.INFO)
+        self.told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.log(record.levelno, record.getMessage())
+
+
+@contextmanager
+def own_log() -> Iterator[Any]:
+    """The log of this task run. What millrace itself says in this process meanwhile stands in it too, Dask's chatter not."""
+    if TaskRunContext.get() is None:
+        yield log
+        return
+    told = get_run_logger()
+    handler = ToRun(told)
+    log.addHandler(handler)
+    try:
+        yield told
+    finally:
+        log.removeHandler(handler)
+
+
 def leave_pool() -> None:
     """Give the thread's place to the partitions' tasks, for good: the way back (`worker_client`) waits up to a second.
 
@@ -111,13 +142,17 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         progress.check_owner()
         leave_pool()
         began = time.time()
-        with prefect_client(None), limited(request.roots), memory.told(name, request.engine):
+        with prefect_client(None), limited(request.roots), memory.told(name, request.engine), own_log() as told:
             pool = DaskPool(get_client(), resources)
+            told.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with monitor.watched(pool.client, pool.workers, request.settings[2].report) as watch:
-                summary = work(request, *([] if split is None else [split]), pool, progress)
+                given = [] if split is None else [split]
+                options = storage(request.settings[0].storage_options)
+                summary = call_masked(options, work, request, *given, pool, progress)
         context = TaskRunContext.get()
         summary["retries"] = (context.task_run.run_count - 1) if context else 0
         summary |= {"began": began, "ended": time.time()}
+        told.info(report.stage_line(summary))
         publish(summary, request, watch)
         return summary
 
@@ -125,7 +160,6 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
     return task(
         body,
         name=name,
-        tags={"millrace"},
         retry_condition_fn=may_pass,
         retry_delay_seconds=1,
         persist_result=False,
@@ -179,6 +213,48 @@ def fresh_client() -> Iterator[None]:
     except Exception as error:
         log.warning("an artifact could not be published: %s: %s", type(error).__name__, error)
 
+
+def from_block(name: str) -> Mapping[str, Any] | None:
+    """Storage options in a block of the Prefect server: `name` of a Secret block, or type and name: aws-credentials/shop.
+
+    None where there is no such block, or no server; a JobError for a type that is not known.
+    """
+    if not get_current_settings().api.url:
+        return None
+    kind, _, block = name.rpartition("/")
+    kind = kind or "secret"
+    if kind not in BLOCKS:
+        raise JobError(f"blocks of the type {kind!r} hold no storage options", where="source.storage_options",
+                       do=f"name a block of one of these types: {', '.join(BLOCKS)}")  # fmt: skip
+    with prefect_client(None), get_prefect_client(sync_client=True) as client:
+        try:
+            found = client.read_block_document_by_name(block, kind, include_secrets=True)
+        except ObjectNotFound:
+            return None
+    return json_object(BLOCKS[kind](found.data), f"the block {kind}/{block}")
+
+
+def _aws(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of AwsCredentials and MinIOCredentials under the names that s3fs has for them."""
+    more = data.get("aws_client_parameters") or {}
+    client = {"region_name": data.get("region_name"), "endpoint_url": more.get("endpoint_url")}
+    options = {
+        "key": data.get("aws_access_key_id") or data.get("minio_root_user"),
+        "secret": data.get("aws_secret_access_key") or data.get("minio_root_password"),
+        "token": data.get("aws_session_token"),
+        "client_kwargs": {name: value for name, value in client.items() if value},
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+BLOCKS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "secret": lambda data: data.get("value"),
+    "remote-file-system": lambda data: data.get("settings") or {},
+    "aws-credentials": _aws,
+    "minio-credentials": _aws,
+    "gcp-credentials": lambda data: {"token": data.get("service_account_info") or data.get("service_account_file")},
+}
+LOADERS[1:] = [from_block]
 
 ingest = stage("ingest", run.ingest)
 statistics = stage("statistics", run.learn)
