@@ -16,6 +16,9 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from flows.clean import clean
+from flows.look import preview
+from flows.offer import deploy, serve
 from tasks.errors import MillraceError
 
 P = ParamSpec("P")
@@ -324,6 +327,32 @@ def inspect(
 
 @app.command()
 @told
+def report(
+    out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
+    open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
+    again: Annotated[bool, typer.Option("--again", help="make it anew, from what the output holds")] = False,
+) -> None:
+    """Say where the HTML report of an output is: one file that needs no network; train and valid have one each.
+
+    Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time, which
+    only the run knew, are not in it then.
+
+    [bold]Examples[/bold]
+
+      millrace report out/toy --open
+
+      millrace report out/ecommerce
+    """
+    from tasks.report.making import reports_of
+
+    for path in reports_of(out, again):
+        print(path.resolve())
+        if open_:
+            typer.launch(path.resolve().as_uri())
+
+
+@app.command()
+@told
 def ops(
     name: Annotated[str | None, typer.Argument(help="an operator", show_default=False)] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="the table as Markdown")] = False,
@@ -349,6 +378,10 @@ def ops(
         show.show_operators()
     else:
         show.show_operator(name)
+
+
+for command in (preview, serve, deploy, clean):
+    app.command()(told(command))
 
 
 if __name__ == "__main__":

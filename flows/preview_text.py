@@ -33,8 +33,9 @@ class Section:
 def sections(found: Preview, rows: int = 5) -> list[Section]:
     """All that a preview says, in the order in which it is read."""
     sample = found.sample
-    fitted = ("the workflow as it was fitted" if sample.fitted_on is None
-              else f"a workflow fitted on these {sample.fitted_on:,} rows alone: ids and values will differ")  # fmt: skip
+    fitted = "the workflow as it was fitted"
+    if sample.fitted_on is not None:
+        fitted = f"a workflow fitted on these {sample.fitted_on:,} rows alone: ids and values will differ"
     made = " of look-alike data, which the run will make" if found.scale > 1 else ""
     return [
         *([Section(REFUSED, "", [{"what": str(error)} for error in found.refused])] if found.refused else []),

@@ -244,3 +244,20 @@ def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
         assert len(found.workers) == len(info)
         assert found.threads == sum(w["nthreads"] for w in info.values()) == max(1, os.cpu_count() or 1)
         assert found.memory == sum(w["memory_limit"] for w in info.values())
+
+
+def test_workers_elsewhere_are_those_that_run_or_were_asked_for(cluster: Any) -> None:
+    from infra.clusters import Cluster
+    from infra.expected import expected
+
+    running = expected(Cluster(kind="address", address=cluster.scheduler_address))
+    assert (len(running.workers), running.threads) == (1, 2)
+    assert running.text.endswith(f"at {cluster.scheduler_address}; engine pandas")
+    slurm = {"cores": 8, "memory": "64GB", "gpus": 2}
+    found = expected(Cluster(kind="slurm", workers=3, slurm=slurm))
+    assert (found.engine, len(found.workers), found.threads, found.memory) == ("cudf", 3, 24, 3 * 64 * 10**9)
+    pods = {"image": "millrace", "cores": 4, "memory": "16GiB"}
+    found = expected(Cluster(kind="kubernetes", workers=2, kubernetes=pods))
+    assert (found.engine, found.threads, found.memory) == ("pandas", 8, 2 * 16 * 2**30)
+    found = expected(Cluster(kind="ssh", ssh={"hosts": ["a", "b"]}, threads_per_worker=5, memory_limit="10GB"))
+    assert (len(found.workers), found.threads, found.memory) == (2, 10, 20 * 10**9)
