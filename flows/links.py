@@ -1,8 +1,9 @@
-"""Where to look during a run and after it: one artifact with the Dask dashboard while it lives, then with the report."""
+"""Where to look: one artifact with the Dask dashboard while the run lives, and with its reports afterwards."""
 
 from __future__ import annotations
 
 import contextvars
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ from tasks.stage import dashboard_of, fresh_client
 class Links:
     """The artifact `<flow>-links` of one flow run.
 
-    It is written by a thread beside the first stage, so that no stage waits for it, and changed when the output is there.
-    Dask's performance report is made when `run.performance_report` asks for it: rendering it takes a second and more, and
-    4 MB, which is why a run does not make it unasked.
+    It is written by a thread beside the first stage, so that no stage waits for it, and changed when the output is
+    there.
+    Dask's performance report is made when `run.performance_report` asks for it: rendering takes a second and more, and
+    2 MB, which is why a run does not make it unasked.
     """
 
     def __init__(self, client: Any, flow: str, performance: bool) -> None:
@@ -49,7 +51,8 @@ class Links:
         if self.first_sample is None:
             return ""
         make = self.client.scheduler.performance_report
-        return str(self.client.sync(make, start=self.began, last_count=self.first_sample, code="", mode="inline"))
+        text = str(self.client.sync(make, start=self.began, last_count=self.first_sample, code="", mode="inline"))
+        return re.sub(r'<link[^>]*href="https?://[^>]*>', "", text)  # Dask's icon
 
     def show_reports(self, manifests: Sequence[Manifest]) -> None:
         """Change the artifact: the dashboard ends with the run, outputs and reports stay."""

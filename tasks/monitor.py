@@ -1,8 +1,8 @@
 """How busy workers are: small samples, taken in every worker process while a stage asks for them.
 
-A thread of its own samples a worker twice a second (counters of the process, of Dask and of NVML) and ends by itself when
-nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What cannot be
-read is None; nothing that fails here fails a stage.
+A thread of its own samples a worker twice a second (counters of the process, of Dask and of NVML) and ends by itself
+when nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What
+cannot be read is None; nothing that fails here fails a stage.
 """
 
 from __future__ import annotations
@@ -87,14 +87,15 @@ class Sampler:
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[Sample]:
-        """The samples after a moment, the last of them of now; keeps the thread going for another `LEASE` seconds."""
+        """The last sample before a moment and those after it, up to now; keeps the thread going for `LEASE` seconds."""
         self.asked = time.monotonic()
         self.sample()
         with _making:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
                 self.thread.start()
-        return [s for s in list(self.samples) if s.at > moment]
+        before = [s for s in list(self.samples) if s.at <= moment][-1:]
+        return [*before, *(s for s in list(self.samples) if s.at > moment)]
 
     def _run(self) -> None:
         while time.monotonic() - self.asked < LEASE:
@@ -110,7 +111,7 @@ class Sampler:
 
 
 def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
-    """Who a worker is and its samples after a moment; what `client.run` runs on every worker."""
+    """Who a worker is and its samples around and after a moment; what `client.run` runs on every worker."""
     address = str(dask_worker.address)
     with _making:
         if address not in _samplers:
@@ -132,7 +133,7 @@ def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
 
 
 def _spilled(data: Any) -> tuple[int, int]:
-    """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, by Dask's or dask-cuda's store."""
+    """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, of either Dask's stores."""
     if hasattr(data, "spilled_total"):
         return 0, int(data.spilled_total.disk)
     host, disk = getattr(data, "host_buffer", None), getattr(data, "disk", None)
@@ -209,8 +210,9 @@ class Watch:
             for address, found in self._ask(max(known, default=self.began)).items():
                 before = self.workers.get(address, {"samples": []})["samples"]
                 last = before[-1].at if before else 0.0
-                samples = [*before, *(Sample(*s) for s in found["samples"] if s[0] > last)]
-                self.workers[address] = {**found, "samples": thinned(samples)}
+                # What was counted when the stage before ended is where this one begins to count.
+                samples = (Sample(max(s[0], self.began), *s[1:]) for s in found["samples"] if s[0] > last)
+                self.workers[address] = {**found, "samples": thinned([*before, *samples])}
         except Exception as error:
             log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
 
@@ -240,7 +242,7 @@ def _this_worker() -> Any:
 
 @contextmanager
 def watched(client: Any, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
-    """Sample the workers of a client while the block runs; `wanted` False: not at all. A block that fails is not waited for."""
+    """Sample the workers of a client while the block runs; `wanted` False: not at all. A failure is not held up."""
     watch = Watch(client, addresses)
     if wanted:
         watch.thread.start()

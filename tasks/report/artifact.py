@@ -20,7 +20,8 @@ def stage_markdown(
 ) -> str:
     """Numbers of a stage, what its workers did, throughput and memory as plots, and the workflow as a diagram.
 
-    `diagram` is an SVG, `workers` are samples as tasks.monitor takes them, `dashboard` is a link that works during the run.
+    `diagram` is an SVG, `workers` are samples as tasks.monitor takes them, `dashboard` is a link that works while the
+    run lives.
     """
     where = " → ".join(f"**{s}**" if s == summary["stage"] else s for s in STAGES)
     parts = [f"### {stage_line(summary)}", where, markdown_numbers(summary)]

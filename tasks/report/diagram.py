@@ -106,8 +106,13 @@ def drawn(bound: Bound) -> str:
         of_kind = {key: box for key, box in every.items() if box.kind == kind}
         shown |= dict(list(of_kind.items())[:BOXES])
         more += [f"{len(of_kind) - BOXES:,} {names}"] if len(of_kind) > BOXES else []
-    lines = [(a, key, kind) for key, box in shown.items() for kind, origins in (("after", box.after), ("learns", box.learns))
-             for a in sorted(origins, key=str) if a in shown]  # fmt: skip
+    lines = [
+        (origin, key, kind)
+        for key, box in shown.items()
+        for kind, origins in (("after", box.after), ("learns", box.learns))
+        for origin in sorted(origins, key=str)
+        if origin in shown
+    ]
     note = f"not drawn: {', '.join(more)}" if more else ""
     return svg.graph({key: (box.kind, box.text) for key, box in shown.items()}, _depths(shown), lines, note)
 
@@ -133,11 +138,13 @@ def ways(bound: Bound) -> list[dict[str, str]]:
         row["columns"] += [c for c in sources if c not in row["columns"]]
         row["outputs"].append(name)
         row["types"].append(dtype_name(bound.output[name].dtype))
-    return [
-        {"columns": names_text(row["columns"], 12), "operators": " → ".join(step.partition(" ")[2] for step in key) or "as it is",
-         "outputs": names_text(row["outputs"], 12), "types": ", ".join(dict.fromkeys(row["types"]))}
-        for key, row in rows.items()
-    ]  # fmt: skip
+    found = []
+    for key, row in rows.items():
+        operators = " → ".join(step.partition(" ")[2] for step in key) or "as it is"
+        columns, outputs = names_text(row["columns"], 12), names_text(row["outputs"], 12)
+        types = ", ".join(dict.fromkeys(row["types"]))
+        found.append({"columns": columns, "operators": operators, "outputs": outputs, "types": types})
+    return found
 
 
 def _applied(bound: Bound, place: int, name: str) -> list[Step]:

@@ -1,4 +1,4 @@
-"""When a report is made: what does not need the last stage beside the stages, the rest just before the commit's rename."""
+"""When a report is made: what needs not the last stage beside the stages, the rest just before the commit's rename."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ log = logging.getLogger("millrace")
 class Making:
     """The reports of a run, one for each of its outputs. A report that cannot be made is a warning, never a failed run.
 
-    `job` is shown as YAML without its secrets, `run_page` is a link. The source is looked at in a thread of this process
-    while the workers transform and write.
+    `job` is shown as YAML without its secrets, `run_page` is a link. The source is looked at in a thread of this
+    process while the workers transform and write.
     """
 
     def __init__(self, request: Request, job: Mapping[str, Any] | None = None, run_page: str = "") -> None:
@@ -79,10 +79,10 @@ def _asked(request: Request) -> dict[str, Any]:
 
 
 def reports_of(out: Path, again: bool = False) -> list[Path]:
-    """The reports of an output; those that are missing (all with `again`) are made from its manifest, workflow and files.
+    """The reports of an output; missing ones (all with `again`) are made from its manifest, workflow and files.
 
-    What only the run knew is not in such a report: the samples of its workers, when its stages began, how its source looks,
-    the job as it was written. DataError if there is no output.
+    What only the run knew is not in such a report: the samples of its workers, when its stages began, how its source
+    looks, the job as it was written. DataError if there is no output.
     """
     folders = outputs(out) if out.exists() else []
     if not folders:

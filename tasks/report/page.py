@@ -49,11 +49,24 @@ def render(facts: Facts, folder: Path) -> str:
     profile.add_learned(known, facts.bound, facts.values)
     size = sum(part["bytes"] for part in manifest["parts"])
     return template().render(
-        facts=facts, manifest=manifest, rows=manifest["rows"], size=size, name=Path(facts.target or folder).name,
-        parts=manifest["parts"][:MOST_PARTS], stages=stage_rows(facts), gantt=gantt(facts), plots=plots(facts),
-        workers=worker_table(facts), ways=diagram.ways(facts.bound), picture=diagram.drawn(facts.bound), source=known[:MOST_COLUMNS], output=output[:MOST_COLUMNS],
-        output_note=note, embeddings=embeddings(facts.bound), **learned(facts),
-    )  # fmt: skip
+        facts=facts,
+        manifest=manifest,
+        name=Path(facts.target or folder).name,
+        rows=manifest["rows"],
+        size=size,
+        parts=manifest["parts"][:MOST_PARTS],
+        stages=stage_rows(facts),
+        gantt=gantt(facts),
+        plots=plots(facts),
+        workers=worker_table(facts),
+        picture=diagram.drawn(facts.bound),
+        ways=diagram.ways(facts.bound),
+        source=known[:MOST_COLUMNS],
+        output=output[:MOST_COLUMNS],
+        output_note=note,
+        embeddings=embeddings(facts.bound),
+        **learned(facts),
+    )
 
 
 def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table | None, str]:
@@ -112,11 +125,10 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
         moved = series.moved(facts.samples.get(title_of(summary), {}))
         notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items()]
         notes += _stayed(summary, kept, sum(moved.values()))
-        rows.append({
-            "title": title_of(summary), "rows": summary["rows"], "seconds": summary["seconds"], "rate": rate(summary["rows"], seconds),
-            "bytes": amount(summary["bytes"]), "bytes_rate": f"{amount(summary['bytes'] / seconds)}/s",
-            "retries": summary.get("retries", 0), "notes": "; ".join(notes),
-        })  # fmt: skip
+        per_second = {"rate": rate(summary["rows"], seconds), "bytes_rate": f"{amount(summary['bytes'] / seconds)}/s"}
+        known = {name: summary[name] for name in ("rows", "seconds")} | {"bytes": amount(summary["bytes"])}
+        more = {"retries": summary.get("retries", 0), "notes": "; ".join(notes)}
+        rows.append({"title": title_of(summary), **known, **per_second, **more})
     return rows
 
 
@@ -179,8 +191,8 @@ def learned(facts: Facts) -> dict[str, Any]:
         fitted, columns = facts.values[key], diagram.names_text(step.unit, 8)
         if is_vocabulary(fitted):
             table, size = fitted["values"], fitted["size"]
-            vocabularies.append({"columns": columns, "values": size, "left": table.num_rows - size,
-                                 "nulls": fitted.get("nulls", 0), "frequent": frequent_text(table, size, 8)})  # fmt: skip
+            counts = {"values": size, "left": table.num_rows - size, "nulls": fitted.get("nulls", 0)}
+            vocabularies.append({"columns": columns, "frequent": frequent_text(table, size, 8), **counts})
         else:
             others.append({"operator": type(step.op).__name__, "columns": columns, "what": fitted_text(fitted)})
     return {"vocabularies": vocabularies[:MOST_COLUMNS], "others": others[:MOST_COLUMNS]}

@@ -1,7 +1,7 @@
 """What the columns of a table look like: exact where it was learned anyway, else of a few thousand rows, which is said.
 
-A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a value of 10 % is told within 0.6 points (two
-standard errors). Its number of distinct values is a lower bound of the whole's.
+A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a value of 10 % is told within 0.6 points
+(two standard errors). Its number of distinct values is a lower bound of the whole's.
 """
 
 from __future__ import annotations

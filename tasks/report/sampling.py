@@ -19,17 +19,26 @@ from tasks.plan import ROW, Piece, Plan
 
 ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
 TEXT_BYTES, LARGE = 2**19, 2**26  # bytes of a text file that are read; decoded size of blocks that are not read whole
-BUFFER = 2**18
+BUFFER, MOST_PIECES = 2**18, 16  # bytes that are read of a column at once; parts of files that are opened
 
 
 def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
-    """Rows from the beginnings of up to `PLACES` blocks that are spread over the source; None where that costs too much."""
+    """Rows from the beginnings of up to `PLACES` blocks, spread over the source; None where that costs too much."""
     blocks = plan.blocks
     number = min(PLACES, len(blocks))
-    chosen = [blocks[i * len(blocks) // number] for i in range(number)]
     schema = pa.schema([(c.name, c.dtype) for c in plan.schema.columns if c.name != ROW])
-    tables = [t for t in (_first_rows(plan, b.pieces[0], b.nbytes, -(-rows // number), schema) for b in chosen) if t]
-    return pa.concat_tables(conform(t, schema) for t in tables) if tables else None
+    tables: list[pa.Table] = []
+    for block in (blocks[i * len(blocks) // number] for i in range(number)):
+        wanted = -(-rows // number)
+        for piece in block.pieces:
+            found = _first_rows(plan, piece, block.nbytes, wanted, schema)
+            if found is None:
+                return None
+            tables.append(conform(found, schema))
+            wanted -= found.num_rows
+            if wanted <= 0 or len(tables) >= MOST_PIECES:
+                break
+    return pa.concat_tables(tables) if tables else None
 
 
 def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
@@ -60,7 +69,7 @@ def _of_parquet(path: str, piece: Piece, rows: int, schema: pa.Schema, storage: 
 
 
 def _short_range(plan: Plan, piece: Piece) -> Piece | None:
-    """The first records of a text file's piece; None for compressed files, which are read from their beginning to their end."""
+    """The first records of a text file's piece; None for compressed files, which can only be read whole."""
     file = plan.files[piece.file]
     if Path(file.path).suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"):
         return None

@@ -1,4 +1,4 @@
-"""Samples of workers to curves: rows and bytes per second, memory, computing, spill, bytes moved, over one time axis."""
+"""Samples of workers to curves: rows and bytes per second, memory, computing, spill, bytes moved, over time."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
+Band = tuple[str, float, float]
 COLOURS = ("#0f766e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#6d28d9", "#0369a1", "#7f1d1d")
 INK, MUTED, GRID, BAND = "#1f2933", "#66727f", "#e3e7eb", "#f3f6f8"
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
@@ -31,7 +32,7 @@ def lines(
     curves: Mapping[str, Points],
     shown: Callable[[float], str],
     span: tuple[float, float] | None = None,
-    bands: Sequence[tuple[str, float, float]] = (),
+    bands: Sequence[Band] = (),
     size: tuple[int, int] = (640, 190),
     ceiling: float | None = None,
 ) -> str:
@@ -56,9 +57,8 @@ def lines(
     body = [_bands(bands, x, height, first, last), *(_grid_line(v, y(v), shown(v), width) for v in _ticks(most, step))]
     body += [_time_axis(first, last, x, height)]
     if limit:
-        body.append(
-            f'<path d="M{LEFT} {y(limit):.1f}H{width - RIGHT}" stroke="{MUTED}" stroke-dasharray="5 4" fill="none"/>'
-        )
+        dashes = f'stroke="{MUTED}" stroke-dasharray="5 4" fill="none"'
+        body.append(f'<path d="M{LEFT} {y(limit):.1f}H{width - RIGHT}" {dashes}/>')
     for number, points in enumerate(curves.values()):
         path = "".join(f"{'L' if i else 'M'}{x(t):.1f} {y(v):.1f}" for i, (t, v) in enumerate(points))
         colour = COLOURS[number % len(COLOURS)]
@@ -70,7 +70,7 @@ def lines(
 
 def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
     """Stages as bars on one time axis: (name, begin, end, what stands beside the bar), seconds from any common zero."""
-    height, begin_y = 26 * len(rows) + BOTTOM + 6, 4
+    height, highest = 26 * len(rows) + BOTTOM + 6, 4
     first, last = min((r[1] for r in rows), default=0.0), max((r[2] for r in rows), default=1.0)
     left, right = 150, 120
 
@@ -79,24 +79,19 @@ def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> 
 
     body = [_time_axis(0.0, last - first, lambda t: x(t + first), height)]
     for number, (name, begin, end, text) in enumerate(rows):
-        y = begin_y + 26 * number
-        wide = max(x(end) - x(begin), 1.5)
-        body.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end" fill="{INK}">{escape(name)}</text>'
-                    f'<rect x="{x(begin):.1f}" y="{y}" width="{wide:.1f}" height="16" rx="2" fill="{COLOURS[0]}"/>'
-                    f'<text x="{x(begin) + wide + 6:.1f}" y="{y + 12}" fill="{MUTED}">{escape(text)}</text>')  # fmt: skip
+        y, wide = highest + 26 * number, max(x(end) - x(begin), 1.5)
+        body += [_text(left - 8, y + 12, name, "end", INK), _rect(x(begin), y, wide, 16, COLOURS[0], 'rx="2"')]
+        body.append(_text(x(begin) + wide + 6, y + 12, text))
     return _figure((width, height), "", "".join(body), [])
 
 
 def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
     """A histogram without axes, as wide as a table's cell."""
     most, each = max(counts, default=0) or 1, width / max(len(counts), 1)
-    drawn = "".join(
-        f'<rect x="{i * each:.1f}" y="{height - max(n / most * height, 0.8 if n else 0):.1f}" width="{max(each - 0.6, 0.4):.1f}" '
-        f'height="{max(n / most * height, 0.8 if n else 0):.1f}"/>'
-        for i, n in enumerate(counts)
-    )
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'fill="{COLOURS[0]}" role="img"><path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>{drawn}</svg>')  # fmt: skip
+    heights = [max(n / most * height, 0.8) if n else 0.0 for n in counts]
+    drawn = "".join(_rect(i * each, height - h, max(each - 0.6, 0.4), h) for i, h in enumerate(heights) if h)
+    base = f'<path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>'
+    return f'<svg {_frame(width, height)} fill="{COLOURS[0]}" role="img">{base}{drawn}</svg>'
 
 
 def graph(
@@ -125,7 +120,7 @@ def graph(
     body = "".join(_arrow(place[a], place[b], kind) for a, b, kind in arrows)
     body += "".join(_box(place[key], *boxes[key]) for key in boxes)
     if note:
-        body += f'<text x="8" y="{size[1] - 10}" fill="{MUTED}">{escape(note)}</text>'
+        body += _text(8, size[1] - 10, note)
     return _figure(size, "", body, [])
 
 
@@ -133,14 +128,15 @@ def _arrow(start: tuple[float, float, float], end: tuple[float, float, float], k
     x0, y0, x1, y1 = start[0] + start[2], start[1], end[0], end[1]
     bend, dots = max((x1 - x0) / 2, 20), ' stroke-dasharray="3 4"' if kind == "learns" else ""
     path = f"M{x0:.0f} {y0:.0f}C{x0 + bend:.0f} {y0:.0f} {x1 - bend:.0f} {y1:.0f} {x1:.0f} {y1:.0f}"
-    return f'<path d="{path}" fill="none" stroke="{MUTED}"{dots}/><circle cx="{x1:.0f}" cy="{y1:.0f}" r="2.2" fill="{MUTED}"/>'
+    end_point = f'<circle cx="{x1:.0f}" cy="{y1:.0f}" r="2.2" fill="{MUTED}"/>'
+    return f'<path d="{path}" fill="none" stroke="{MUTED}"{dots}/>{end_point}'
 
 
 def _box(place: tuple[float, float, float], kind: str, text: str) -> str:
     left, middle, wide = place
     fill, stroke, corner = {"operator": ("#d7efe9", COLOURS[0], 12)}.get(kind, ("#ffffff", MUTED, 2))
-    return (f'<rect x="{left:.0f}" y="{middle - 12:.0f}" width="{wide:.0f}" height="24" rx="{corner}" fill="{fill}" stroke="{stroke}"/>'
-            f'<text x="{left + wide / 2:.0f}" y="{middle + 4:.0f}" text-anchor="middle" fill="{INK}">{escape(text)}</text>')  # fmt: skip
+    frame = _rect(left, middle - 12, wide, 24, fill, f'rx="{corner}" stroke="{stroke}"')
+    return frame + _text(left + wide / 2, middle + 4, text, "middle", INK)
 
 
 def data_url(svg: str) -> str:
@@ -148,8 +144,8 @@ def data_url(svg: str) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
-def _span(curves: object) -> tuple[float, float]:
-    moments = [t for points in curves for t, _ in points]  # type: ignore[attr-defined]
+def _span(curves: Iterable[Points]) -> tuple[float, float]:
+    moments = [t for points in curves for t, _ in points]
     return (min(moments), max(moments)) if moments else (0.0, 1.0)
 
 
@@ -158,45 +154,46 @@ def _ticks(most: float, step: float) -> list[float]:
 
 
 def _grid_line(value: float, y: float, text: str, width: int) -> str:
-    return (f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" stroke="{GRID if value else MUTED}" stroke-width="{0.8 if value else 1}"/>'
-            f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="{MUTED}">{escape(text)}</text>')  # fmt: skip
+    stroke = f'stroke="{GRID if value else MUTED}" stroke-width="{0.8 if value else 1}"'
+    return f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" {stroke}/>' + _text(LEFT - 6, y + 3.5, text, "end")
 
 
 def _time_axis(first: float, last: float, x: Callable[[float], float], height: int) -> str:
-    step, found = nice_step(last - first, 6), []
-    tick = math.ceil(first / step - 1e-9) * step
-    while tick <= last + 1e-9:
-        found.append(f'<text x="{x(tick):.1f}" y="{height - 8}" text-anchor="middle" fill="{MUTED}">{tick:g} s</text>')
-        tick = round(tick + step, 9)
-    return "".join(found)
+    step = nice_step(last - first, 6)
+    ticks = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
+    return "".join(_text(x(i * step), height - 8, f"{round(i * step, 9):g} s", "middle") for i in ticks)
 
 
-def _bands(bands: Sequence[tuple[str, float, float]], x: Callable[[float], float], height: int, first: float, last: float) -> str:  # fmt: skip
+def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:
     found = []
     for number, (name, begin, end) in enumerate(bands):
         low, high = x(max(begin, first)), x(min(end, last))
         if number % 2 == 0:
-            found.append(
-                f'<rect x="{low:.1f}" y="{TOP}" width="{max(high - low, 0):.1f}" height="{height - TOP - BOTTOM}" fill="{BAND}"/>'
-            )
+            found.append(_rect(low, TOP, max(high - low, 0), height - TOP - BOTTOM, BAND))
         if high - low > 7 * len(name):
-            found.append(
-                f'<text x="{(low + high) / 2:.1f}" y="{TOP + 11}" text-anchor="middle" fill="{MUTED}">{escape(name)}</text>'
-            )
+            found.append(_text((low + high) / 2, TOP + 11, name, "middle"))
     return "".join(found)
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = MUTED) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{escape(text)}</text>'
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str = "", more: str = "") -> str:
+    colour = f' fill="{fill}"' if fill else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{colour}{more and " " + more}/>'
+
+
+def _frame(width: int, height: int) -> str:
+    return f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
 
 
 def _figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) -> str:
     width, height = size
-    text, place = (
-        f'<text x="8" y="14" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>',
-        28 + 7.4 * len(title),
-    )
-    for number, name in enumerate(legend):
-        colour = COLOURS[number % len(COLOURS)]
-        text += (f'<rect x="{place:.0f}" y="7" width="14" height="3" fill="{colour}"/>'
-                 f'<text x="{place + 18:.0f}" y="13" fill="{INK}">{escape(name)}</text>')  # fmt: skip
-        place += 32 + 6.4 * len(name)
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'font-family="{FONT}" font-size="11" role="img"><title>{escape(title)}</title>'
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>{text}{body}</svg>')  # fmt: skip
+    name = f'<text x="8" y="14" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>' if title else ""
+    place = 28 + 7.4 * len(title)
+    for number, entry in enumerate(legend):
+        name += _rect(place, 7, 14, 3, COLOURS[number % len(COLOURS)]) + _text(place + 18, 13, entry, fill=INK)
+        place += 32 + 6.4 * len(entry)
+    inner = f'<title>{escape(title)}</title><rect width="{width}" height="{height}" fill="#ffffff"/>{name}{body}'
+    return f'<svg {_frame(width, height)} font-family="{FONT}" font-size="11" role="img">{inner}</svg>'

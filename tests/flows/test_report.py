@@ -1,0 +1,132 @@
+"""What a run leaves for people: samples in artifacts and reports, links, and a command that finds the report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from typer.testing import CliRunner
+
+from tasks.manifest import Manifest, damages
+from tests.flows.runs import run_flow
+from tests.flows.test_preprocess import job, logs
+
+pytestmark = pytest.mark.xdist_group("flows")
+STAGES = ("ingest", "statistics", "transform", "shuffle-write")
+
+
+@pytest.fixture(scope="module")
+def outs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster: Any) -> list[Path]:
+    """The outputs of a run with train and valid that was asked for Dask's own report, too."""
+    folder = tmp_path_factory.mktemp("reported")
+    source = {"path": str(logs(folder / "data", 0, 3000)), "valid": str(logs(folder / "valid", 3000, 600))}
+    return run_flow({**job(folder, **source), "run": {"performance_report": True}}, cluster)
+
+
+@pytest.fixture(scope="module")
+def artifacts(outs: list[Path]) -> dict[str, list[Any]]:
+    """What the run published, by key: stages that ran for train and for valid have two under one key."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    run = UUID(Manifest.load(outs[0]).data["run"])
+    with get_client(sync_client=True) as api:
+        found = api.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
+    keys = {str(artifact.key) for artifact in found}
+    return {key: [artifact.data for artifact in found if artifact.key == key] for key in keys}
+
+
+def test_every_output_has_its_report_with_what_the_workers_did(outs: list[Path]) -> None:
+    assert [out.name for out in outs] == ["train", "valid"]
+    for out, rows in zip(outs, (3000, 600), strict=True):
+        text = (out / "_report.html").read_text()
+        assert f"<dd>{rows:,}</dd>" in text
+        assert "<title>rows per second</title>" in text
+        assert "<title>host memory</title>" in text
+        for title in ("statistics", "transform train", "shuffle_write valid"):
+            assert re.search(rf'<td class="name">{title}</td>\s*<td class="r">worker 0</td>', text)
+        assert damages(out) == []
+
+
+def test_a_report_loads_nothing_and_links_the_page_of_the_run(outs: list[Path]) -> None:
+    text = (outs[0] / "_report.html").read_text()
+    run = Manifest.load(outs[0]).data["run"]
+    assert not re.findall(r"\b(?:src|srcset)=|@import|url\(", text)
+    links = [link for link in re.findall(r'href="([^"]*)"', text) if not link.startswith("#")]
+    assert len(links) == 2
+    assert links[0].endswith(f"/runs/flow-run/{run}")
+    assert links[1] == "../_performance.html"
+
+
+def test_the_report_of_dask_needs_no_network(outs: list[Path]) -> None:
+    text = (outs[0].parent / "_performance.html").read_text()
+    assert "Task Stream" in text
+    assert not re.findall(r'<(?:script|link)[^>]*(?:src|href)="http', text)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_shows_its_workers_and_its_workflow_and_stays_small(artifacts: dict[str, Any], stage: str) -> None:
+    for text in artifacts[f"preprocess-{stage}-summary"]:
+        assert "| worker 0 |" in text
+        assert "![workflow](data:image/svg+xml;base64," in text
+        assert re.search(r"\| began \| \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d UTC \|", text)
+        assert len(text) < 100_000
+    assert all(len(str(table)) < 100_000 for table in artifacts[f"preprocess-{stage}-table"])
+
+
+@pytest.mark.parametrize(("stage", "rows"), [("statistics", ["3,000"]), ("transform", ["3,000", "600"]), ("shuffle-write", ["3,000", "600"])])  # fmt: skip
+def test_the_rows_that_workers_count_are_those_of_the_stage(
+    artifacts: dict[str, Any], stage: str, rows: list[str]
+) -> None:
+    texts = artifacts[f"preprocess-{stage}-summary"]
+    assert sorted(re.findall(r"\| worker 0 \| \d+ \| ([\d,]+) \|", "".join(texts))) == rows
+    assert sorted(re.findall(r"\| rows \| ([\d,]+) \|", "".join(texts))) == rows
+
+
+def test_the_log_of_a_run_has_a_line_of_each_stage_and_none_of_dask(
+    artifacts: dict[str, Any], outs: list[Path]
+) -> None:
+    from prefect import get_client
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[UUID(Manifest.load(outs[0]).data["run"])]))
+    with get_client(sync_client=True) as api:
+        logs = api.read_logs(log_filter=wanted)
+    of_tasks = [entry.message for entry in logs if entry.name == "prefect.task_runs"]
+    for title in ("ingest", "statistics", "transform train", "shuffle_write valid"):
+        assert [m for m in of_tasks if re.fullmatch(rf"{title} on 1 worker\(s\) with \d+ threads", m)]
+        assert [m for m in of_tasks if re.match(rf"{title}: [\d,]+ rows in ", m)]
+    assert not [entry for entry in logs if entry.name.startswith(("distributed", "dask")) or entry.level > 20]
+
+
+def test_the_links_of_a_run_are_its_outputs_and_reports_when_it_is_done(
+    artifacts: dict[str, Any], outs: list[Path]
+) -> None:
+    (text,) = artifacts["preprocess-links"]
+    assert "dashboard" not in text
+    for out in outs:
+        assert f"Output: `{out}`" in text
+        assert f"({(out / '_report.html').as_uri()})" in text
+
+
+def test_the_command_says_where_reports_are_and_makes_missing_ones(outs: list[Path]) -> None:
+    from flows.cli import app
+
+    (outs[1] / "_report.html").unlink()
+    done = CliRunner().invoke(app, ["report", str(outs[0].parent)])
+    assert done.exit_code == 0
+    assert done.output.split() == [str(out.resolve() / "_report.html") for out in outs]
+    assert "<title>valid: report of millrace</title>" in (outs[1] / "_report.html").read_text()
+
+    failed = CliRunner().invoke(app, ["report", str(outs[0].parent.parent / "data")])
+    assert failed.exit_code == 1
+    assert "this is not an output of millrace" in failed.output
+
+
+def test_an_output_with_its_reports_may_be_replaced(outs: list[Path]) -> None:
+    from tasks.commit import own_output
+
+    assert own_output(outs[0].parent)

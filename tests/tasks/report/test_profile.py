@@ -1,0 +1,91 @@
+"""What a report says of columns: facts of a sample, and of all rows where they were learned."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+
+from tasks import ops
+from tasks.graph import Bound
+from tasks.report import profile
+from tasks.schema import Schema
+from tasks.workflow import Workflow
+
+
+def of(values: list, dtype: pa.DataType) -> profile.Profile:
+    return profile.of_column("x", pa.chunked_array([pa.array(values, dtype)]))
+
+
+def test_numbers() -> None:
+    found = of([3, 3, None, 5, 8, 3, 5, 3], pa.int64())
+    assert (found.dtype, found.rows, found.nulls, found.distinct) == ("int64", 8, 0.125, 3)
+    assert (found.low, found.mean, found.high) == ("3", "4.2857", "8")
+    assert found.histogram == [4, 0, 2, 0, 0, 1]  # few whole numbers: a bar each
+    assert found.top == [("3", 4 / 7), ("5", 2 / 7), ("8", 1 / 7)]
+
+
+def test_floats_have_equal_bins_and_infinite_ones_no_place_in_them() -> None:
+    found = of([0.0, 0.5, 1.0, float("inf")], pa.float64())
+    assert len(found.histogram) == profile.BINS
+    assert (found.histogram[0], found.histogram[12], found.histogram[-1], sum(found.histogram)) == (1, 1, 1, 3)
+
+
+def test_the_largest_span_of_floats_has_a_histogram() -> None:
+    assert sum(of([-1.7e308, 0.0, 1.7e308], pa.float64()).histogram) == 3
+
+
+def test_texts_and_dictionaries_of_them() -> None:
+    column = pa.array(["b", "a", "b", None, "c", "b"])
+    for values in (column, column.dictionary_encode()):
+        found = profile.of_column("x", pa.chunked_array([values]))
+        assert (found.dtype, found.distinct, found.low, found.high) == ("string", 3, "a", "c")
+        assert found.top[0] == ("b", 0.6)
+        assert found.histogram == []
+
+
+def test_a_long_text_is_cut() -> None:
+    assert of(["y" * 100], pa.string()).top == [("y" * 38 + "..", 1.0)]
+
+
+def test_times_booleans_and_lists() -> None:
+    days = [datetime.datetime(2024, 2, 1), datetime.datetime(2024, 2, 3)]
+    assert (of(days, pa.timestamp("us")).low, of(days, pa.timestamp("us")).histogram[-1]) == ("2024-02-01 00:00:00", 1)
+    assert of([True, False, True], pa.bool_()).histogram == [1, 2]
+    lists = of([[1, 2], None, [2]], pa.list_(pa.int64()))
+    assert (lists.dtype, lists.nulls, lists.distinct, lists.high) == ("list<int64>", 1 / 3, 2, "2")
+
+
+def test_columns_without_rows_or_values() -> None:
+    nothing = of([], pa.int64())
+    assert (nothing.rows, nothing.nulls, nothing.distinct, nothing.histogram, nothing.top) == (0, None, 0, [], [])
+    nulls = of([None, None], pa.string())
+    assert (nulls.nulls, nulls.distinct, nulls.low) == (1.0, 0, "")
+    assert of([None], pa.null()).nulls == 1.0
+
+
+def test_almost_unique_values_have_no_top() -> None:
+    assert of(list(range(100)), pa.int64()).top == []
+
+
+def test_what_was_learned_of_all_rows_stands_in_the_place_of_the_sample() -> None:
+    table = pa.table(
+        {
+            "name": ["a"] * 6 + ["b"] * 3 + [None],
+            "x": [float(i) for i in range(10)],
+            "z": [1, 1, 2, 2, 2, 2, 2, 2, None, 9],
+        }
+    )
+    graph = (["name"] >> ops.Categorify()) + (["x"] >> ops.Normalize()) + (["z"] >> ops.DataStats())
+    workflow = Workflow(graph).fit(table)
+    values = workflow.state.values
+    bound = Bound(workflow.final, Schema.from_arrow(table.schema), values)
+    name, x, z = profile.columns_of(bound.source, table.slice(0, 2))
+    assert (name.distinct, x.mean, z.nulls) == (1, "0.5", 0.0)
+
+    profile.add_learned([name, x, z], bound, values)
+    assert (name.distinct, name.nulls, name.top) == (2, 0.1, [("a", 6 / 9), ("b", 3 / 9)])
+    assert name.exact == {"distinct", "nulls", "top"}
+    assert (x.mean, x.exact) == ("4.5", {"mean"})
+    assert (z.nulls, z.low, z.high, z.distinct) == (0.1, "1", "9", 3)
+    assert z.exact == {"nulls", "min", "distinct", "top", "mean", "histogram"}

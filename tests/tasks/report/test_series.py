@@ -1,0 +1,121 @@
+"""Samples to curves, summaries to artifacts: literal samples, literal figures."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tasks.monitor import Sample
+from tasks.report import series, stage_markdown, stage_table, svg
+from tests.tasks.test_monitor import sample
+
+
+def worker(samples: list[Sample], **more: Any) -> dict[str, Any]:
+    about = {"host": "h", "threads": 2, "transport": "tcp", "memory_limit": 10**9, "gpu": None, "device_total": None}
+    return {**about, "samples": samples, **more}
+
+
+def workers(number: int = 2, seconds: int = 4) -> dict[str, dict[str, Any]]:
+    """Worker w works through 1000 (w + 1) rows a second, half a core busy."""
+    found = {}
+    for w in range(number):
+        moments = range(2 * seconds + 1)
+        samples = [
+            sample(100.0 + t / 2, rows=500 * (w + 1) * t, cpu=0.25 * t, rss=10**8, sent=1000 * t) for t in moments
+        ]
+        found[f"tcp://{w}"] = worker(samples)
+    return found
+
+
+def test_rates_are_those_of_each_worker() -> None:
+    curves = series.rates(workers(), "rows", zero=100.0)
+    assert sorted(curves) == ["worker 0", "worker 1"]
+    assert [t for t, _ in curves["worker 0"]] == [0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75]
+    assert [v for _, v in curves["worker 1"]] == pytest.approx([2000.0] * 8)
+    assert [v for _, v in series.rates(workers(), "cpu", 100.0)["worker 0"]] == pytest.approx([0.5] * 8)
+
+
+def test_many_workers_are_drawn_as_their_sum() -> None:
+    ((name, curve),) = series.rates(workers(10), "rows", zero=100.0).items()
+    assert name == "all 10 workers together"
+    assert curve[3] == (1.75, pytest.approx(55_000))
+
+
+def test_a_worker_that_was_seen_once_has_no_rate() -> None:
+    assert series.rates({"tcp://a": worker([sample(1.0, rows=5)])}, "rows", 0.0) == {}
+    assert series.plots({"tcp://a": worker([])}, 0.0, (0.0, 1.0)) == []
+
+
+def test_bytes_between_workers_are_told_by_transport() -> None:
+    assert series.moved(workers()) == {"tcp": 16_000.0}
+    assert series.moved(workers(1)) == {}
+
+
+def test_memory_of_gpus_is_drawn_where_there_are_any() -> None:
+    gpu = {"a": worker([sample(t, device=10**9 * t, to_host=5) for t in (0, 1, 2)], gpu="H200", device_total=4 * 10**9)}
+    titles = [ElementTree.fromstring(p)[0].text for p in series.plots(gpu, 0.0, (0.0, 2.0))]
+    assert titles == [
+        "rows per second",
+        "bytes per second",
+        "GPU memory",
+        "host memory",
+        "cores computing",
+        "spilled from GPU to host",
+    ]
+    titles = [ElementTree.fromstring(p)[0].text for p in series.plots(gpu, 0.0, (0.0, 2.0), few=True)]
+    assert titles == ["rows per second", "GPU memory"]
+    assert series.worker_rows(gpu, 2.0)[0]["GPU memory"] == "2.0 GB"
+
+
+def test_pictures_are_whole_xml_whatever_a_name_holds() -> None:
+    for picture in (
+        svg.lines('<a> & "b"', {"<c>": [(0.0, 1.0), (1.0, 2.0)], "d": [(0.5, 1.0)]}, str, bands=[("<e>", 0.0, 1.0)]),
+        svg.lines("nothing", {}, str),
+        svg.stages([("<f>", 0.0, 1.0, "1 s"), ("g", 1.0, 1.0, "0 s")]),
+        svg.bars([1, 0, 5]),
+        svg.bars([]),
+        svg.graph({"a": ("source", "<h>"), "b": ("output", "i")}, {"a": 0, "b": 1}, [("a", "b", "learns")], "& more"),
+    ):
+        assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def summary(**more: Any) -> dict[str, Any]:
+    return {
+        "stage": "transform",
+        "split": "",
+        "rows": 24_000,
+        "bytes": 10**6,
+        "seconds": 4.0,
+        "began": 100.0,
+        "ended": 104.0,
+        **more,
+    }
+
+
+def test_the_markdown_of_a_stage_has_its_numbers_its_workers_and_two_plots() -> None:
+    text = stage_markdown(summary(reused=False), "<svg/>", workers(), "http://127.0.0.1:8787/status")
+    assert "### transform: 24,000 rows in 4.00 s, 6,000 rows/s" in text
+    assert "ingest → statistics → **transform** → shuffle_write" in text
+    assert "| began | 1970-01-01 00:01:40.0 UTC |" in text
+    assert "| worker 1 | 2 | 8,000 | 2,000 | 2.0 s | 100.0 MB | 0 B | 8.0 kB (tcp) |" in text
+    assert "Moved between workers: 16.0 kB by tcp" in text
+    assert text.count("](data:image/svg+xml;base64,") == 3
+    assert "[Dask dashboard](http://127.0.0.1:8787/status)" in text
+
+
+def test_a_stage_that_was_found_done_shows_no_workers() -> None:
+    assert "worker 0" not in stage_markdown(summary(reused=True), "", workers())
+
+
+def test_artifacts_stay_small() -> None:
+    many = workers(64, seconds=199)
+    tables = {f"PCA of x{i}": [{"component": f"pca_{j}", "share": 0.5} for j in range(20)] for i in range(1000)}
+    text = stage_markdown(summary(tables=tables), "<svg>" + 3000 * "text " + "</svg>", many)
+    assert len(text) < 100_000
+    assert text.count("data:image/svg+xml") == 3
+    parts = [{"path": f"part-{i:05d}.parquet", "rows": 10, "bytes": 100, "xxh3_128": "0" * 32} for i in range(5000)]
+    rows = stage_table(summary(parts=parts))
+    assert len(str(rows)) < 100_000
+    assert rows[-1] == {"path": "and 4,700 more", "rows": 47_000, "bytes": 470_000, "xxh3_128": ""}
