@@ -132,7 +132,7 @@ class Run(Section):
     min_partition_size: Bytes = 16 * 2**20
     lock: Literal["fail", "wait"] = "fail"
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
-    performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 4 MB more")
+    performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
 
 
 def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:

@@ -73,7 +73,7 @@ def test_the_flow_run_and_its_four_tasks_are_completed(out: Path, api: Any) -> N
     assert api.read_flow_run(run).state_name == "Completed"
     assert api.read_flow(api.read_flow_run(run).flow_id).name == "preprocess"
     assert {task.name: task.state_name for task in tasks} == dict.fromkeys(STAGES, "Completed")
-    assert all("millrace" in task.tags for task in tasks)
+    assert not any(task.tags for task in tasks)  # each would cost a request, and now and then two seconds
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -144,6 +144,7 @@ def test_nothing_is_left_beside_the_output(out: Path) -> None:
     assert sorted(path.name for path in out.parent.iterdir()) == ["data", "out"]
     assert sorted(path.name for path in out.iterdir()) == [
         "_manifest.json",
+        "_report.html",
         "_workflow",
         "part-00000.parquet",
         "part-00001.parquet",
