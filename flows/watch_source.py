@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,19 @@ from prefect.settings import get_current_settings
 from prefect.states import Cancelled
 
 from flows.deployed import enter_folder
+from tasks.allowed import check_path
 from tasks.arrivals import Arrival, grouped, load_seen, look, marked, save_seen
 from tasks.errors import JobError
-from tasks.files import expand, is_remote, local_path, storage
+from tasks.files import expand, is_remote, local_path
 from tasks.plan import File
+from tasks.secrets import storage
 
-ARRIVED = "millrace.data.arrived"
+ARRIVED, NOTHING = "millrace.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
 
 
 @flow(name="watch-source", persist_result=False)
-async def watch_source(
+def watch_source(
     path: str,
     settle: float = 30,
     marker: str | None = None,
@@ -50,21 +53,26 @@ async def watch_source(
     """
     log = get_run_logger()
     enter_folder()
-    await _cancel_late_looks()
+    _cancel_late_looks()
+    check_path(path, "path")
+    if state:
+        check_path(state, "state")
     root = path.rstrip("/") if is_remote(path) else local_path(path)
     note = Path(state) if state else _note(root)
     options = storage(storage_options)
     try:
         files = expand(root, options)
     except JobError as error:
+        if error.what != NOTHING:
+            raise
         log.info("nothing is there yet: %s", error)
         return []  # and nothing is forgotten: the folder may be a mount that is away
     seen = load_seen(note)
     if marker:
-        files, settle = marked(files, _root_of(files, root), marker, options), 0
+        files, settle = marked(files, _root_of(files, root, options), marker, options), 0
     new, seen = look(files, seen, time.time(), settle)
-    arrivals = list(grouped(new, _root_of(new, root)))
-    await _tell(arrivals, {file.path: file for file in new})
+    arrivals = list(grouped(new, _root_of(new, root, options)))
+    asyncio.run(_tell(arrivals, {file.path: file for file in new}))
     save_seen(note, seen)
     for arrival in arrivals:
         log.info("%s new file(s) in %s", len(arrival.paths), arrival.folder)
@@ -72,13 +80,13 @@ async def watch_source(
     return [file.path for file in new]
 
 
-def _root_of(files: Sequence[File], root: str) -> str:
+def _root_of(files: Sequence[File], root: str, options: Mapping[str, Any]) -> str:
     """The watched folder as the paths of its files spell it: a file system may write a URL in another way."""
     if not is_remote(root) or not files or files[0].path.startswith(root):
         return root
     import fsspec
 
-    fs, name = fsspec.core.url_to_fs(root)
+    fs, name = fsspec.core.url_to_fs(root, **options)
     return str(fs.unstrip_protocol(name)).rstrip("/")
 
 
@@ -122,7 +130,7 @@ def _flow_run() -> Any:
     return context.flow_run if context else None
 
 
-async def _cancel_late_looks() -> None:
+def _cancel_late_looks() -> None:
     """Looks that came due while the host was busy would all see the same: this one is for all of them."""
     run = _flow_run()
     if run is None or run.deployment_id is None:
@@ -133,6 +141,6 @@ async def _cancel_late_looks() -> None:
         "expected_start_time": {"before_": datetime.now(UTC)},
         "id": {"not_any_": [run.id]},
     }
-    async with get_client() as client:
-        for other in await client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(late)):
-            await client.set_flow_run_state(other.id, Cancelled(message="a later look was for this one, too"))
+    with get_client(sync_client=True) as client:
+        for other in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(late)):
+            client.set_flow_run_state(other.id, Cancelled(message="a later look was for this one, too"))
