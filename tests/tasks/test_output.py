@@ -230,11 +230,14 @@ def test_folders_hold_every_format(form: str, tmp_path: Path, engine: str) -> No
     assert rows.schema.field("group").type == pa.int16()
 
 
-def job(folder: Path, source: Path, engine: str, partition_size: int = 10**9, **output: Any) -> Any:
+def job(
+    folder: Path, source: Path, engine: str, partition_size: int = 10**9, exchange: str = "memory", **output: Any
+) -> Any:
     """A request whose stages write Hive folders of `group`."""
     section = {"path": str(folder / "out"), "files": 3, "seed": 1, "partition_on": ["group"], "metadata_file": True}
     rows = Source(path=str(source), partition_size=partition_size)
-    return make_request(rows, graph("group"), Output(**{**section, **output}), Run(min_partition_size=1), engine)
+    run = Run(min_partition_size=1, exchange=exchange)
+    return make_request(rows, graph("group"), Output(**{**section, **output}), run, engine)
 
 
 @pytest.fixture(scope="module")
@@ -245,15 +248,23 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_bytes_depend_on_the_rows_alone(tmp_path: Path, source: Path, engine: str) -> None:
-    digests = []
-    for name, size in (("a", 10**9), ("b", 700)):
+def digests_of(out: Path) -> dict[str, str]:
+    manifest = Manifest.load(out)
+    return {p["path"]: p["xxh3_128"] for p in [*manifest.parts, *manifest.data["footers"]]}
+
+
+def test_bytes_depend_on_the_rows_alone(tmp_path: Path, source: Path, engine: str, client: Any) -> None:
+    found = []
+    for name, size, exchange in (("a", 10**9, "memory"), ("b", 700, "memory"), ("c", 700, "disk")):
         (tmp_path / name).mkdir()
-        run_stages(job(tmp_path / name, source, engine, size))
-        manifest = Manifest.load(tmp_path / name / "out")
-        digests.append({p["path"]: p["xxh3_128"] for p in [*manifest.parts, *manifest.data["footers"]]})
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == 12 + 2
+        run_stages(job(tmp_path / name, source, engine, size, exchange))
+        found.append(digests_of(tmp_path / name / "out"))
+    transformed = Workflow(graph("group")).fit_transform(Dataset(str(source), partition_size=700, engine=engine))
+    transformed.to_parquet(
+        str(tmp_path / "d"), files=3, seed=1, partition_on=["group"], metadata_file=True
+    )  # on the cluster
+    assert found[0] == found[1] == found[2] == digests_of(tmp_path / "d")
+    assert len(found[0]) == 12 + 2
 
 
 def test_written_folders_are_not_written_again(
