@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +14,10 @@ import pyarrow as pa
 from tasks import frame, hive
 from tasks.applied import subject
 from tasks.dataset import Dataset, read
+from tasks.formats import FORMATS
 from tasks.graph import Bound
 from tasks.ops.base import Learned
-from tasks.plan import ROW, Block, Partition, Plan
+from tasks.plan import ROW, Block, Partition, Piece, Plan
 from tasks.pool import LocalPool
 from tasks.request import Request
 from tasks.schema import Schema
@@ -27,7 +28,6 @@ from tasks.transform import make_order
 from tasks.work import Work
 
 SAMPLE_ROWS = 20_000
-SAMPLE_BYTES = 256 * 2**20  # decoded: of one block at least, whatever its size
 PLACES = 3  # of the source that rows are taken from
 
 
@@ -121,13 +121,26 @@ def filter_columns(request: Request) -> tuple[str, ...]:
 
 
 def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
-    """The first rows of blocks at even distances: of as many places as `SAMPLE_BYTES` allow."""
-    places = max(1, min(PLACES, len(plan.blocks), SAMPLE_BYTES // max(plan.nbytes // len(plan.blocks), 1)))
-    blocks = [plan.blocks[i * len(plan.blocks) // places] for i in range(places)]
-    tables = [read(plan, Partition(0, (block,)), columns).slice(0, -(-rows // places)) for block in blocks]
+    """The first rows of blocks at even distances."""
+    places = min(PLACES, len(plan.blocks))
+    each = -(-rows // places)
+    blocks = [_head(plan, plan.blocks[i * len(plan.blocks) // places], each) for i in range(places)]
+    tables = [read(plan, Partition(0, (block,)), columns).slice(0, each) for block in blocks]
     schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
     plain = [pa.table([_plain(c) for c in t.columns], t.column_names).cast(schema) for t in tables]
     return pa.concat_tables(plain).combine_chunks().slice(0, rows)
+
+
+def _head(plan: Plan, block: Block, rows: int) -> Block:
+    """The first rows of a block, so that no more of it is decoded; of text, the range of bytes that it is."""
+    if FORMATS[plan.format].ranged:
+        return block
+    pieces: list[Piece] = []
+    for piece in block.pieces:
+        left = rows - sum(p.stop - p.start for p in pieces)
+        if left > 0:
+            pieces.append(replace(piece, stop=min(piece.stop, piece.start + left)))
+    return replace(block, pieces=tuple(pieces), rows=sum(p.stop - p.start for p in pieces))
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.feather as feather
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
 from tasks import estimate, ops, run
+from tasks import sampled as sampling
 from tasks.errors import GiveUpError
 from tasks.ingest import make_plan
 from tasks.plan import Plan
@@ -170,3 +174,42 @@ def test_each_phase_reads_the_columns_that_it_needs(data: Path, tmp_path: Path) 
     request = asked(data, tmp_path / "out")
     schema = plans_of(request)[""].schema
     assert phases_of(Bound(request.final, schema)) == [["word", "x"], ["x"]]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "orc", "csv", "jsonl", "avro"])
+def test_of_every_format_only_the_first_rows_are_decoded(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"time": range(1000), "word": ["to", "be"] * 500, "x": [0.5] * 1000})
+    path = tmp_path / f"logs.{form}"
+    if form in ("jsonl", "avro"):
+        write_records(table, path, form)
+    else:
+        writers = {
+            "parquet": pq.write_table,
+            "arrow": feather.write_feather,
+            "orc": orc.write_table,
+            "csv": csv.write_csv,
+        }
+        writers[form](table, str(path))
+    request = asked(path, tmp_path / "out")
+    whole, asked_for = sampling.read, list[int]()
+    monkeypatch.setattr(sampling, "read", lambda p, part, names: asked_for.append(part.rows) or whole(p, part, names))
+    found = sampled(request, plans_of(request)[""], rows=10)
+    assert asked_for == [10 if form in ("parquet", "arrow", "orc") else 1000]  # others know their rows by bytes
+    assert found.before["time"].to_pylist() == list(range(10))
+    assert found.after.num_rows == 10
+
+
+def write_records(table: pa.Table, path: Path, form: str) -> None:
+    import json
+
+    import fastavro
+
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        return
+    kinds = {"time": "long", "word": "string", "x": "double"}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    with path.open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, table.to_pylist())
