@@ -1,0 +1,320 @@
+"""What a person meets on Prefect's page: the form, what it says of nonsense, and the run that it started."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tasks.manifest import Manifest
+from tests.browser.conftest import new_page, wait_for
+from tests.flows.runs import rows_of
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
+PATIENCE = 200  # seconds that a run may take on cores that do much else; it takes ten
+STAGES = ("ingest", "statistics", "transform", "shuffle_write")
+SAMPLE = {"path": "shop/train", "valid": "shop/valid", "sample": {"name": "ecommerce", "rows": 3000}}
+DEPLOYMENTS = [
+    {
+        "name": "by-hand",
+        "entrypoint": "flows.preprocess.preprocess",
+        "parameters": {"source": SAMPLE, "cluster": {"kind": "cpu", "threads_per_worker": 2}},
+    },
+    {
+        "name": "nightly",
+        "entrypoint": "flows.preprocess.preprocess",
+        "parameters": {
+            "recipe": "toy",
+            "source": {"path": "toy", "sample": {"rows": 2000}},
+            "output": {"path": "nightly", "files": 2},
+            "cluster": {"kind": "cpu", "threads_per_worker": 2},
+        },
+    },
+]
+REPORT = [
+    "Stages", "Throughput and memory", "Workflow", "Source columns", "Output columns", "Learned", "Embeddings", "Files",
+    "Job",
+]  # fmt: skip
+NONSENSE = "- columns: [price]\n  ops:\n    - {op: FillMissing}\n    - {op: Normalise}\n"
+
+
+class Served(NamedTuple):
+    """Where `millrace serve` works, its deployments by name, and the page of the server."""
+
+    folder: Path
+    deployments: dict[str, Any]
+    url: str
+
+
+class ByForm(NamedTuple):
+    run: Any
+    output: Path
+
+
+@pytest.fixture(scope="module")
+def api(prefect_server: Any) -> Iterator[Any]:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def served(serve: Callable[[list[Any]], Path], api: Any, prefect_server: Any) -> Served:
+    folder = serve(DEPLOYMENTS)
+    names = [spec["name"] for spec in DEPLOYMENTS]
+    found = {name: api.read_deployment_by_name(f"preprocess/{name}") for name in names}
+    return Served(folder, found, prefect_server.ui_url)
+
+
+@pytest.fixture(scope="module")
+def nightly(served: Served, api: Any) -> Any:
+    """A run of the deployment nightly that was given the seed alone."""
+    run = api.create_flow_run_from_deployment(served.deployments["nightly"].id, parameters={"output": {"seed": 1}})
+    return run.id
+
+
+@pytest.fixture(scope="module")
+def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> ByForm:
+    """From the first page of the server to the finished run, by clicks and typed text only."""
+    output = served.folder / "out by hand"
+    with new_page(browser) as page:
+        page.goto(served.url)
+        page.get_by_role("link", name="Deployments").first.click()
+        page.get_by_role("link", name="by-hand").first.click()
+        page.get_by_role("button", name="Run", exact=True).click()
+        page.get_by_role("menuitem", name="Custom run").click()
+        page.get_by_label("Run Name").fill("shop-by-hand")
+        page.get_by_label("recipe").click()
+        page.get_by_role("option", name="ecommerce").click()
+        field(page, "output", "Path").fill(str(output))
+        field(page, "output", "Seed").fill("7")
+        field(page, "output", "Files").fill("3")
+        page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
+        keep(page, "form")
+        submit(page)
+        find_run(page, "shop-by-hand")
+        run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
+        page.get_by_text("Completed", exact=True).first.wait_for()
+    return ByForm(run, output)
+
+
+def field(page: Any, section: str, name: str) -> Any:
+    """The input of a field inside a section of the form."""
+    return group(group(page.locator("body"), section), name).locator("input, textarea").first
+
+
+def group(inside: Any, name: str) -> Any:
+    """A field or section with everything in it; not every label is tied to an input."""
+    label = re.compile(rf"^{name} \(Optional\)$")
+    return inside.locator("div.group").filter(has=inside.page.locator("label", has_text=label)).last
+
+
+def open_form(page: Any, served: Served, deployment: str = "by-hand") -> None:
+    page.goto(f"{served.url}/v2/deployments/deployment/{served.deployments[deployment].id}/run")
+    page.get_by_label("recipe").wait_for()
+
+
+def submit(page: Any) -> None:
+    page.get_by_role("button", name="Submit").click()
+
+
+def find_run(page: Any, name: str) -> None:
+    """Once the form is taken, to the page of its run by the list of runs."""
+    page.wait_for_url(lambda url: not url.partition("?")[0].endswith("/run"))
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    page.get_by_role("link", name=name, exact=True).first.click()
+
+
+def final(api: Any, run_id: Any) -> Any:
+    """The run, when it has ended."""
+    run = api.read_flow_run(run_id)
+    return run if run.state.is_final() else None
+
+
+def runs_of(api: Any, served: Served, deployment: str = "by-hand") -> list[Any]:
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+
+    chosen = DeploymentFilter(id=DeploymentFilterId(any_=[served.deployments[deployment].id]))
+    return list(api.read_flow_runs(deployment_filter=chosen))
+
+
+def texts(api: Any, run: Any) -> str:
+    """The log of a run, as one text."""
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+    found = api.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
+    return "\n".join(entry.message for entry in found)
+
+
+def artifacts_of(api: Any, run_id: Any) -> list[Any]:
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+    return list(api.read_artifacts(artifact_filter=chosen))
+
+
+def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> None:
+    train, valid = Manifest.load(by_form.output / "train"), Manifest.load(by_form.output / "valid")
+
+    assert by_form.run.state_name == "Completed"
+    assert by_form.run.parameters["recipe"] == "ecommerce"
+    assert by_form.run.parameters["output"] == {
+        "path": str(by_form.output), "seed": 7, "files": 3, "on_existing": "fail",
+    }  # fmt: skip
+    assert (train.data["seed"], valid.data["seed"]) == (7, 7)
+    assert [len(train.parts), train.rows["in"], valid.rows["in"]] == [3, 3000, 600]
+    assert "TE_cat_2_brand_target" in rows_of(by_form.output / "train").column_names
+
+
+def test_a_run_that_names_one_key_of_a_section_keeps_the_others_of_its_deployment(
+    served: Served, nightly: Any, api: Any
+) -> None:
+    wait_for(lambda: final(api, nightly), PATIENCE)
+    manifest = Manifest.load(served.folder / "nightly")
+
+    assert api.read_flow_run(nightly).parameters["output"] == {"seed": 1}
+    assert (manifest.data["seed"], len(manifest.parts), manifest.rows["out"]) == (1, 2, 2000)
+
+
+def test_the_page_of_the_run_shows_its_stages(by_form: ByForm, served: Served, page: Any, api: Any, keep: Any) -> None:
+    page.goto(f"{served.url}/v2/runs/flow-run/{by_form.run.id}")
+    page.get_by_text("6 Task runs").wait_for()
+    page.get_by_text("Beginning flow run").first.wait_for()
+    page.locator("canvas").first.wait_for()
+    page.wait_for_timeout(1500)  # the graph is drawn, not laid out as text
+    keep(page, "run")
+    page.get_by_role("tab", name="Task Runs").click()
+    for task in ("ingest", "statistics", "transform train", "transform valid", "shuffle_write train"):
+        page.get_by_role("link", name=task, exact=True).wait_for()
+    graph = api.request("GET", "/flow_runs/{id}/graph-v2", path_params={"id": by_form.run.id}).json()
+    labels = [node["label"] for _, node in graph["nodes"]]
+
+    assert [label.split()[0] for label in labels[:4]] == list(STAGES)
+    assert labels[4:] == ["transform valid", "shuffle_write valid"]
+
+
+def test_each_stage_has_a_text_and_a_table_that_can_be_read(
+    by_form: ByForm, served: Served, page: Any, api: Any, keep: Any
+) -> None:
+    kinds = {(artifact.key, artifact.type) for artifact in artifacts_of(api, by_form.run.id)}
+    page.goto(f"{served.url}/v2/runs/flow-run/{by_form.run.id}?tab=Artifacts")
+    page.get_by_role("link", name="preprocess-statistics-summary").first.click()
+    entry = page.locator("div").filter(has=page.get_by_role("link", name="shop-by-hand")).last.locator("a").first
+    entry.click()
+    page.get_by_role("heading", name="statistics: 3,000 rows").wait_for()
+    keep(page, "artifact")
+
+    for stage in STAGES:
+        key = f"preprocess-{stage.replace('_', '-')}"
+        assert {(f"{key}-summary", "markdown"), (f"{key}-table", "table")} <= kinds
+
+
+def test_a_key_holds_the_artifacts_of_run_after_run(
+    by_form: ByForm, nightly: Any, served: Served, page: Any, api: Any
+) -> None:
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    wait_for(lambda: final(api, nightly), PATIENCE)
+    key = "preprocess-ingest-summary"
+    found = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    page.goto(f"{served.url}/v2/artifacts/key/{key}")
+    for name in ("shop-by-hand", api.read_flow_run(nightly).name):
+        page.get_by_text(name).first.wait_for()
+
+    assert {by_form.run.id, nightly} <= {artifact.flow_run_id for artifact in found}
+
+
+def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
+    served: Served, page: Any, api: Any, keep: Any
+) -> None:
+    open_form(page, served)
+    page.get_by_label("Run Name").fill("nonsense")
+    group(page.locator("body"), "features").locator("textarea").fill(NONSENSE)
+    field(page, "output", "Path").fill(str(served.folder / "never"))
+    submit(page)
+    find_run(page, "nonsense")
+    run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
+    page.get_by_role("tab", name="Details").click()
+    page.get_by_text("there is no operator 'Normalise'").first.wait_for()
+    keep(page, "nonsense")
+
+    for text in (run.state.message, wait_for(lambda: texts(api, run), 10)):
+        assert "there is no operator 'Normalise'" in text
+        assert "features[0].ops[1] (line 4 of features)" in text
+        assert "did you mean 'Normalize'" in text
+    assert "Dask cluster" not in texts(api, run)
+    assert run.total_run_time.total_seconds() < 10
+    assert not (served.folder / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"retrys": 1}, ["field 'run'", "'retrys' is not one of", "'retries'"]),
+        ({"retries": "many"}, ["field 'run.retries'", "'many' is not of type 'integer'"]),
+    ],
+)
+def test_a_wrong_key_or_type_is_named_by_the_form_and_no_run_is_made(
+    typed: dict[str, Any], said: list[str], served: Served, page: Any, api: Any
+) -> None:
+    before = len(runs_of(api, served))
+    open_form(page, served)
+    group(page.locator("body"), "run").locator(".cm-content").click()
+    page.keyboard.insert_text(json.dumps(typed))
+    submit(page)
+    message = page.get_by_text("Error creating flow run")
+    message.wait_for()
+
+    for part in said:
+        assert part in message.inner_text()
+    assert len(runs_of(api, served)) == before
+
+
+def test_a_number_out_of_range_is_refused_at_its_field(served: Served, page: Any, api: Any) -> None:
+    before = len(runs_of(api, served))
+    open_form(page, served)
+    files = field(page, "output", "Files")
+    files.fill("0")
+    submit(page)
+
+    assert "1" in files.evaluate("field => field.validationMessage")
+    assert len(runs_of(api, served)) == before
+    assert "/run" in page.url
+
+
+def test_the_form_begins_with_what_the_deployment_says(served: Served, page: Any) -> None:
+    open_form(page, served, "nightly")
+
+    assert page.get_by_label("recipe").inner_text() == "toy"
+    assert field(page, "source", "Path").input_value() == "toy"
+    assert field(page, "output", "Path").input_value() == "nightly"
+    assert field(page, "output", "Seed").input_value() == "0"
+    assert page.get_by_text("None", exact=True).count() == 0
+
+
+@pytest.mark.parametrize("medium", ["screen", "print"])
+def test_the_report_of_the_run_is_one_page_that_needs_no_network(
+    medium: str, by_form: ByForm, page: Any, keep: Any
+) -> None:
+    asked: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    address = (by_form.output / "train" / "_report.html").as_uri()
+    page.emulate_media(media=medium)
+    page.goto(address)
+    sections = [heading.inner_text() for heading in page.get_by_role("heading", level=2).all() if heading.is_visible()]
+    keep(page, f"report-{medium}")
+
+    assert [url for url in asked if not url.startswith("data:")] == [address]
+    assert complaints == []
+    assert sections == REPORT
+    assert page.locator("svg").count() >= 3
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.get_by_role("navigation").is_visible() is (medium == "screen")
