@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset
 from rich.console import Console
 from rich.table import Table
@@ -17,10 +16,11 @@ from rich.text import Text
 from tasks.commit import FITTED, MANIFEST, OWN, WORKFLOW
 from tasks.errors import DataError, JobError, near
 from tasks.fitted import load_fitted
-from tasks.graph import Bound, Step
+from tasks.graph import Bound
 from tasks.manifest import Manifest, current, damages, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.report import amount
+from tasks.report.learned import fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.schema import Schema, dtype_name, embeddings_of
 
 SPLITS = ("train", "valid")
@@ -151,49 +151,21 @@ def _show_embeddings(out: Path, console: Console) -> None:
 def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
     final, schema, state = load_fitted(folder)
-    steps: dict[str, Step] = {}
-    for step in Bound(final, schema, state.values).steps.values():
-        if isinstance(step.op, Learned) and step.key in state.values:
-            steps[step.key] = step
+    steps = learned_steps(Bound(final, schema, state.values), state.values)
     vocabularies = _table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
     others = _table("learned", "operator", "columns", "what")
     for key, step in steps.items():
         fitted = state.values[key]
-        if "values" in fitted and "size" in fitted:
+        if is_vocabulary(fitted):
             table, size = fitted["values"], fitted["size"]
-            row = (f"{size:,}", f"{len(table) - size:,}", f"{fitted.get('nulls', 0):,}", _frequent(table, size, values))
+            counts = (size, len(table) - size, fitted.get("nulls", 0))
+            row = (*(f"{count:,}" for count in counts), frequent_text(table, size, values))
             vocabularies.add_row(", ".join(step.unit), *row)
         else:
-            others.add_row(type(step.op).__name__, ", ".join(step.unit), _plain(fitted))
+            others.add_row(type(step.op).__name__, ", ".join(step.unit), fitted_text(fitted))
     for table in (vocabularies, others):
         if table.row_count:
             _print_table(table, console)
-
-
-def _frequent(table: pa.Table, size: int, values: int) -> str:
-    """`Quinn (38,764), Ray (38,710), ..`: the head of a vocabulary, with counts where they are known."""
-    shown = []
-    for row in table.slice(0, min(size, values)).to_pylist():
-        count = row.pop("count")
-        value = " + ".join(str(v) for v in row.values())
-        shown.append(value if count is None else f"{value} ({count:,})")
-    return ", ".join(shown) + (", .." if size > values else "")
-
-
-def _plain(fitted: Mapping[str, Any]) -> str:
-    """Learned values in a line; tables by their number of rows."""
-    return ", ".join(
-        f"{name}: {len(value):,} rows" if isinstance(value, pa.Table) else f"{name} {_short(value)}"
-        for name, value in fitted.items()
-    )
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_short(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
-    return str(value)
 
 
 def _show_first(folder: Path, rows: int, console: Console) -> None:
@@ -206,7 +178,7 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     head = pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows)
     table = _table(f"first rows of {folder.name}/{manifest.parts[0]['path']}", *head.column_names)
     for row in head.to_pylist():
-        table.add_row(*("" if value is None else _short(value) for value in row.values()))
+        table.add_row(*("" if value is None else value_text(value) for value in row.values()))
     _print_table(table, console)
 
 
