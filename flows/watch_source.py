@@ -16,7 +16,6 @@ from prefect.client.schemas.filters import FlowRunFilter
 from prefect.context import FlowRunContext
 from prefect.events import Event, RelatedResource, Resource
 from prefect.events.clients import get_events_client
-from prefect.settings import get_current_settings
 from prefect.states import Cancelled
 
 from flows.deployed import enter_folder
@@ -49,16 +48,15 @@ def watch_source(
         settle: seconds for which a file must have kept its size and time of change; one that still grows is not told
         marker: name of a file, such as _SUCCESS, without which nothing of a folder (or of those in it) is complete
         storage_options: for URLs, a name; the options are the JSON in the variable MILLRACE_STORAGE_<NAME>
-        state: file that notes what has been seen; in the home of Prefect on this host if left out
+        state: file that notes what has been seen; in .millrace/ of the current folder if left out
     """
     log = get_run_logger()
     enter_folder()
     _cancel_late_looks()
     check_path(path, "path")
-    if state:
-        check_path(state, "state")
     root = path.rstrip("/") if is_remote(path) else local_path(path)
-    note = Path(state) if state else _note(root)
+    note = Path(state or f".millrace/seen-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json").absolute()
+    check_path(note, "state")
     options = storage(storage_options)
     try:
         files = expand(root, options)
@@ -88,11 +86,6 @@ def _root_of(files: Sequence[File], root: str, options: Mapping[str, Any]) -> st
 
     fs, name = fsspec.core.url_to_fs(root, **options)
     return str(fs.unstrip_protocol(name)).rstrip("/")
-
-
-def _note(root: str) -> Path:
-    digest = hashlib.sha256(root.encode()).hexdigest()[:16]
-    return Path(get_current_settings().home) / "millrace" / f"seen-{digest}.json"
 
 
 async def _tell(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:

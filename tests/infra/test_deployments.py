@@ -167,6 +167,8 @@ def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: A
     watch = api.read_deployment_by_name("watch-source/every-minute")
     looks = [api.create_flow_run_from_deployment(watch.id, parameters={"settle": 0}) for _ in range(2)]
     assert sorted(final_state(api, look.id, worker) for look in looks) == ["Cancelled", "Completed"]
+    (note,) = (home / ".millrace").glob("seen-*.json")
+    assert [Path(path).name for path in json.loads(note.read_text())["files"]] == ["part-00000.parquet"]
     (run,) = until(lambda: runs_of(api, "on-new-data"), "the event starts a run")
 
     assert run.parameters["source"] == {"path": [str(arrived / "part-00000.parquet")]}
