@@ -69,7 +69,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
     if not reused:
         plans = {split: _planned(request, split, path, pool) for split, path in names.items()}
         if source.valid:
-            _same_schema(plans["train"].schema, plans["valid"].schema)
+            same_schema(plans["train"].schema, plans["valid"].schema)
         saved.data = {"plans": {split: plan.to_json() for split, plan in plans.items()}}
     write_json(saved.path, {**saved.data, **now})
     saved = PlanOf(request)
@@ -78,7 +78,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
     progress(rows, rows)
     schema = plans[request.splits[0]].schema
     bound, left_out = Bound(*subject(request, schema)), ", ".join(missing_labels(request, schema))
-    _check(request, bound)
+    check_columns(request, bound)
     estimate = {} if request.flow == "fit" else checked_needs(request, plans, pool).summary()
     return {
         "stage": "ingest", "rows": rows, "bytes": sum(p.nbytes for p in plans.values()), "reused": reused,
@@ -101,7 +101,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
         null_types=null_types(request),
     )
     plan = adapted(request, plan)
-    _check(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
+    check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
     if not source.keys:
         return plan
     if request.flow != "fit":
@@ -111,7 +111,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
     return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
 
 
-def _check(request: Request, bound: Bound) -> None:
+def check_columns(request: Request, bound: Bound) -> None:
     """Refuse what the columns and their types do not allow."""
     source, output, _ = request.settings
     check_runs(bound, source.keys)
@@ -131,7 +131,7 @@ def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     return [function(item) for item in items]
 
 
-def _same_schema(train: Schema, valid: Schema) -> None:
+def same_schema(train: Schema, valid: Schema) -> None:
     for name, column in train.items():
         if name in valid and valid[name].dtype != column.dtype:
             raise DataError(f"column {name!r} has different types", where="source.path and source.valid",
