@@ -1,0 +1,42 @@
+"""The folder of a deployment: entered, its modules last; a missing one is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.deployed import FOLDER, enter_folder
+from tasks.errors import GiveUpError
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "start").mkdir()
+    monkeypatch.chdir(tmp_path / "start")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def test_a_run_works_in_the_folder_of_its_deployment(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(sys.path)
+    monkeypatch.setenv(FOLDER, str(elsewhere))
+    enter_folder()
+    enter_folder()
+    assert Path.cwd() == elsewhere
+    assert sys.path == [*before, str(elsewhere)]
+
+
+def test_without_a_folder_it_stays(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER, raising=False)
+    enter_folder()
+    assert Path.cwd() == elsewhere / "start"
+
+
+def test_a_folder_of_another_host_is_told(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(elsewhere / "absent"))
+    with pytest.raises(GiveUpError, match="the folder of the deployment is not here") as error:
+        enter_folder()
+    assert str(elsewhere / "absent") in str(error.value)
+    assert FOLDER in str(error.value)
