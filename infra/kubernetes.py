@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -63,13 +64,14 @@ def start(cluster: Cluster) -> RunningCluster:
 
     security, name = security_of(cluster), f"millrace-{uuid.uuid4().hex[:10]}"
     with _said():
-        namespace = asked.namespace or _kr8s().api().namespace
-        made = _dask_cluster()(resource(cluster, name, namespace, security))
+        api = _api()
+        namespace = asked.namespace or api.namespace
+        made = _dask_cluster()(resource(cluster, name, namespace, security), api=api)
         made.create()
         opened = RunningCluster("", security, [made.delete])
         try:
             if security:  # pods wait for the secret; it goes when its owner goes, also after a flow that was killed
-                Secret(secret(name, namespace, _texts(cluster, security), made.raw)).create()
+                Secret(secret(name, namespace, _texts(cluster, security), made.raw), api=api).create()
             scheduler = _wait_for_scheduler(made, name, namespace, cluster.start_timeout)
             opened.scheduler_address = f"{protocol_of(cluster, security)}://{scheduler}"
             wanted = (cluster.workers or max(1, asked.gpus)) if cluster.workers or asked.gpus else 1
@@ -189,7 +191,9 @@ def _wait_for_scheduler(made: Any, name: str, namespace: str, seconds: int) -> s
 
 def _pods(name: str, namespace: str) -> str:
     """What Kubernetes says of the cluster's pods: name, phase, and what a container waits for."""
-    found = _kr8s().get("pods", namespace=namespace, label_selector=f"dask.org/cluster-name={name}")
+    from kr8s.objects import Pod
+
+    found = _api().get(Pod, namespace=namespace, label_selector=f"dask.org/cluster-name={name}")
     return "; ".join(f"{pod.name}: {pod.raw['status'].get('phase')}{_reason(pod.raw['status'])}" for pod in found)
 
 
@@ -206,8 +210,10 @@ def _dask_cluster() -> Any:
     return new_class("DaskCluster", "kubernetes.dask.org/v1", asyncio=False)
 
 
-def _kr8s() -> Any:
-    return library("kr8s", "kr8s", "kubernetes")
+def _api() -> Any:
+    import kr8s
+
+    return kr8s.api(kubeconfig=os.environ.get("KUBECONFIG"))
 
 
 @contextmanager
@@ -221,7 +227,7 @@ def _said() -> Iterator[None]:
     except kr8s.ServerError as error:
         raise JobError(
             "Kubernetes refuses the cluster", where="cluster.kubernetes", why=str(error),
-            do="install dask-kubernetes' operator; give the flow's account the rights of infra/kubernetes/worker.yaml",
+            do="install dask-kubernetes' operator; give the flow's account the rights of infra/manifests/worker.yaml",
         ) from None  # fmt: skip
     except (httpx.HTTPError, kr8s.APITimeoutError, ConnectionError, ValueError) as error:
         raise GiveUpError(

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -64,7 +65,7 @@ def start(cluster: Cluster) -> RunningCluster:
         raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
                           do="run millrace on a login node of the cluster")  # fmt: skip
     made = make(cluster)
-    opened = RunningCluster(made.scheduler_address, made.security, [made.close])
+    opened = RunningCluster(made.scheduler_address, made.security, [partial(end, made)])
     try:
         _ask_first(made.job_script())
         wanted = cluster.adapt.minimum if cluster.adapt else cluster.workers or (cluster.slurm and cluster.slurm.gpus)
@@ -102,6 +103,14 @@ def make(cluster: Cluster) -> Any:
         protocol=f"{protocol_of(cluster, security)}://", security=security, shared_temp_directory=_shared(asked),
         scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
     )  # fmt: skip
+
+
+def end(made: Any) -> None:
+    """Close the scheduler, which cancels the jobs, then remove the temporary certificates, which are open files of it."""
+    made.close()
+    for part in ("ca_file", "cert", "key"):
+        if file := getattr(made, f"_job_{part}", None):
+            file.close()
 
 
 def _shared(asked: Slurm) -> str:

@@ -63,10 +63,11 @@ def start(cluster: Cluster) -> RunningCluster:
     texts, folder = contents_of(security), f"/tmp/millrace-tls-{uuid.uuid4().hex}"
     files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
     opened = RunningCluster("", security)
-    if texts:
-        opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
+    _aside(_everywhere(asked, _check, cluster))
     try:
-        _aside(_everywhere(asked, _prepare, cluster, texts, folder))
+        if texts:
+            opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
+            _aside(_everywhere(asked, _place, texts, folder))
         started = _start_processes(cluster, security, files)
         opened.on_close.append(started.close)
         opened.scheduler_address = started.scheduler_address
@@ -128,8 +129,8 @@ async def _everywhere(asked: Ssh, work: Any, *arguments: Any) -> None:
     await asyncio.gather(*(on(host) for host in dict.fromkeys(asked.hosts)))
 
 
-async def _prepare(connection: Any, host: str, cluster: Cluster, texts: dict[str, str], folder: str) -> None:
-    """Check that millrace is there, and put the temporary certificates into a folder that only this user can read."""
+async def _check(connection: Any, host: str, cluster: Cluster) -> None:
+    """Millrace is there, and so are the certificates that the job names."""
     asked = cluster.ssh
     assert asked is not None
     python = asked.python or sys.executable
@@ -143,10 +144,13 @@ async def _prepare(connection: Any, host: str, cluster: Cluster, texts: dict[str
             "a host is not ready for workers", where=f"cluster.ssh: {host}, {python}", why=why,
             do="install this millrace there, or set cluster.ssh.python to the Python that has it",
         )  # fmt: skip
-    if texts:
-        await connection.run(f"mkdir -m 700 {folder}", check=True)
-        for name, text in texts.items():
-            await connection.run(f"umask 077 && cat > {folder}/{name}.pem", input=text, check=True)
+
+
+async def _place(connection: Any, host: str, texts: dict[str, str], folder: str) -> None:
+    """The temporary certificates in a folder that only this user can read."""
+    await connection.run(f"mkdir -m 700 {folder}", check=True)
+    for name, text in texts.items():
+        await connection.run(f"umask 077 && cat > {folder}/{name}.pem", input=text, check=True)
 
 
 async def _remove(connection: Any, host: str, folder: str) -> None:

@@ -146,7 +146,7 @@ def test_folders_that_a_worker_does_not_share_are_named(
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"kind": "address", "address": "tcp://10.0.0.5:8786"}, "tcp://10.0.0.5:8786 is not encrypted: give a tls:// address"),
+        ({"kind": "address", "address": "tcp://10.0.0.5:8786"}, "tcp://10.0.0.5:8786 is not encrypted: give a tls"),
         ({"kind": "cpu", "interface": "eth7", "protocol": "tcp"}, "protocol tcp beyond the loopback is not encrypted"),
         ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "protocol": "ucx"}, "leave it out for TLS, or set unencrypted: true"),
         ({"unencrypted": True, "tls": {"ca": "a", "cert": "b", "key": "c"}}, "contradict each other"),

@@ -1,0 +1,299 @@
+"""The kind `kubernetes`: the resource against its CRD, and a run where a small API server plays Kubernetes' part."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import pytest
+import yaml
+from distributed import Client
+from pydantic import ValidationError
+
+from infra import kubernetes
+from infra.clusters import Cluster, make_cluster
+from infra.encryption import security_of
+from tasks.errors import GiveUpError, JobError
+from tests.conftest import free_port
+from tests.faults.jobs import BLOCK, make_data
+from tests.infra.elsewhere import digests, environment, eventually, run_job
+
+dask_kubernetes = pytest.importorskip("dask_kubernetes", reason="needs dask-kubernetes: pip install '.[test]'")
+jsonschema = pytest.importorskip("jsonschema")
+pytestmark = pytest.mark.xdist_group("clusters")
+KINDS = "/apis/kubernetes.dask.org/v1/namespaces/data/daskclusters"
+ASKED = {"image": "millrace:cuda", "cores": 8, "memory": "64GiB", "gpus": 2, "namespace": "data",
+         "volumes": {"lake": "/data"}, "service_account": "dask", "node_selector": {"gpu": "h200"},
+         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}  # fmt: skip
+
+
+def schema() -> dict[str, Any]:
+    """What the API server checks a DaskCluster against: the CRD that dask-kubernetes ships."""
+    crds = Path(dask_kubernetes.__file__).parent / "operator/deployment/helm/dask-kubernetes-operator/crds"
+    crd = yaml.load((crds / "daskcluster.yaml").read_text(), yaml.CSafeLoader)
+    found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def crd() -> Any:
+    return jsonschema.Draft202012Validator(schema())
+
+
+def made(cluster: Cluster) -> dict[str, Any]:
+    return kubernetes.resource(cluster, "millrace-1", "data", security_of(cluster))
+
+
+def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
+    resource = made(Cluster(kind="kubernetes", workers=5, kubernetes=ASKED, resources={"transform": {"GPU": 1}}))
+    assert [error.message for error in crd.iter_errors(resource)] == []
+    worker = resource["spec"]["worker"]
+    pod, (container,) = worker["spec"], worker["spec"]["containers"]
+    assert worker["replicas"] == 3  # five worker processes, two in a pod
+    assert container["image"] == "millrace:cuda"
+    assert container["args"] == [
+        "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls", "--no-dashboard",
+        "--memory-limit", str(32 * 2**30), "--nthreads", "8", "--rmm-pool-size", "0.6", "--device-memory-limit", "0.45",
+        "--set-rmm-allocator-for-libs", "cupy", "--pre-import", "cudf,cupy,tasks.frame.gpu", "--resources", "GPU=1",
+    ]  # fmt: skip
+    assert container["resources"] == {
+        "requests": {"cpu": "8", "memory": str(64 * 2**30)},
+        "limits": {"cpu": "8", "memory": str(64 * 2**30), "nvidia.com/gpu": "2"},
+    }
+    assert pod["volumes"] == [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(8 * 2**30)}},
+        {"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}},
+        {"name": "tls", "secret": {"secretName": "millrace-1-tls", "defaultMode": 0o440}},
+    ]
+    assert [(mount["name"], mount["mountPath"]) for mount in container["volumeMounts"]] == [
+        ("shm", "/dev/shm"), ("lake", "/data"), ("tls", "/etc/millrace-tls"),
+    ]  # fmt: skip
+    assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("dask", {"gpu": "h200"})
+    assert pod["tolerations"] == ASKED["tolerations"]
+
+
+def test_the_scheduler_is_encrypted_and_its_dashboard_stays_in_its_pod() -> None:
+    scheduler = made(Cluster(kind="kubernetes", kubernetes=ASKED))["spec"]["scheduler"]
+    (container,) = scheduler["spec"]["containers"]
+    assert container["args"] == [
+        "dask", "scheduler", "--protocol", "tls", "--port", "8786", "--dashboard-address", "127.0.0.1:8787",
+    ]  # fmt: skip
+    assert [port["port"] for port in scheduler["service"]["ports"]] == [8786]
+    assert "nvidia.com/gpu" not in container["resources"]["limits"]
+    inherited = dask.config.deserialize(container["env"][0]["value"])["distributed"]["comm"]
+    assert inherited["require-encryption"] is True
+    assert inherited["tls"]["worker"] == {"cert": "/etc/millrace-tls/cert.pem", "key": "/etc/millrace-tls/key.pem"}
+
+
+def test_a_resource_without_gpus_and_without_tls(crd: Any) -> None:
+    asked = {"image": "millrace:cpu", "cores": 4, "memory": "8GB"}
+    resource = made(Cluster(kind="kubernetes", kubernetes=asked, unencrypted=True))
+    assert [error.message for error in crd.iter_errors(resource)] == []
+    (container,) = resource["spec"]["worker"]["spec"]["containers"]
+    assert container["args"] == [
+        "dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tcp", "--no-dashboard",
+        "--memory-limit", "8000000000", "--nthreads", "4",
+    ]  # fmt: skip
+    assert container["env"][1]["value"] == "tcp://millrace-1-scheduler.data.svc:8786"
+    assert [volume["name"] for volume in resource["spec"]["worker"]["spec"]["volumes"]] == ["shm"]
+
+
+def test_the_validator_would_see_a_mistake(crd: Any) -> None:
+    resource = made(Cluster(kind="kubernetes", kubernetes=ASKED))
+    resource["spec"]["worker"]["spec"]["containers"][0]["args"] = "dask worker"
+    assert [error.json_path for error in crd.iter_errors(resource)] == ["$.spec.worker.spec.containers[0].args"]
+
+
+class Api(ThreadingHTTPServer):
+    """As much of a Kubernetes API as a DaskCluster needs; its pods are processes of this host."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, crd: Any) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.crd = folder, crd
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.pods: list[subprocess.Popen[bytes]] = []
+        self.port, self.works = free_port(), True
+
+    def start_pods(self) -> None:
+        """Scheduler and workers with the arguments and variables of the resource, once its certificates are there."""
+        (cluster,) = [o for path, o in self.objects.items() if path.startswith(KINDS)]
+        (secret,) = [o for path, o in self.objects.items() if "/secrets/" in path]
+        place = self.folder / "tls"
+        place.mkdir()
+        import base64
+
+        for name, text in secret["data"].items():
+            (place / name).write_bytes(base64.b64decode(text))
+        spec = cluster["spec"]
+        local = ["--host", "127.0.0.1"]
+        pods = [(spec["scheduler"]["spec"], [*local]), *[(spec["worker"]["spec"], local)] * spec["worker"]["replicas"]]
+        for number, (pod, more) in enumerate(pods):
+            (container,) = pod["containers"]
+            known = {entry["name"]: entry["value"] for entry in container["env"]}
+            settings = json.dumps(dask.config.deserialize(known["DASK_INTERNAL_INHERIT_CONFIG"]))
+            here = json.loads(settings.replace("/etc/millrace-tls", str(place)))
+            known["DASK_INTERNAL_INHERIT_CONFIG"] = dask.config.serialize(here)
+            known["DASK_SCHEDULER_ADDRESS"] = f"tls://127.0.0.1:{self.port}"
+            swap = {"8786": str(self.port), "127.0.0.1:8787": "127.0.0.1:0", "$(DASK_WORKER_NAME)": f"worker-{number}"}
+            arguments = [swap.get(word, word) for word in container["args"][1:]]
+            command = [sys.executable, "-W", "ignore", "-m", "dask", *arguments, *more]
+            self.pods.append(subprocess.Popen(command, cwd=self.folder, env=environment(**known)))
+        cluster["status"] = {"phase": "Running"}
+
+    def stop_pods(self) -> None:
+        for process in reversed(self.pods):
+            process.terminate()
+        for process in self.pods:
+            process.wait(20)
+        self.pods.clear()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Api
+
+    def answer(self, status: int, body: Any) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self) -> None:
+        path, found = self.path.partition("?")[0].rstrip("/"), self.server.objects
+        if path == "/version":
+            self.answer(200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+        elif path.endswith("/pods"):
+            self.answer(200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []})
+        elif path in found:
+            self.answer(200, found[path])
+        else:
+            self.answer(404, {"kind": "Status", "code": 404, "message": f"{path} not found", "reason": "NotFound"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        path = f"{self.path.partition('?')[0]}/{body['metadata']['name']}"
+        if path.startswith(KINDS) and (wrong := [error.message for error in self.server.crd.iter_errors(body)]):
+            return self.answer(422, {"kind": "Status", "code": 422, "message": wrong[0]})
+        body["metadata"] |= {"uid": "4f1c", "resourceVersion": "1"}
+        self.server.objects[path] = body
+        self.answer(201, body)
+        if self.server.works and len(self.server.objects) == 2:
+            self.server.start_pods()
+        return None
+
+    def do_DELETE(self) -> None:
+        path = self.path.partition("?")[0]
+        gone = self.server.objects.pop(path, None)
+        for name, other in list(self.server.objects.items()):  # what it owned goes with it
+            if gone and any(owner["uid"] == "4f1c" for owner in other["metadata"].get("ownerReferences", [])):
+                del self.server.objects[name]
+        self.server.stop_pods()
+        self.answer(200 if gone else 404, gone or {"kind": "Status", "code": 404, "message": "not found"})
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def api(tmp_path: Path, crd: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """An API server that KUBECONFIG leads to; the scheduler's service answers on this host."""
+    import dask_kubernetes.operator.networking as networking
+
+    server = Api(tmp_path, crd)
+    user, context = {"name": "u", "user": {"token": "t"}}, {"cluster": "c", "user": "u", "namespace": "data"}
+    place = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}
+    known = {"apiVersion": "v1", "kind": "Config", "clusters": [place], "users": [user], "current-context": "x",
+             "contexts": [{"name": "x", "context": context}]}  # fmt: skip
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(known))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+    async def address(service: str, namespace: str) -> str:
+        assert (service.rpartition("-")[2], namespace) == ("scheduler", "data")
+        return f"tcp://127.0.0.1:{server.port}"
+
+    monkeypatch.setattr(networking, "get_scheduler_address", address)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop_pods()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_run_on_pods_that_an_operator_starts(api: Api, tmp_path: Path, prefect_server: Any) -> None:
+    data = make_data(tmp_path / "in", files=2)
+    asked = {"image": "millrace:cpu", "cores": 1, "memory": "2GB"}
+    section = {"kind": "kubernetes", "workers": 2, "kubernetes": asked, "start_timeout": 60}
+    assert run_job(data, tmp_path / "out", section).is_completed()
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
+    assert eventually(lambda: not api.objects)
+    assert api.pods == []
+
+
+def test_who_has_no_certificate_of_the_pods_is_refused(api: Api) -> None:
+    asked = Cluster(kind="kubernetes", kubernetes={"image": "i", "cores": 1, "memory": "2GB"}, start_timeout=60)
+    with make_cluster(asked) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            assert client.submit(os.getpid).result(timeout=30) == api.pods[1].pid or client.run(os.getpid)
+        with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
+            make_cluster(Cluster(kind="address", address=cluster.scheduler_address))
+    assert api.objects == {}
+
+
+def test_an_operator_that_does_nothing(api: Api) -> None:
+    api.works = False
+    asked = Cluster(kind="kubernetes", kubernetes={"image": "i", "cores": 1, "memory": "2GB"}, start_timeout=1)
+    with pytest.raises(GiveUpError, match="the operator has not started the scheduler") as caught:
+        make_cluster(asked)
+    assert caught.value.where.startswith("DaskCluster data/millrace-")
+    assert caught.value.why == "it made no pod"
+    assert api.objects == {}
+
+
+def test_a_resource_that_kubernetes_refuses(api: Api) -> None:
+    asked = {"image": "i", "cores": 1, "memory": "2GB", "tolerations": [{"key": 7}]}
+    with pytest.raises(JobError, match="Kubernetes refuses the cluster") as caught:
+        make_cluster(Cluster(kind="kubernetes", kubernetes=asked))
+    assert "7 is not of type 'string'" in caught.value.why
+    assert api.objects == {}
+
+
+def test_no_kubernetes_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = {"cluster": "c", "user": "u", "namespace": "data"}
+    known = {"clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}],
+             "users": [{"name": "u", "user": {}}], "contexts": [{"name": "x", "context": context}],
+             "current-context": "x"}  # fmt: skip
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(known))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with pytest.raises(GiveUpError, match="Kubernetes does not answer") as caught:
+        make_cluster(Cluster(kind="kubernetes", kubernetes={"image": "i", "cores": 1, "memory": "2GB"}))
+    assert "kubectl get daskclusters" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"cores": 1, "memory": "1GB"}, "kubernetes.image\n  Field required"),
+        ({"image": "i", "cores": 0, "memory": "1GB"}, "greater than 0"),
+        ({"image": "i", "cores": 1, "memory": "1GB", "namespace": "Not_Good"}, "should match pattern"),
+        ({"image": "i", "cores": 1, "memory": "1GB", "replicas": 3}, "Extra inputs"),
+    ],
+)
+def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Cluster(kind="kubernetes", kubernetes=section)
+    assert said in str(caught.value)

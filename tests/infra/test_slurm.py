@@ -1,0 +1,240 @@
+"""The kind `slurm`: Debian's SLURM on this host as its only node; the jobs it would submit; and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import pytest
+from pydantic import ValidationError
+
+from infra import slurm
+from infra.clusters import Cluster, make_cluster
+from tasks.errors import GiveUpError, JobError
+from tests.conftest import free_port
+from tests.faults.jobs import BLOCK, make_data
+from tests.infra.elsewhere import ROOT, digests, eventually, run_job
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
+pytestmark = pytest.mark.xdist_group("clusters")
+needs_slurm = pytest.mark.skipif(
+    os.getuid() != 0 or not all(shutil.which(program, path=PATH) for program in PROGRAMS),
+    reason="needs root, SLURM and munge: apt-get install slurm-wlm munge",
+)
+
+CONFIG = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={port}
+SlurmdPort={node_port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+KillWait=2
+ReturnToService=2
+EnforcePartLimits=ALL
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=4000 State=UNKNOWN
+PartitionName=short Nodes={host} Default=YES MaxTime=01:00:00 State=UP
+"""
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A running SLURM of one node with two cores; SLURM_CONF of this process leads its commands there."""
+    folder, host = tmp_path_factory.mktemp("slurm"), os.uname().nodename.partition(".")[0]
+    for place in (folder, folder.parent, folder.parent.parent):
+        place.chmod(0o755)  # munged wants every folder above its socket readable
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o600)
+    (folder / "slurm.conf").write_text(
+        CONFIG.format(folder=folder, host=host, port=free_port(), node_port=free_port())
+    )
+    (folder / "state").mkdir()
+    (folder / "spool").mkdir()
+    munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--seed-file={folder}/munge.seed",
+              f"--socket={folder}/munge.sock", f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log"]  # fmt: skip
+    environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
+    with pytest.MonkeyPatch.context() as patch, (folder / "out").open("w") as out:
+        patch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+        patch.setenv("PATH", PATH)
+        running = []
+        try:
+            for command in (munged, ["slurmctld", "-D"], ["slurmd", "-D"]):
+                running.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
+                eventually(lambda: (folder / "munge.sock").exists())
+            states = ["sinfo", "--noheader", "--format", "%T"]
+            idle = eventually(lambda: "idle" in subprocess.run(states, capture_output=True, text=True).stdout, 40)
+            assert idle, (folder / "slurmctld.log").read_text()[-2000:]
+            yield folder
+        finally:
+            for process in reversed(running):
+                process.terminate()
+                process.wait(30)
+
+
+def jobs() -> list[str]:
+    return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@needs_slurm
+def test_a_run_on_workers_from_the_queue(queue: Path, tmp_path: Path, prefect_server: Any) -> None:
+    data, shared = make_data(tmp_path / "in", files=2), tmp_path / "shared"
+    shared.mkdir()
+    asked = {"cores": 1, "memory": "1500MB", "queue": "short", "walltime": "00:30:00", "python": sys.executable,
+             "setup": [f"export PYTHONPATH={ROOT}"], "shared_directory": str(shared),
+             "log_directory": str(tmp_path / "logs")}  # fmt: skip
+    section = {"kind": "slurm", "workers": 2, "slurm": asked, "resources": {"transform": {"GPU": 1}}}
+    state = run_job(data, tmp_path / "out", section)
+    assert state.is_completed(), [log.read_text()[-2000:] for log in (tmp_path / "logs").iterdir()]
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
+    assert len(list((tmp_path / "logs").glob("*.err"))) == 2
+    assert eventually(lambda: not jobs(), 40)
+    assert eventually(lambda: not list(shared.iterdir()))
+
+
+@needs_slurm
+def test_the_number_of_jobs_follows_the_work(queue: Path, tmp_path: Path, prefect_server: Any) -> None:
+    data = make_data(tmp_path / "in", files=2)
+    asked = {"cores": 1, "memory": "1500MB", "setup": [f"export PYTHONPATH={ROOT}"], "shared_directory": str(tmp_path)}
+    section = {"kind": "slurm", "adapt": {"minimum": 1, "maximum": 2}, "slurm": asked}
+    assert run_job(data, tmp_path / "out", section).is_completed()
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
+    from tasks.manifest import Manifest
+
+    assert Manifest.load(tmp_path / "out").data["exchange"] == "disk"
+    with pytest.raises(JobError, match="the exchange in memory needs workers that stay"):
+        run_job(data, tmp_path / "other", section, run={"exchange": "memory"}).result()
+    assert eventually(lambda: not jobs(), 40)
+
+
+@needs_slurm
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"queue": "night"}, "invalid partition specified: night; Invalid partition name specified"),
+        ({"cores": 64}, "Requested node configuration is not available"),
+        ({"walltime": "1-00:00:00"}, "Requested time limit is invalid"),
+    ],
+)
+def test_a_job_that_the_queue_refuses(queue: Path, change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    asked = {"cores": 1, "memory": "1GB", "shared_directory": str(tmp_path), **change}
+    with pytest.raises(GiveUpError, match="SLURM refuses the job") as caught:
+        make_cluster(Cluster(kind="slurm", slurm=asked))
+    assert why in caught.value.why
+    assert jobs() == []
+
+
+@needs_slurm
+def test_a_job_that_does_not_start_in_time(queue: Path, tmp_path: Path) -> None:
+    asked = {"cores": 1, "memory": "1GB", "shared_directory": str(tmp_path), "directives": ["--begin=now+1hour"]}
+    with pytest.raises(GiveUpError, match="no worker has come within 2 s") as caught:
+        make_cluster(Cluster(kind="slurm", slurm=asked, start_timeout=2))
+    assert "PENDING (BeginTime)" in caught.value.why
+    assert eventually(lambda: not jobs(), 40)
+
+
+def script(**asked: Any) -> list[str]:
+    """The job that would be submitted, its inherited settings left out."""
+    cluster = Cluster(kind="slurm", **asked)
+    made = slurm.make(cluster)
+    lines, address = made.job_script().splitlines(), made.scheduler_address
+    slurm.end(made)
+    return [line.replace(address, "ADDRESS") for line in lines if line and "DASK_INTERNAL" not in line]
+
+
+def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
+    asked = {"cores": 16, "memory": "64GB", "queue": "batch", "account": "shop", "walltime": "02:00:00",
+             "python": "/env/bin/python", "setup": ["module load python"], "directives": ["--exclusive"],
+             "shared_directory": str(tmp_path)}  # fmt: skip
+    assert script(slurm=asked, interface="lo", unencrypted=True, local_directory="/scratch") == [
+        "#!/usr/bin/env bash",
+        "#SBATCH -J millrace",
+        "#SBATCH -p batch",
+        "#SBATCH -A shop",
+        "#SBATCH -n 1",
+        "#SBATCH --cpus-per-task=16",
+        "#SBATCH --mem=60G",
+        "#SBATCH -t 02:00:00",
+        "#SBATCH --output=/dev/null",
+        "#SBATCH --exclusive",
+        "module load python",
+        "/env/bin/python -P -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 16 --memory-limit 59.60GiB"
+        " --nanny --death-timeout 60 --local-directory /scratch --interface lo --protocol tcp://",
+    ]
+
+
+def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
+    asked = {"cores": 32, "memory": "512GiB", "gpus": 4, "python": "python", "shared_directory": str(tmp_path),
+             "log_directory": str(tmp_path / "logs")}  # fmt: skip
+    lines = script(slurm=asked, interface="lo", rmm_pool_size="0.7")
+    assert [line for line in lines[:-1] if "gres" in line or "cpus" in line or "--mem" in line] == [
+        "#SBATCH --cpus-per-task=32", "#SBATCH --mem=512G", "#SBATCH --gres=gpu:4",
+    ]  # fmt: skip
+    command, tls = lines[-1].split(" --tls-ca-file ")
+    assert command == (
+        "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB --death-timeout 60"
+        " --nthreads 8 --rmm-pool-size 0.7 --device-memory-limit 0.45 --set-rmm-allocator-for-libs cupy"
+        " --pre-import cudf,cupy,tasks.frame.gpu --resources GPU=1 --interface lo --protocol tls://"
+    )
+    assert f"--tls-key {tmp_path}/" in tls
+    assert "PRIVATE KEY" not in "".join(lines)
+
+
+def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
+    cluster = Cluster(kind="slurm", slurm={"cores": 2, "memory": "4GB", "shared_directory": str(tmp_path)}, interface="lo")
+    made = slurm.make(cluster)
+    (line,) = [line for line in made.job_script().splitlines() if "DASK_INTERNAL" in line]
+    slurm.end(made)
+    inherited = dask.config.deserialize(line.removeprefix("export DASK_INTERNAL_INHERIT_CONFIG="))
+    assert inherited["distributed"]["worker"]["preload"] == ["infra.worker"]
+    assert inherited["distributed"]["scheduler"]["allowed-failures"] == 0
+    assert "tls" not in inherited["distributed"]["comm"]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({}, "slurm.cores\n  Field required"),
+        ({"cores": 1, "memory": "0.5"}, "'0.5' is no amount of memory"),
+        ({"cores": 1, "memory": "1GB", "walltime": 14400}, 'write "04:00:00" in quotes'),
+        ({"cores": 1, "memory": "1GB", "setup": ["a\nb"]}, "holds a line break"),
+        ({"cores": 1, "memory": "1GB", "partition": "x"}, "Extra inputs"),
+    ],
+)
+def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Cluster(kind="slurm", slurm=section)
+    assert said in str(caught.value)
+
+
+def test_where_slurm_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GiveUpError, match="SLURM's commands are not here"):
+        make_cluster(Cluster(kind="slurm", slurm={"cores": 1, "memory": "1GB"}))
+    section = {"cores": 1, "memory": "1GB", "shared_directory": str(tmp_path / "none")}
+    with pytest.raises(JobError, match="temporary certificates cannot be written"):
+        slurm.make(Cluster(kind="slurm", slurm=section))

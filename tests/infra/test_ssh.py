@@ -1,0 +1,175 @@
+"""The kind `ssh`: Debian's OpenSSH on the loopback, with keys of its own; and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+from pydantic import ValidationError
+
+from infra import ssh
+from infra.clusters import Cluster, make_cluster
+from infra.remote import worker_options
+from tasks.errors import GiveUpError
+from tests.conftest import free_port
+from tests.faults.jobs import BLOCK, make_data
+from tests.infra.elsewhere import ROOT, commands_with, digests, eventually, run_job
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
+pytestmark = pytest.mark.xdist_group("clusters")
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs sshd: apt-get install openssh-server")
+
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+PidFile none
+AuthorizedKeysFile {folder}/user.pub
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+PermitRootLogin prohibit-password
+SetEnv PYTHONPATH={root} PYTHONWARNINGS=ignore
+LogLevel ERROR
+"""
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The section `ssh` for this host, without `hosts`, while a server answers."""
+    folder, port = tmp_path_factory.mktemp("ssh"), free_port()
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    (folder / "config").write_text(CONFIG.format(port=port, folder=folder, root=ROOT))
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "config")], stderr=subprocess.DEVNULL)
+    try:
+        keys = {"key": str(folder / "user"), "known_hosts": str(folder / "known")}
+        yield {"port": port, "python": sys.executable, **keys}
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def certificates() -> list[Path]:
+    """Folders of temporary certificates on the host."""
+    return list(Path("/tmp").glob("millrace-tls-*"))
+
+
+@needs_sshd
+def test_a_run_on_workers_started_over_ssh(sshd: dict[str, Any], tmp_path: Path, prefect_server: Any) -> None:
+    data = make_data(tmp_path / "in", files=2)
+    hosts = {**sshd, "hosts": ["127.0.0.1", "127.0.0.1"]}
+    section = {"kind": "ssh", "ssh": hosts, "threads_per_worker": 1, "resources": {"transform": {"GPU": 1}}}
+    assert run_job(data, tmp_path / "there", section).is_completed()
+    assert sum(rows for rows, _ in digests(tmp_path / "there")) == 2 * BLOCK
+    assert eventually(lambda: not commands_with("distributed.cli.dask_spec"))
+    assert certificates() == []
+
+
+@needs_sshd
+def test_workers_are_as_asked_and_their_certificates_are_theirs_alone(sshd: dict[str, Any]) -> None:
+    asked = Cluster(kind="ssh", ssh={**sshd, "hosts": ["127.0.0.1"]}, threads_per_worker=3, memory_limit="1GB",
+                    resources={"ingest": {"disk": 2}})  # fmt: skip
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+        assert cluster.scheduler_address.startswith("tls://")
+        (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+        assert (worker["nthreads"], worker["memory_limit"], worker["resources"]) == (3, 10**9, {"disk": 2})
+        (variables,) = client.run(lambda: dict(os.environ)).values()
+        assert (variables["OMP_NUM_THREADS"], variables["PYTHONSAFEPATH"]) == ("3", "1")
+        (folder,) = certificates()
+        modes = {path.name: oct(path.stat().st_mode & 0o777) for path in [folder, *folder.iterdir()]}
+        assert modes == {folder.name: "0o700", "ca.pem": "0o600", "cert.pem": "0o600", "key.pem": "0o600"}
+        assert not commands_with("PRIVATE KEY")
+        assert len(commands_with("distributed.cli.dask_spec")) >= 2
+    assert eventually(lambda: not commands_with("distributed.cli.dask_spec"))
+
+
+@needs_sshd
+@pytest.mark.parametrize(
+    ("change", "what", "why"),
+    [
+        ({"key": "{other}"}, "a host cannot be reached by SSH", "Permission denied"),
+        ({"known_hosts": "{empty}"}, "a host cannot be reached by SSH", "Host key is not trusted"),
+        ({"port": 1}, "a host cannot be reached by SSH", "Connect call failed"),
+        ({"python": "/no/python"}, "a host is not ready for workers", "/no/python: "),
+        ({"gpus": 1}, "a host is not ready for workers", "missing: the package cudf, the package dask_cuda"),
+    ],
+)
+def test_hosts_that_cannot_be_had(
+    sshd: dict[str, Any], change: dict[str, Any], what: str, why: str, tmp_path: Path
+) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
+    (tmp_path / "empty").write_text("")
+    places = {"other": tmp_path / "other", "empty": tmp_path / "empty"}
+    change = {k: v.format(**places) if isinstance(v, str) else v for k, v in change.items()}
+    with pytest.raises(GiveUpError) as caught:
+        make_cluster(Cluster(kind="ssh", ssh={**sshd, "hosts": ["127.0.0.1"], **change}))
+    assert caught.value.what == what
+    assert caught.value.where.startswith("cluster.ssh: 127.0.0.1")
+    assert why in caught.value.why
+    assert certificates() == []
+
+
+def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
+    one = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 1}, rmm_pool_size="60GB")
+    assert one.resolved() == ("ssh", "cudf")
+    assert worker_options(one, 1) == {
+        "nthreads": 8, "rmm_async": True, "rmm_maximum_pool_size": 60 * 10**9, "device_memory_limit": 0.45,
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": "cudf,cupy,tasks.frame.gpu", "resources": {"GPU": 1},
+    }  # fmt: skip
+    four = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4}, memory_limit="0.2", threads_per_worker=4)
+    assert worker_options(four, 4) == {
+        "nthreads": 4, "memory_limit": 0.2, "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": "cudf,cupy,tasks.frame.gpu", "resources": {"GPU": 1},
+    }  # fmt: skip
+
+
+def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, kind, section in (
+        ("asyncssh", "ssh", {"hosts": ["a"]}),
+        ("dask_jobqueue", "slurm", {"cores": 1, "memory": "1GB"}),
+        ("dask_kubernetes.operator", "kubernetes", {"image": "i", "cores": 1, "memory": "1GB"}),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(GiveUpError, match=rf"is not installed\n  where: cluster.kind = {kind}") as caught:
+            make_cluster(Cluster(**{"kind": kind, kind: section}))
+        assert f"pip install 'millrace[{kind}]'" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"kind": "ssh"}, "kind: ssh needs the section `ssh`"),
+        ({"kind": "ssh", "ssh": {}}, "ssh.hosts\n  Field required"),
+        ({"kind": "ssh", "ssh": {"hosts": []}}, "at least 1 item"),
+        ({"kind": "ssh", "ssh": {"hosts": ["a"], "hots": 1}}, "ssh.hots\n  Extra inputs"),
+        ({"kind": "cpu", "ssh": {"hosts": ["a"]}}, "`ssh` belongs to kind: ssh"),
+        ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "workers": 2}, "leave out `workers`"),
+        ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "adapt": {"maximum": 2}}, "kind: ssh does not scale"),
+        ({"kind": "cpu", "resources": {"transfrom": {"GPU": 1}}}, "did you mean 'transform'"),
+        ({"kind": "cpu", "resources": {"transform": {"GPU": 0}}}, "amounts are above 0"),
+    ],
+)
+def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Cluster(**section)
+    assert said in str(caught.value)
+
+
+def test_arguments_of_the_connection() -> None:
+    asked = ssh.Ssh(hosts=["a"], user="u", port=22, key="/k", known_hosts="/h")
+    assert asked.connection() == {
+        "username": "u", "port": 22, "client_keys": ["/k"], "known_hosts": "/h", "connect_timeout": ssh.CONNECT_SECONDS,
+    }  # fmt: skip
+    assert ssh.Ssh(hosts=["a"]).connection() == {"connect_timeout": ssh.CONNECT_SECONDS}
