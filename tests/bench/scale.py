@@ -234,7 +234,7 @@ class Watched:
             "tasks": tasks, "dependencies": dependencies, "seconds": round(self.seconds, 2),
             "tasks_per_second": round(tasks / self.seconds), "scheduler_cpu_seconds": round(self.cpu, 2),
             "client_cpu_seconds": round(self.client_cpu, 2), "scheduler_mb_before": round(self.before / 1e6),
-            "scheduler_mb_peak": round(self.peak / 1e6), "scheduler_bytes_per_task": round(grown / tasks),
+            "scheduler_mb_peak": round(self.peak / 1e6), "scheduler_mb_grown": round(grown / 1e6),
         }  # fmt: skip
 
 
@@ -316,10 +316,9 @@ def main() -> None:
         for size in sizes:
             found["scheduler"][kind].append({"size": size, **function(size)})
             print(kind, found["scheduler"][kind][-1], flush=True)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+            if args.out:  # after each one: the longest take minutes
+                args.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
