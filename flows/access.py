@@ -16,10 +16,12 @@ from tasks.errors import JobError
 from tasks.fitted import fitted_folder
 from tasks.graph import Node, topological
 from tasks.ops.user_code import VARIABLE as MODULES
-from tasks.ops.user_code import allowed_modules
+from tasks.ops.user_code import allowed_modules, is_allowed
 
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
+CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
+COMMANDS = ("setup", "directives", "python")
 HELD = "the options (key, secret, ..) stand as JSON in the variable MILLRACE_STORAGE_<NAME> or in a Secret block"
 
 
@@ -71,9 +73,10 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are no part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
+    _check_no_commands(job.cluster)
     if allowed_roots() is None:
         return
-    for field, path in [*paths, *_written(job)]:
+    for field, path in [*paths, *_written(job), *_of_cluster(job.cluster)]:
         check_path(path, field)
     for node in topological(graph) if graph else []:
         for file in node.op.files if node.op else ():
@@ -89,8 +92,26 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
         yield "run.scratch" if job.run.scratch else "output.path (work in progress, run.scratch)", str(staging.folder)
     if job.run.scratch:
         yield "run.scratch", job.run.scratch
-    if job.cluster.local_directory:
-        yield "cluster.local_directory", job.cluster.local_directory
+
+
+def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
+    """The files and folders that the section `cluster` names, certificates and keys too."""
+    for place in ("", "tls", "ssh", "slurm"):
+        section: Any = getattr(cluster, place, None) if place else cluster
+        for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
+            if path := getattr(section, name):
+                yield ".".join(filter(None, ("cluster", place, name))), str(Path(path).expanduser())
+
+
+def _check_no_commands(cluster: Any) -> None:
+    """Where functions are limited, so are commands: those that a SLURM job runs, and another Python."""
+    for place in ("ssh", "slurm"):
+        section = getattr(cluster, place, None)
+        for name in COMMANDS:
+            if getattr(section, name, None) and not is_allowed("shell"):
+                raise JobError("commands may not be given in a job", where=f"cluster.{place}.{name}",
+                               why=f"what users may run is limited by {MODULES} of the host",
+                               do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
 
 
 def check_fitted(path: Any) -> None:

@@ -79,8 +79,8 @@ def hiccup() -> None:
 
 
 def hold() -> None:
-    """Say that work stands still here (`.held` beside the plan), until `.release` is there or a minute is over."""
-    plan, deadline = Path(os.environ[VARIABLE]), time.monotonic() + 60
+    """Say that work stands still here (`.held` beside the plan), until `.release` is there or two minutes are over."""
+    plan, deadline = Path(os.environ[VARIABLE]), time.monotonic() + 120
     plan.with_suffix(".held").touch()
     while not plan.with_suffix(".release").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -66,6 +66,24 @@ def test_every_path_of_a_job_is_held_to_the_roots(place: str, path: str, root: P
     assert str(root) in refused.value.why
 
 
+def test_keys_certificates_and_commands_of_a_cluster(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = {"kind": "ssh", "ssh": {"hosts": ["localhost"], "key": str(root / "key")}}
+    slurm = {"kind": "slurm", "slurm": {"cores": 1, "memory": "1GB", "setup": ["module load cuda"]}}
+    make_job(job(root, cluster=ssh))
+    make_job(job(root, cluster=slurm))
+    with pytest.raises(JobError, match=r"cluster.ssh.key = /etc/shadow"):
+        make_job(job(root, cluster={"kind": "ssh", "ssh": {"hosts": ["localhost"], "key": "/etc/shadow"}}))
+    logged = {"cores": 1, "memory": "1GB", "log_directory": str(root / "link")}
+    with pytest.raises(JobError, match=r"cluster.slurm.log_directory = .*elsewhere"):
+        make_job(job(root, cluster={"kind": "slurm", "slurm": logged}))
+    monkeypatch.setenv(MODULES, "shop")
+    with pytest.raises(JobError, match="commands may not be given") as refused:
+        make_job(job(root, cluster=slurm))
+    assert refused.value.where == "cluster.slurm.setup"
+    monkeypatch.setenv(MODULES, "shop,shell")
+    make_job(job(root, cluster=slurm))
+
+
 def test_lists_side_tables_and_what_lies_beside_the_output_count(root: Path) -> None:
     with pytest.raises(JobError, match=r"source.path = /etc/passwd"):
         make_job(job(root, source__path=[str(root / "in"), "/etc/passwd"]))
