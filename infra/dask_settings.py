@@ -29,9 +29,13 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.worker.preload": ["infra.worker"],
 }
 
-# Dask has workers give every freed block back to the system; arrays of one partition would then be new pages for
-# each step.
-MALLOC: dict[str, str] = {"MALLOC_TRIM_THRESHOLD_": str(2**29), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+# Dask has workers give every freed block back to the system, so that each step of a partition pays for new pages: more
+# than half as long again as the work itself. These keep what was freed for the next step.
+MALLOC: dict[str, str] = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_MMAP_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
 
 # A stream per thread. Files are written by those threads themselves; KvikIO only reads, in its own small tasks.
 GPU_ENVIRONMENT: dict[str, str] = {
@@ -54,7 +58,7 @@ def use_settings() -> None:
 def cpu_environment(threads: int | None) -> dict[str, str | None]:
     """Variables of a worker on the CPU; without `threads` it takes all cores of a host that is not known here."""
     # OMP_NUM_THREADS is also the size of Arrow's thread pool, which Dask would cut down to one.
-    return {"OMP_NUM_THREADS": str(threads) if threads else None, "ARROW_DEFAULT_MEMORY_POOL": "jemalloc", **MALLOC}
+    return {"OMP_NUM_THREADS": str(threads) if threads else None, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc", **MALLOC}
 
 
 def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
