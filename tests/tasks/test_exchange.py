@@ -18,6 +18,7 @@ from tasks.exchange_choice import choose, row_bytes
 from tasks.manifest import Manifest
 from tasks.pool import LocalPool
 from tasks.schema import Schema
+from tasks.transform import Cut
 from tests.stages import run_stages
 
 ROWS = 300_000  # four blocks, hence four partitions
@@ -107,3 +108,12 @@ def test_the_note_of_a_partition_says_what_it_holds(source: Path, tmp_path: Path
     assert summary["exchange"] == "disk"
     assert [sum(n["counts"]) for n in notes] == [n["rows_out"] for n in notes]
     assert sum(n["rows_out"] for n in notes) == ROWS
+
+
+def test_dask_takes_pieces_for_as_large_as_they_are() -> None:
+    from types import SimpleNamespace
+
+    from dask.sizeof import sizeof
+
+    pieces = [SimpleNamespace(nbytes=3_000_000), SimpleNamespace(nbytes=2_000_000)]
+    assert 5_000_000 <= sizeof(Cut(pieces)) < 5_001_000
