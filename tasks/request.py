@@ -14,6 +14,7 @@ from typing import Any
 from tasks import shuffle
 from tasks.allowed import allowed_roots
 from tasks.commit import Staging, read_json
+from tasks.errors import DataError
 from tasks.graph import Node, graph_from_json, graph_to_json, topological
 from tasks.ingest import read_options
 from tasks.manifest import millrace_version, stable_json
@@ -112,7 +113,11 @@ class PlanOf:
         return all(Path(f.path).exists() for split in splits for f in self.plan(split).files)
 
     def plan(self, split: str) -> Plan:
-        plan = Plan.from_json(self.data["plans"][split])
+        try:
+            plan = Plan.from_json(self.data["plans"][split])
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise DataError("the plan of this run is gone or damaged", where=str(self.path),
+                            why="something else changed it between two stages", do="run the same job again") from None  # fmt: skip
         return plan.with_storage_options(read_options(self.source)["storage_options"])
 
     @property
