@@ -22,7 +22,7 @@ from tests.flows.runs import rows_of
 pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = [sys.executable, "-P", "-c", "from flows.cli import main; main()"]
-COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops")
+COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean")
 
 
 def typed(*words: Any) -> Any:
