@@ -1,0 +1,71 @@
+"""What a run shows while it goes on: an artifact per stage that moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flows.runs import run_flow
+
+pytestmark = pytest.mark.xdist_group("flows")
+KEY = "preprocess-transform-progress"
+BLOCK = 1 << 16  # rows; smaller row groups would be worked on together
+
+
+def slowly(column: Any) -> Any:
+    """The column, after a while: a stage with something to show."""
+    time.sleep(0.9)
+    return column
+
+
+class Observer(threading.Thread):
+    """Looks at the newest progress artifact of the stage transform until it is told to end."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[tuple[float, str]] = []
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        from prefect import get_client
+        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+        chosen = ArtifactFilter(key=ArtifactFilterKey(any_=[KEY]))
+        with get_client(sync_client=True) as client:
+            while not self.over.wait(0.3):
+                for artifact in client.read_artifacts(artifact_filter=chosen):
+                    state = (float(artifact.data), str(artifact.description))
+                    if state not in self.seen:
+                        self.seen.append(state)
+
+
+def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
+    rows = 18 * BLOCK
+    pq.write_table(pa.table({"x": np.arange(rows)}), tmp_path / "data.parquet", row_group_size=BLOCK)
+    job = {
+        "source": {"path": str(tmp_path / "data.parquet"), "partition_size": 1},
+        "features": [{"columns": ["x"], "ops": [{"op": "Lambda", "function": "tests.flows.test_progress:slowly"}]}],
+        "output": {"path": str(tmp_path / "out"), "files": 1},
+    }
+    observer = Observer()
+    observer.start()
+    try:
+        run_flow(job, cluster)
+    finally:
+        observer.over.set()
+        observer.join(10)
+    percents = [percent for percent, _ in observer.seen]
+
+    assert len(percents) >= 3  # made, and changed at least twice
+    assert percents == sorted(percents)
+    assert 0 < percents[0] < percents[-1]
+    assert percents[-1] == 100
+    assert all(f"of {rows:,} rows" in text and "rows/s" in text for _, text in observer.seen)
+    assert any("s left" in text for _, text in observer.seen)
