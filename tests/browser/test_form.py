@@ -199,7 +199,7 @@ def test_the_page_of_the_run_shows_its_stages(by_form: ByForm, served: Served, p
 
 
 def test_each_stage_has_a_text_and_a_table_that_can_be_read(
-    by_form: ByForm, served: Served, page: Any, api: Any, keep: Any
+    by_form: ByForm, served: Served, page: Any, api: Any
 ) -> None:
     kinds = {(artifact.key, artifact.type) for artifact in artifacts_of(api, by_form.run.id)}
     page.goto(f"{served.url}/v2/runs/flow-run/{by_form.run.id}?tab=Artifacts")
@@ -207,7 +207,6 @@ def test_each_stage_has_a_text_and_a_table_that_can_be_read(
     entry = page.locator("div").filter(has=page.get_by_role("link", name="shop-by-hand")).last.locator("a").first
     entry.click()
     page.get_by_role("heading", name="statistics: 3,000 rows").wait_for()
-    keep(page, "artifact")
 
     for stage in STAGES:
         key = f"preprocess-{stage.replace('_', '-')}"
@@ -240,7 +239,8 @@ def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     find_run(page, "nonsense")
     run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
     page.get_by_role("tab", name="Details").click()
-    page.get_by_text("there is no operator 'Normalise'").first.wait_for()
+    page.get_by_text("did not generate any task").wait_for()
+    page.get_by_text("there is no operator 'Normalise'").first.scroll_into_view_if_needed()
     keep(page, "nonsense")
 
     for text in (run.state.message, wait_for(lambda: texts(api, run), 10)):
@@ -298,9 +298,7 @@ def test_the_form_begins_with_what_the_deployment_says(served: Served, page: Any
 
 
 @pytest.mark.parametrize("medium", ["screen", "print"])
-def test_the_report_of_the_run_is_one_page_that_needs_no_network(
-    medium: str, by_form: ByForm, page: Any, keep: Any
-) -> None:
+def test_the_report_of_the_run_is_one_page_that_needs_no_network(medium: str, by_form: ByForm, page: Any) -> None:
     asked: list[str] = []
     complaints: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -310,7 +308,6 @@ def test_the_report_of_the_run_is_one_page_that_needs_no_network(
     page.emulate_media(media=medium)
     page.goto(address)
     sections = [heading.inner_text() for heading in page.get_by_role("heading", level=2).all() if heading.is_visible()]
-    keep(page, f"report-{medium}")
 
     assert [url for url in asked if not url.startswith("data:")] == [address]
     assert complaints == []
