@@ -9,13 +9,16 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from tasks import hive
 from tasks.errors import DataError, JobError, near
 from tasks.formats import FORMATS
+from tasks.formats.conform import conform_column
 from tasks.frame import convert
 from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
@@ -208,12 +211,30 @@ def read(
 
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
     """The one place where pieces of files become a table."""
+    folders = plan.options.get("folders", {})
+    if not folders.keys().isdisjoint(columns):
+        return _with_folders(plan, pieces, columns, folders)
     schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
     try:
         return FORMATS[plan.format].read(plan.files, pieces, schema, plan.options)
     except DataError as error:
         files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
         raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None
+
+
+def _with_folders(
+    plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], folders: dict[str, list[str | None]]
+) -> pa.Table:
+    """Pieces with the columns that their files' folders name: one value for all rows of a file."""
+    inside = [n for n in columns if n not in folders] or [next(n for n in plan.schema if n not in folders)]
+    tables = []
+    for number, of_file in groupby(pieces, key=lambda piece: piece.file):
+        table = read_pieces(plan, list(of_file), inside)
+        for name in (n for n in columns if n in folders):
+            values = hive.constant(folders[name][number], plan.schema[name].dtype, table.num_rows)
+            table = table.append_column(name, conform_column(pa.chunked_array([values]), values.type))
+        tables.append(table.select(list(columns)))
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
 
 def _read_frame(handle: tuple[Plan | FramePlan, Sequence[str], str], number: int) -> Any:

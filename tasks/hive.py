@@ -1,19 +1,21 @@
 """Hive folders: the rows of a file by the values of the columns that name its folders, `country=DE/part-00003.parquet`.
 
-The names are those that pyarrow writes: values in percent-encoding, nulls as `__HIVE_DEFAULT_PARTITION__`.
+The names are those that pyarrow writes: values in percent-encoding, nulls as `__HIVE_DEFAULT_PARTITION__`. Read, they
+are columns of the source like others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.errors import DataError, JobError, near
-from tasks.schema import Column, Schema, dtype_name
+from tasks.schema import Column, Schema, dtype_name, parse_dtype, plain_type
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 MOST_FOLDERS = 10_000  # of one output; each file of the order has a part in almost every folder
@@ -147,3 +149,61 @@ def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
         return ""
     return (f"{len(parts):,} parts of {rows // len(parts):,} rows on average: folders times files ({files:,}); "
             "fewer output.files, or partition_on with fewer values, make fewer and larger ones")  # fmt: skip
+
+
+# Reading
+
+
+def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, list[str | None]]:
+    """The values by column and file that folders below the sources say; null where a file is in no such folder.
+
+    >>> named_columns(["/d/day=1/a.csv", "/d/day=%2Bx/b.csv"], ["/d"])
+    {'day': ['1', '+x']}
+    >>> named_columns(["/d/day=1/a.csv"], ["/d/day=1/a.csv"])
+    {}
+    """
+    bases = sorted((_base(source) for source in sources), key=len, reverse=True)
+    found = [_values(path, next((base for base in bases if path.startswith(base)), path)) for path in paths]
+    names = dict.fromkeys(name for values in found for name in values)
+    return {name: [values.get(name) for values in found] for name in names}
+
+
+def _base(source: str) -> str:
+    """The part of a source that is no pattern, up to a slash; a file's own folder says nothing of it."""
+    plain = re.split(r"[*?\[]", source, maxsplit=1)[0]
+    return plain.rpartition("/")[0] + "/" if plain != source else source.rstrip("/") + "/"
+
+
+def _values(path: str, base: str) -> dict[str, str | None]:
+    folders = [part.partition("=") for part in path[len(base) :].split("/")[:-1] if "=" in part]
+    return {name: None if value == NULL else unquote(value) for name, _, value in folders if name}
+
+
+def column_of(name: str, values: Sequence[str | None], given: str | None) -> Column:
+    """The column of a folder's name: of the given type, else integers, dates or bools if all values are, else text.
+
+    >>> [column_of("c", v, None).dtype for v in (["1", None], ["007"], ["2024-01-31"], ["true", "false"], [None])]
+    [DataType(int64), DataType(string), DataType(date32[day]), DataType(bool), DataType(string)]
+    """
+    if given is not None:
+        return Column(name, plain_type(parse_dtype(given)))
+    said = {value for value in values if value is not None}
+    for dtype in (pa.int64(), pa.date32(), pa.bool_()) if said else ():
+        try:
+            typed = pa.array(sorted(said)).cast(dtype).to_pylist()
+        except pa.ArrowInvalid:
+            continue
+        if {folder_name("", value)[1:] for value in typed} == {quote(value, safe="") for value in said}:
+            return Column(name, dtype)
+    return Column(name, pa.string())
+
+
+def constant(value: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
+    """A folder's value for so many rows; a DataError where it is not of the column's type."""
+    if value is None:
+        return pa.nulls(rows, dtype)
+    try:
+        return pa.repeat(pa.scalar(value).cast(dtype), rows)
+    except pa.ArrowInvalid:
+        raise DataError(f"{value!r} in a folder's name is no {dtype_name(dtype)}", where="source.path",
+                        do="give the column another type in source.schema") from None  # fmt: skip

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks import hive
 from tasks.errors import DataError, JobError, near
-from tasks.files import expand
+from tasks.files import expand, is_remote, local_path
 from tasks.formats import FORMATS, format_of
 from tasks.formats.inspected import Inspected
 from tasks.plan import LIMITS, Block, Limits, Plan, Unit, cut_blocks, cut_partitions
@@ -52,7 +53,11 @@ def make_plan(
             do="check source.path and how the files were written",
         )
     skipped = (*empty, *(item.file.path for item in inspected if not item.rows))
-    schema = common_schema(full, source.schema_ or {}, null_types or {})
+    folders = _folders(full, source)
+    given = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
+    schema = common_schema(full, given, null_types or {})
+    named = [hive.column_of(n, values, (source.schema_ or {}).get(n)) for n, values in folders.items()]
+    schema = Schema([*schema.columns, *named])
     check_needed(schema, needed or ())
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory)
@@ -63,8 +68,20 @@ def make_plan(
         blocks=blocks,
         partitions=cut_partitions(blocks, size),
         skipped=skipped,
-        options={**options, **(_names(full) if FORMATS[name].ranged else {})},
+        options={
+            **options,
+            **(_names(full) if FORMATS[name].ranged else {}),
+            **({"folders": folders} if folders else {}),
+        },
     )
+
+
+def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
+    """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each file."""
+    sources = [source.path] if isinstance(source.path, str) else source.path
+    bases = [path if is_remote(path) else local_path(path) for path in sources]
+    found = hive.named_columns([item.file.path for item in inspected], bases)
+    return {name: values for name, values in found.items() if name not in inspected[0].schema.names}
 
 
 def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:

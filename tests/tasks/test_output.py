@@ -412,3 +412,37 @@ def test_footers_of_all_parts_in_one_file(partition_on: list[str], tmp_path: Pat
 def test_footers_belong_to_parquet() -> None:
     with pytest.raises(JobError, match="metadata_file belongs to format: parquet, not to orc"):
         checked(Output, {"path": "x", "format": "orc", "metadata_file": True}, "output")
+
+
+# Folders as a source
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "orc"])
+def test_folders_are_read_back_as_columns(form: str, tmp_path: Path, engine: str) -> None:
+    named = ["shop", "group", "day", "code"]
+    graph_of = Workflow([*named, "number"])
+    made = graph_of.fit_transform(Dataset(NULLS, engine=engine))
+    made.to_parquet(str(tmp_path / "out"), files=2, format=form, partition_on=named)
+    source = Dataset(str(tmp_path / "out"), format=form, schema={"code": "string"}, engine=engine)
+
+    types = {name: str(column.dtype) for name, column in source.schema.items()}
+    assert types == {"number": "int64", "shop": "string", "group": "int64", "day": "date32[day]", "code": "string"}
+    rows = Workflow(["number", *named]).fit_transform(source)
+    rows.to_parquet(str(tmp_path / "again"), files=1, shuffle="none")
+    again = pq.read_table(tmp_path / "again" / "part-00000.parquet").sort_by("number")
+    for name in named:
+        assert again[name].to_pylist() == NULLS[name].to_pylist()
+    assert source.to_ddf(["code"]).compute(scheduler="sync")["code"].notna().sum() == ROWS * 2 // 3
+
+
+def test_folders_above_the_source_and_columns_in_the_files_count_as_they_stand(tmp_path: Path) -> None:
+    folder = tmp_path / "year=2024" / "kind=a"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1], "kind": ["of the file"]}), folder / "one.parquet")
+
+    assert list(Dataset(str(tmp_path)).schema) == ["x", "kind", "year"]
+    assert Dataset(str(tmp_path)).head()["kind"].tolist() == ["of the file"]
+    assert list(Dataset(str(tmp_path / "year=2024")).schema) == ["x", "kind"]
+    assert list(Dataset(str(tmp_path / "*" / "kind=a")).schema) == ["x", "kind", "year"]
+    with pytest.raises(MillraceError, match="'2024' in a folder's name is no date32"):
+        Dataset(str(tmp_path), schema={"year": "date32"}).head()
