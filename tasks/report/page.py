@@ -77,7 +77,7 @@ def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table |
         return None, f"the files could not be sampled: {error}"
     if sample is None:
         return None, "the files were too large to be sampled"
-    random = manifest["output"]["shuffle"] == "full"
+    random = sampling.is_random(manifest)
     return sample, _note(
         sample.num_rows, manifest["rows"]["out"], "a random sample of" if random else "from up to four files,"
     )

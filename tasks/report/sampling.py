@@ -15,6 +15,7 @@ from tasks.dataset import read_pieces
 from tasks.files import is_remote, local_path, open_binary, read_range
 from tasks.formats import FORMATS
 from tasks.formats.conform import conform
+from tasks.hive import named_columns
 from tasks.plan import ROW, Piece, Plan
 
 ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
@@ -86,24 +87,37 @@ def _short_range(plan: Plan, piece: Piece) -> Piece | None:
 def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:
     """The first rows of an output's files: of one where rows are shuffled over all of them, else of up to `PLACES`."""
     parts = [part for part in manifest["parts"] if part["rows"]]
-    number = min(1 if manifest["output"]["shuffle"] == "full" else PLACES, len(parts))
+    number = min(1 if is_random(manifest) else PLACES, len(parts))
     chosen = [parts[i * len(parts) // number] for i in range(number)]
-    tables = [*_of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))]
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+    tables = _of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))
+    found = [_with_folders(table, path) for path, table in tables]
+    return pa.concat_tables(found, promote_options="permissive") if found else None
 
 
-def _of_parts(folder: Path, parts: Sequence[Mapping[str, Any]], form: str, rows: int) -> Iterator[pa.Table]:
+def is_random(manifest: Mapping[str, Any]) -> bool:
+    """True if the first rows of any file are a random sample of all rows."""
+    return manifest["output"]["shuffle"] == "full" and not manifest["output"].get("partition_on")
+
+
+def _with_folders(table: pa.Table, path: str) -> pa.Table:
+    """The columns that the names of Hive folders (`label=1`) hold, as text."""
+    for name, (value,) in named_columns([f"/{path}"], ["/"]).items():
+        table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
+    return table
+
+
+def _of_parts(folder: Path, parts: Sequence[Mapping[str, Any]], form: str, rows: int) -> Iterator[tuple[str, pa.Table]]:
     for part in parts:
         path = folder / part["path"]
         if form == "parquet":
             with pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
                 batch = next(file.iter_batches(rows, row_groups=[0], use_threads=False), None)
                 if batch is not None:
-                    yield pa.Table.from_batches([batch])
+                    yield part["path"], pa.Table.from_batches([batch])
         elif form == "csv":
-            yield pyarrow.dataset.dataset(str(path), format="csv").head(rows)
+            yield part["path"], pyarrow.dataset.dataset(str(path), format="csv").head(rows)
         elif part["bytes"] <= LARGE or form == "arrow":
-            yield pyarrow.dataset.dataset(str(path), format={"arrow": "ipc"}.get(form, form)).head(rows)
+            yield part["path"], pyarrow.dataset.dataset(str(path), format={"arrow": "ipc"}.get(form, form)).head(rows)
 
 
 def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:

@@ -211,3 +211,12 @@ def test_outputs_of_every_format_have_a_report(tmp_path: Path, form: str) -> Non
     run_stages(job.model_copy(update={"output": output}).request("pandas"))
     page = Page((tmp_path / "out" / "_report.html").read_text())
     assert [row[3].strip() for row in page.rows if len(row) == 9 and row[0].strip() == "label"] == ["2", "2"]
+
+
+def test_columns_that_name_folders_are_told_by_these(tmp_path: Path) -> None:
+    job = make(tmp_path)
+    output = job.output.model_copy(update={"partition_on": ["label"]})
+    run_stages(job.model_copy(update={"output": output}).request("pandas"))
+    page = Page((tmp_path / "out" / "_report.html").read_text())
+    (_, label) = [[c.strip() for c in row] for row in page.rows if len(row) == 9 and row[0].strip() == "label"]
+    assert (label[1], label[3]) == ("int64", "2")
