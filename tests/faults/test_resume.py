@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, dict[str, Any] | Any]
     "the filter": (leave, {"source": {"filter": "x > 0"}}, ["ingest"]),
     "the seed": (leave, {"output": {"seed": 8}}, ["ingest", "statistics"]),
     "the files": (leave, {"output": {"files": 3}}, ["ingest", "statistics"]),
-    "how it is done": (leave, {"run": {"retries": 0, "exchange": "memory"}, "output": {"on_existing": "replace"}}, NAMES),
+    "how it is done": (leave, {"run": {"retries": 0}, "output": {"on_existing": "replace"}}, NAMES),
 }  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def test_two_flows_at_once_on_one_scheduler_keep_apart(
     data: Path, tmp_path: Path, prefect_server: Any, cluster: Any, client: Any, engine: str, expected: dict[str, str]
 ) -> None:
     """The same source, different targets; what one releases is its own alone."""
-    client.publish_dataset(theirs=client.submit(len, "abc"), name="millrace-of-somebody-else")
+    client.publish_dataset(client.submit(len, "abc"), name="millrace-of-somebody-else")
     other = {"output": {"seed": 99}, "features": FEATURES[:1]}
     jobs = [make_job(data, tmp_path / "a"), make_job(data, tmp_path / "b", **other)]
     with ThreadPoolExecutor(2) as threads:
