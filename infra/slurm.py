@@ -106,7 +106,7 @@ def make(cluster: Cluster) -> Any:
 
 
 def end(made: Any) -> None:
-    """Close the scheduler, which cancels the jobs, then remove the temporary certificates, which are open files of it."""
+    """Close the scheduler, which cancels the jobs, and the temporary certificates, which are open files of it."""
     made.close()
     for part in ("ca_file", "cert", "key"):
         if file := getattr(made, f"_job_{part}", None):

@@ -57,7 +57,7 @@ SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=4000 State=UNKNOWN
-PartitionName=short Nodes={host} Default=YES MaxTime=01:00:00 State=UP
+PartitionName=short Nodes={host} Default=YES MaxTime=08:00:00 State=UP
 """
 
 
@@ -75,8 +75,9 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     (folder / "state").mkdir()
     (folder / "spool").mkdir()
-    munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--seed-file={folder}/munge.seed",
-              f"--socket={folder}/munge.sock", f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log"]  # fmt: skip
+    socket = folder / "munge.sock"
+    munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}",
+              *(f"--{name}-file={folder}/munge.{name}" for name in ("seed", "pid", "log"))]  # fmt: skip
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
     with pytest.MonkeyPatch.context() as patch, (folder / "out").open("w") as out:
         patch.setenv("SLURM_CONF", environment["SLURM_CONF"])
@@ -85,7 +86,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         try:
             for command in (munged, ["slurmctld", "-D"], ["slurmd", "-D"]):
                 running.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
-                eventually(lambda: (folder / "munge.sock").exists())
+                eventually(socket.exists)
             states = ["sinfo", "--noheader", "--format", "%T"]
             idle = eventually(lambda: "idle" in subprocess.run(states, capture_output=True, text=True).stdout, 40)
             assert idle, (folder / "slurmctld.log").read_text()[-2000:]
@@ -136,7 +137,7 @@ def test_the_number_of_jobs_follows_the_work(queue: Path, tmp_path: Path, prefec
     ("change", "why"),
     [
         ({"queue": "night"}, "invalid partition specified: night; Invalid partition name specified"),
-        ({"cores": 64}, "Requested node configuration is not available"),
+        ({"cores": 64}, "More processors requested than permitted"),
         ({"walltime": "1-00:00:00"}, "Requested time limit is invalid"),
     ],
 )
@@ -182,8 +183,8 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
         "#SBATCH --output=/dev/null",
         "#SBATCH --exclusive",
         "module load python",
-        "/env/bin/python -P -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 16 --memory-limit 59.60GiB"
-        " --nanny --death-timeout 60 --local-directory /scratch --interface lo --protocol tcp://",
+        "/env/bin/python -P -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 16"
+        " --memory-limit 59.60GiB --nanny --death-timeout 60 --local-directory /scratch --interface lo --protocol tcp://",
     ]
 
 
@@ -196,17 +197,18 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     ]  # fmt: skip
     command, tls = lines[-1].split(" --tls-ca-file ")
     assert command == (
-        "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB --death-timeout 60"
-        " --nthreads 8 --rmm-pool-size 0.7 --device-memory-limit 0.45 --set-rmm-allocator-for-libs cupy"
-        " --pre-import cudf,cupy,tasks.frame.gpu --resources GPU=1 --interface lo --protocol tls://"
+        "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB"
+        " --death-timeout 60 --nthreads 8 --rmm-pool-size 0.7 --device-memory-limit 0.45"
+        " --set-rmm-allocator-for-libs cupy --pre-import cudf,cupy,tasks.frame.gpu --resources GPU=1 --interface lo"
+        " --protocol tls://"
     )
     assert f"--tls-key {tmp_path}/" in tls
     assert "PRIVATE KEY" not in "".join(lines)
 
 
 def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
-    cluster = Cluster(kind="slurm", slurm={"cores": 2, "memory": "4GB", "shared_directory": str(tmp_path)}, interface="lo")
-    made = slurm.make(cluster)
+    asked = {"cores": 2, "memory": "4GB", "shared_directory": str(tmp_path)}
+    made = slurm.make(Cluster(kind="slurm", slurm=asked, interface="lo"))
     (line,) = [line for line in made.job_script().splitlines() if "DASK_INTERNAL" in line]
     slurm.end(made)
     inherited = dask.config.deserialize(line.removeprefix("export DASK_INTERNAL_INHERIT_CONFIG="))
