@@ -9,6 +9,7 @@ from prefect.settings import get_current_settings
 
 from flows.job import Application, Job
 from infra.reach import check_resources, check_shared
+from tasks.commit import no_space
 from tasks.request import Request
 
 HERE = ("auto", "cuda", "cpu")
@@ -28,4 +29,5 @@ def check_workers(job: Job | Application, request: Request, stage: str) -> None:
     if stage == "ingest":
         found = [request.settings[0].path, request.settings[0].valid]
         sources = [path for paths in found if paths for path in ([paths] if isinstance(paths, str) else paths)]
-        check_shared(runner.client, request.staging.folder, sources, get_current_settings().api.url)
+        with no_space(request.staging.folder):
+            check_shared(runner.client, request.staging.folder, sources, get_current_settings().api.url)

@@ -71,7 +71,7 @@ def fills(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], P
 
 # the stage before which the disk fills up, the bytes that are left, what was done before
 CASES: dict[str, tuple[str, int, list[str]]] = {
-    "the plan": ("ingest", 0, []),
+    "the first file": ("ingest", 0, []),
     "the state": ("statistics", 8192, ["ingest"]),
     "the files": ("shuffle_write", 2**20, ["ingest", "statistics"]),
 }
@@ -101,7 +101,8 @@ def told(state: Any, stage: str, disk: Path) -> None:
     assert error.where.startswith(str(disk / ".out.millrace"))
     assert error.why.endswith(" of 33.6 MB are free there")
     assert error.do.startswith("free some space, or choose another output.path or run.scratch; then run the same job")
-    assert (flow_state(state), task_runs(state)[-1]) == ("Failed", (stage, "Failed"))
+    assert flow_state(state) == "Failed"
+    assert task_runs(state)[-1:] in ([(stage, "Failed")], [] if stage == "ingest" else None)  # or before any stage
     assert not list(disk.rglob("*.tmp"))
 
 
