@@ -37,7 +37,7 @@ from tasks.report.making import Making
 from tasks.run import Request
 
 Summary = dict[str, Any]
-RECORDED_SECONDS = 30.0  # in which the server must have heard of a task run
+RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
 NO_WORKERS_SECONDS = 60.0
 
 
@@ -152,11 +152,11 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
             _wait(future, name)
             summary = future.result()
         except stage.LOST as error:
-            _mark_crashed(future.task_run_id, error)
+            _mark_crashed(future.task_run_id, error, runnable)
             log.warning("a worker was lost during %s (attempt %s of %s)", name, attempt + 1, attempts)
         except GiveUpError as error:
             if future.wrapped_future.status == "pending":
-                _mark_crashed(future.task_run_id, error)
+                _mark_crashed(future.task_run_id, error, runnable)
             raise
         except Exception:
             raise
@@ -210,8 +210,8 @@ def _line(summary: Summary) -> str:
     return stage_line(summary)
 
 
-def _mark_crashed(task_run_id: uuid.UUID, error: Exception) -> None:
-    mark_task_run(task_run_id, Crashed(message=f"the worker was lost: {error}"), RECORDED_SECONDS)
+def _mark_crashed(task_run_id: uuid.UUID, error: Exception, task: Any) -> None:
+    mark_task_run(task_run_id, Crashed(message=f"the worker was lost: {error}"), RECORDED_SECONDS, task)
 
 
 def make_samples(job: Job) -> None:

@@ -45,8 +45,12 @@ def stop_workers() -> None:
         runner._exit_stack.close()
 
 
-def mark_task_run(task_run_id: uuid.UUID, state: State, seconds: float) -> None:
-    """Set the state of an attempt that cannot do so itself; the server hears of task runs with some delay."""
+def mark_task_run(task_run_id: uuid.UUID, state: State, seconds: float, task: Any = None) -> None:
+    """Set the state of an attempt that cannot do so itself.
+
+    The server hears of task runs from their workers, with some delay; of one whose worker was lost at its very start it
+    never hears: after `seconds` that is recorded here, as a run of `task`.
+    """
     deadline = time.monotonic() + seconds
     with get_client(sync_client=True) as client:
         while True:
@@ -55,9 +59,15 @@ def mark_task_run(task_run_id: uuid.UUID, state: State, seconds: float) -> None:
                 return
             except (ObjectNotFound, PrefectHTTPStatusError) as missing:
                 found = isinstance(missing, PrefectHTTPStatusError) and missing.response.status_code != 404
-                if found or time.monotonic() > deadline:
+                if found:
                     raise
+                if time.monotonic() > deadline:
+                    break
             time.sleep(0.5)
+        context = FlowRunContext.get()
+        if task is not None and context and context.flow_run:
+            client.create_task_run(task, context.flow_run.id, str(task_run_id), id=task_run_id,
+                                   name=task.task_run_name, state=state)  # fmt: skip
 
 
 def stop_stage(task_run_id: uuid.UUID) -> None:

@@ -24,6 +24,9 @@ DASK_SETTINGS: dict[str, Any] = {
     # A paused worker would wait for memory that its own stage holds: no pause, better an honest end at 95 %.
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": 0.95,
+    # A lost worker is started again by its nanny. Dask would close that for good if, 15 seconds after a first loss, it
+    # happened to be starting the worker after a second one.
+    "distributed.deploy.lost-worker-timeout": "10 minutes",
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
     "distributed.worker.preload": ["infra.worker"],

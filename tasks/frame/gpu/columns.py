@@ -116,7 +116,14 @@ def encode_array(values: pa.Array) -> pa.Array:
 
 
 def from_arrow(table: pa.Table) -> dict[str, Column]:
-    return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}
+    return {name: column(in_own_memory(table.column(i))) for i, name in enumerate(table.column_names)}
+
+
+def in_own_memory(values: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values out of a mapped file, if they are in one: cuDF copies units of 64 bytes, more than the file may have."""
+    if values.num_chunks != 1:
+        return values.combine_chunks()
+    return pa.concat_arrays([values.chunk(0).slice(0, 0), values.chunk(0)])
 
 
 def to_arrow(frame: dict[str, Column]) -> pa.Table:

@@ -20,6 +20,7 @@ from tasks.schema import is_list as is_list_type
 from tasks.sink import DigestedFile
 
 ROW_GROUP = 4_000_000
+SMALLEST_ROW_GROUP = 5_000  # that cuDF writes
 ANY_SIZE = 1 << 40  # bytes of a row group: rows decide, on every width of row
 # cuDF fills dictionaries by a hash table from many threads, and pads delta encodings with what the memory held before:
 # each writing of the same rows would give other bytes. Plain values under snappy are the same every time, no slower.
@@ -196,8 +197,10 @@ def device_memory() -> tuple[int, int]:
 
 
 def _on_device(writing: Any) -> bool:
+    """Whether cuDF writes the file; the host's writer does what it cannot: other formats and smaller row groups, say."""
     output = writing.output
-    return output.format == "parquet" and output.compression in CODECS and _writable(writing.schema)
+    possible = output.format == "parquet" and (output.row_group_size or ROW_GROUP) >= SMALLEST_ROW_GROUP
+    return possible and output.compression in CODECS and _writable(writing.schema)
 
 
 def _conformed_columns(table: cudf.DataFrame, schema: Schema) -> dict[str, Any]:

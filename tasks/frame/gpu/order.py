@@ -13,7 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pylibcudf as plc
 
-from tasks.frame.gpu.columns import Column, device, from_pylibcudf, rebuilt, renumbered, synchronize, taken
+from tasks.frame.gpu.columns import (
+    Column,
+    device,
+    from_pylibcudf,
+    in_own_memory,
+    rebuilt,
+    renumbered,
+    synchronize,
+    taken,
+)
 from tasks.frame.gpu.groups import rows_of
 
 
@@ -139,4 +148,5 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
-    return Pieces(cudf.DataFrame.from_arrow(table), cupy.asarray(positions), offsets)
+    own = pa.table([in_own_memory(c) for c in table.columns], table.column_names)
+    return Pieces(cudf.DataFrame.from_arrow(own), cupy.asarray(positions), offsets)
