@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import DataError, MillraceError
+from tasks.frame.whole import all_true
 from tasks.graph import SOURCE, Bound, Step
 from tasks.memory import is_out_of_memory
 from tasks.ops.base import Columns, Context
@@ -76,7 +77,7 @@ class Evaluation:
             except Exception as error:
                 raise explained(error, step, self.where) from error
             mask = found if mask is None else mask & found
-        return None if mask is None or bool(mask.all()) else xp.flatnonzero(mask)
+        return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
     def _as_promised(self, made: Any, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine

@@ -39,6 +39,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.frame.whole import any_true
+
 PERMUTATION_VERSION = 1  # written into manifests; another number whenever any position changes
 LARGEST_TABLE = 65_536
 LARGEST_RANGE = 2**62
@@ -190,7 +192,7 @@ def _inside_ranges(order_number: Array, starts: np.ndarray, ranges: _Ranges, xp:
     if not len(numbers):
         return numbers.copy()
     positions = xp.empty_like(numbers)
-    if bool((numbers[1:] < numbers[:-1]).any()):
+    if any_true(numbers[1:] < numbers[:-1]):
         order = xp.argsort(numbers)
         positions[order] = _inside_ranges(numbers[order], starts, ranges, xp)
         return positions

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.frame.expression_types import NANOSECONDS, family, unit_of
+from tasks.frame.whole import all_true, any_true
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FEW_ITEMS = 8
@@ -37,7 +38,7 @@ def nan_to_null(flat: Flat, xp: ModuleType) -> Flat:
     if flat.values.dtype.kind != "f":
         return flat
     nan = xp.isnan(flat.values)
-    return Flat(flat.values, _meet(flat.valid, ~nan)) if bool(nan.any()) else flat
+    return Flat(flat.values, _meet(flat.valid, ~nan)) if any_true(nan) else flat
 
 
 def numpy_dtype(dtype: pa.DataType) -> str:
@@ -76,7 +77,7 @@ def _divide_whole(verb: str, a: Any, b: Any, valid: Any | None, xp: ModuleType) 
     else:
         values = xp.where(minus, xp.zeros_like(a), xp.remainder(a, safe))
     zero = b == 0
-    return Flat(values, _meet(valid, ~zero) if bool(zero.any()) else valid)
+    return Flat(values, _meet(valid, ~zero) if any_true(zero) else valid)
 
 
 def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
@@ -169,7 +170,7 @@ def _to_integer(flat: Flat, least: int, most: int, name: str, xp: ModuleType) ->
             return Flat(values.astype(name), flat.valid)
         fits = (values >= max(least, int(info.min))) & (values <= min(most, int(info.max)))
     values = xp.where(fits, values, xp.zeros_like(values)).astype(name)
-    return Flat(values, _meet(flat.valid, fits) if not bool(fits.all()) else flat.valid)
+    return Flat(values, _meet(flat.valid, fits) if not all_true(fits) else flat.valid)
 
 
 def _change_unit(flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
@@ -179,7 +180,7 @@ def _change_unit(flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
         return Flat(flat.values // divide if divide > 1 else flat.values, flat.valid)
     fits = (flat.values >= -(INT64_MAX // multiply)) & (flat.values <= INT64_MAX // multiply)
     return Flat(
-        xp.where(fits, flat.values, 0) * multiply, _meet(flat.valid, fits) if not bool(fits.all()) else flat.valid
+        xp.where(fits, flat.values, 0) * multiply, _meet(flat.valid, fits) if not all_true(fits) else flat.valid
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from tasks import frame
 from tasks.errors import DataError, JobError, near
+from tasks.frame.whole import any_true
 from tasks.ops.base import Columns, Context, Entry, Unit
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 from tasks.schema import Column, Schema, Tags, dtype_name, is_list, kind_of
@@ -212,7 +213,7 @@ class Categorify(Keyed):
         ids = codes.astype(xp.int64 if wide else xp.int32)
         ids += FIRST + self.num_buckets
         unknown = codes < 0
-        if bool(unknown.any()):
+        if any_true(unknown):
             outside: Any = FIRST
             if self.num_buckets > 1:
                 outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)

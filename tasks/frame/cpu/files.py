@@ -47,8 +47,21 @@ def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
     """Batches of so many rows in buffers of their own: of a slice Arrow would store some bytes of the rows after it, too."""
     for start in range(0, table.num_rows, rows):
         slices = [c.combine_chunks() for c in table.slice(start, rows).columns]
-        file.write_batch(pa.record_batch([pa.concat_arrays([s.slice(0, 0), s]) for s in slices], schema=table.schema))
+        own = [_zero_where_null(pa.concat_arrays([s.slice(0, 0), s])) for s in slices]
+        file.write_batch(pa.record_batch(own, schema=table.schema))
 
+
+def _zero_where_null(values: pa.Array) -> pa.Array:
+    """What lies under a null may be anything, and Arrow stores it: zero, so that the same rows are the same bytes."""
+    if not values.null_count or values.type.num_buffers != 2 or pa.types.is_nested(values.type):
+        return values
+    mask, data = values.buffers()
+    if pa.types.is_boolean(values.type):
+        return pa.Array.from_buffers(values.type, len(values), [mask, values.fill_null(False).buffers()[1]])
+    width = values.type.bit_width // 8
+    rows = np.frombuffer(data, np.uint8, len(values) * width).reshape(-1, width).copy()
+    rows[np.asarray(values.is_null())] = 0
+    return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
 
 def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""

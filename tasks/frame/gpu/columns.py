@@ -18,6 +18,7 @@ import pylibcudf as plc
 
 from tasks.frame import canonical_cudf
 from tasks.frame.gpu.reduce import block_moments
+from tasks.frame.whole import all_true, any_true, extremes
 from tasks.schema import is_list as is_list_type
 from tasks.schema import plain_type
 
@@ -210,7 +211,7 @@ def finite(values: Column) -> Column:
     nan = cupy.isnan(data)
     if valid is not None:
         nan &= valid
-    if not bool(nan.any()):
+    if not any_true(nan):
         return values
     return from_numbers(data, ~nan if valid is None else valid & ~nan)
 
@@ -267,13 +268,13 @@ def _check_fits(data: Any, valid: Any, new: Any, here: pa.DataType, wanted: pa.D
     kept = data if valid is None else data[valid]
     if not len(kept) or new.kind == "b":
         return
-    low, high = kept.min().item(), kept.max().item()
+    low, high = extremes(kept)
     if new.kind == "f":
         most = 1 << (24 if new.itemsize == 4 else 53)
         limits = (-most, most)
     else:
         limits = (int(np.iinfo(new).min), int(np.iinfo(new).max))
-    whole = data.dtype.kind != "f" or bool((cupy.trunc(kept) == kept).all())
+    whole = data.dtype.kind != "f" or all_true(cupy.trunc(kept) == kept)
     if not whole:
         raise pa.ArrowInvalid(f"a value of type {here} is not whole and would be cut by {wanted}")
     if not limits[0] <= low <= high <= limits[1]:

@@ -33,9 +33,11 @@ from tasks.frame.gpu.columns import (
     synchronize,
     valid_rows,
 )
+from tasks.frame.gpu.histogram import histogram
 from tasks.frame.gpu.reduce import segment_sums
 from tasks.frame.gpu.strings import count_strings, is_text
 from tasks.frame.types import widest
+from tasks.frame.whole import extremes
 
 DENSE = 1 << 26  # counts of a table this long fit anywhere
 
@@ -105,12 +107,13 @@ def _count_dense(values: Column) -> tuple[Column, Column] | None:
         return None
     data, valid = numbers(values)
     kept = data if valid is None else data[valid]
-    low, high = int(kept.min()), int(kept.max())
+    low, high = extremes(kept)
     if high - low >= max(DENSE, 2 * len(kept)):
         return None
-    counts = cupy.bincount((kept - kept.dtype.type(low)).astype(cupy.int64, copy=False), minlength=high - low + 1)
+    wide = cupy.uint64 if kept.dtype.kind == "u" else cupy.int64
+    counts = histogram(kept.astype(wide, copy=False) - wide(low), high - low + 1)
     present = cupy.flatnonzero(counts)
-    numbers_found, counts = present.astype(data.dtype) + data.dtype.type(low), counts[present].astype(cupy.int64)
+    numbers_found, counts = present.astype(data.dtype) + data.dtype.type(low), counts[present]
     if valid is None:
         return from_numbers(numbers_found), from_numbers(counts)
     mask = cupy.ones(len(present) + 1, dtype=bool)
@@ -215,7 +218,7 @@ def _sums_by_code(codes: cupy.ndarray, groups: int, values: dict[str, Column]) -
         data, valid = numbers(value)
         kept = codes if valid is None else codes[valid]
         data = data if valid is None else data[valid]
-        counts = cupy.bincount(kept, minlength=groups).astype(cupy.int64)
+        counts = histogram(kept, groups)
         if data.dtype.kind == "f":
             sums = segment_sums(data.astype(cupy.float64)[cupy.argsort(kept)], counts)
         else:

@@ -22,6 +22,7 @@ from tasks.frame.gpu.columns import (
     valid_rows,
 )
 from tasks.frame.gpu.strings import StringPlaces, is_text
+from tasks.frame.whole import extremes
 
 DENSE = 1 << 26  # a table this long (256 MB) is always worth it
 
@@ -68,8 +69,8 @@ class _Numbers:
     def __init__(self, keys: cupy.ndarray) -> None:
         self.dense: Any = None
         self.size = len(keys)
-        self.low = int(keys.min()) if self.size else 0
-        span = int(keys.max()) - self.low + 1 if self.size else 0
+        self.low, high = extremes(keys) if self.size else (0, -1)
+        span = high - self.low + 1
         if span < max(DENSE, 4 * self.size):
             self.dense = cupy.full(span, -1, dtype=cupy.int32)
             self.dense[keys - self.low] = cupy.arange(self.size, dtype=cupy.int32)

@@ -11,6 +11,7 @@ import pylibcudf as plc
 
 from tasks.frame.gpu.columns import device, from_pylibcudf, host, rebuilt
 from tasks.frame.gpu.groups import _canonical
+from tasks.frame.gpu.histogram import histogram
 from tasks.frame.gpu.reduce import segment_sums
 
 
@@ -24,7 +25,7 @@ def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[cupy.ndarray
 
 def _runs(codes: cupy.ndarray, groups: int) -> cupy.ndarray:
     """How many rows each group has, int64."""
-    return cupy.bincount(codes, minlength=groups).astype(cupy.int64)
+    return histogram(codes, groups)
 
 
 def sum_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> cupy.ndarray:
