@@ -94,7 +94,8 @@ class Sampler:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
                 self.thread.start()
-        before = [s for s in list(self.samples) if s.at <= moment][-1:]
+        # One of long before would also count what nobody watched.
+        before = [s for s in list(self.samples) if moment - 2 * INTERVAL <= s.at <= moment][-1:]
         return [*before, *(s for s in list(self.samples) if s.at > moment)]
 
     def _run(self) -> None:

@@ -16,7 +16,7 @@ from tasks import hive, statistics
 from tasks.applied import adapted, adopt, missing_labels, null_types, subject
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
 from tasks.errors import DataError
-from tasks.estimate import checked_needs, computing_threads
+from tasks.estimate import checked_needs, dividing_threads
 from tasks.exchange import DaskMemory, LocalMemory
 from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
@@ -96,7 +96,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
     plan = make_plan(
         source.model_copy(update={"path": path, "valid": None}),
         parallel_map=partial(_mapped, pool),
-        threads=computing_threads(request.engine, pool),
+        threads=dividing_threads(request.engine, pool),
         min_partition_size=run.min_partition_size,
         null_types=null_types(request),
     )
@@ -106,7 +106,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
         return plan
     if request.flow != "fit":
         checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
-    size = partition_size(source, plan.nbytes, computing_threads(request.engine, pool), run.min_partition_size)
+    size = partition_size(source, plan.nbytes, dividing_threads(request.engine, pool), run.min_partition_size)
     folder = request.staging.folder / f"keyed{split}"
     return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
 

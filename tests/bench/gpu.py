@@ -87,7 +87,8 @@ def main() -> None:
     shutil.rmtree(target, ignore_errors=True)
     if args.peer:
         call = [sys.executable, str(HERE / "peers" / "peer_dask_cudf.py"), str(source), str(target), str(args.repeats + 1)]
-        out = subprocess.run(call, capture_output=True, text=True)
+        chosen = {"CUDA_VISIBLE_DEVICES": args.gpus} if args.gpus else {}
+        out = subprocess.run(call, capture_output=True, text=True, env=os.environ | chosen)
         peers = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")][1:]
         print(*[json.dumps(p) for p in peers], out.stderr[-2000:] if not peers else "", sep="\n", flush=True)
         shutil.rmtree(target, ignore_errors=True)

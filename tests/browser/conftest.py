@@ -46,7 +46,7 @@ def page(browser: Any) -> Iterator[Any]:
 def new_page(browser: Any) -> Any:
     """An empty page of a context of its own, with the patience that two busy cores need."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     return context.new_page()
 
 

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,11 @@ def owner() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def database() -> Iterator[str]:
     """The connection URL of a PostgreSQL of this test's own, on the loopback, with a password."""
-    folder, user, port = tmp_path_factory.mktemp("postgresql"), owner(), free_port()
+    folder, user, port = Path(tempfile.mkdtemp(prefix="millrace-postgresql-")), owner(), free_port()
     (folder / "password").write_text("db-password")
-    if user:
-        for place in (folder, folder.parent, folder.parent.parent):
-            place.chmod(0o755)
+    if user:  # pytest's own folders are for the user of the tests alone
         shutil.chown(folder, user)
         shutil.chown(folder / "password", user)
     common: dict[str, Any] = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL}
@@ -66,6 +65,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             server.terminate()
             server.wait(30)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -61,9 +61,19 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         server.wait(20)
 
 
+BEFORE: set[Path] = set()
+
+
+@pytest.fixture(autouse=True)
+def of_others() -> None:
+    """What stood on the host before the test is not its own: a killed process may have left it."""
+    BEFORE.clear()
+    BEFORE.update(Path("/tmp").glob("millrace-tls-*"))
+
+
 def certificates() -> list[Path]:
-    """Folders of temporary certificates on the host."""
-    return list(Path("/tmp").glob("millrace-tls-*"))
+    """Folders of temporary certificates on the host since the test began."""
+    return [path for path in Path("/tmp").glob("millrace-tls-*") if path not in BEFORE]
 
 
 @needs_sshd
