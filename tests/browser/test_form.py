@@ -14,7 +14,7 @@ from tasks.manifest import Manifest
 from tests.browser.conftest import new_page, wait_for
 from tests.flows.runs import rows_of
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(600)]
 PATIENCE = 200  # seconds that a run may take on cores that do much else; it takes ten
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 SAMPLE = {"path": "shop/train", "valid": "shop/valid", "sample": {"name": "ecommerce", "rows": 3000}}
