@@ -187,8 +187,9 @@ def fit(
 ) -> None:
     """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
-    The job is one for [bold]millrace run[/bold]; of its output only on_existing counts. What is saved is a folder that a
-    person can read; [bold]millrace apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after it was moved.
+    The job is one for [bold]millrace run[/bold]; of its output only on_existing counts. What is saved is a folder
+    that a person can read; [bold]millrace apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after it
+    was moved.
 
     [bold]Examples[/bold]
 
@@ -217,10 +218,11 @@ def apply(
 ) -> None:
     """Transform new data with what was learned before, shuffle and write them; nothing is learned.
 
-    Columns are found by name and read in the types of the fit; others are not looked at. Values that were not seen get
-    their operator's answer for such (Categorify: an out-of-vocabulary id). Label columns that the new data lack are left
-    out and named; any other missing column is an error. source.filter, source.keys and source.sort_by are those of the
-    fit unless they are set. A run that was cut off goes on where it stopped when the same command is given again.
+    Columns are found by name and read in the types of the fit; others are not looked at. Values that were not seen
+    get their operator's answer for such (Categorify: an out-of-vocabulary id). Label columns that the new data lack
+    are left out and named; any other missing column is an error. source.filter, source.keys and source.sort_by are
+    those of the fit unless they are set. A run that was cut off goes on where it stopped when the same command is
+    given again.
 
     [bold]Examples[/bold]
 
@@ -334,8 +336,8 @@ def report(
 ) -> None:
     """Say where the HTML report of an output is: one file that needs no network; train and valid have one each.
 
-    Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time, which
-    only the run knew, are not in it then.
+    Where it is missing it is made anew from the manifest, the fitted workflow and the files; the curves over time,
+    which only the run knew, are not in it then.
 
     [bold]Examples[/bold]
 

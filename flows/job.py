@@ -120,8 +120,12 @@ def make_application(data: Mapping[str, Any]) -> Application:
 def _exchange(run: Run, cluster: Cluster) -> dict[str, Any]:
     """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
     if cluster.adapt and run.exchange == "memory":
-        raise JobError("the exchange in memory needs workers that stay", where="run.exchange, cluster.adapt",
-                       why="a worker that is retired takes its pieces along", do="leave out one of the two")  # fmt: skip
+        raise JobError(
+            "the exchange in memory needs workers that stay",
+            where="run.exchange, cluster.adapt",
+            why="a worker that is retired takes its pieces along",
+            do="leave out one of the two",
+        )
     return {"exchange": "disk"} if cluster.adapt else {}
 
 

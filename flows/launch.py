@@ -41,9 +41,7 @@ def importable(*folders: Path) -> None:
             sys.path.append(str(folder))
 
 
-def application_of(
-    fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str]
-) -> dict[str, Any]:
+def application_of(fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str]) -> dict[str, Any]:
     """The parameters of `apply` as typed; modules beside the current folder become importable."""
     from flows.job import Application, set_key
 

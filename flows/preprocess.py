@@ -133,7 +133,8 @@ def write_out(job: Job | Application, request: Request, done: list[Summary]) -> 
 def run_stage(function: Any, job: Job | Application, request: Request, split: str | None = None) -> Summary:
     """Run a stage; when its worker is lost, mark that attempt as crashed and run it again, `run.retries` times.
 
-    Prefect's own retries answer exceptions; a killed worker leaves its task run Running for ever unless the flow says so.
+    Prefect's own retries answer exceptions; a killed worker leaves its task run Running for ever unless the flow says
+    so.
     """
     log = get_run_logger()
     name = function.name + (f" {split}" if split else "")
@@ -174,8 +175,8 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
 
 
 def untagged() -> TagsContext:
-    """No tags for task runs in this block, the flow run has them: Prefect asks for a slot of each tag of a task run over
-    a connection that the server has closed by then, and waits two seconds before it asks again."""
+    """No tags for task runs in this block, the flow run has them: Prefect asks for a slot of each tag of a task run
+    over a connection that the server has closed by then, and waits two seconds before it asks again."""
     return TagsContext(current_tags=set())
 
 
@@ -187,8 +188,11 @@ def _wait(future: Any, name: str) -> None:
         if client.status == "running" and client.scheduler_info(n_workers=-1)["workers"]:
             alone = time.monotonic()
         elif time.monotonic() - alone > NO_WORKERS_SECONDS:
-            raise GiveUpError(f"no worker is left for {name}", why=f"there has been none for {NO_WORKERS_SECONDS:.0f} s",
-                              do="start workers again, then run the same job again: what is done is kept")  # fmt: skip
+            raise GiveUpError(
+                f"no worker is left for {name}",
+                why=f"there has been none for {NO_WORKERS_SECONDS:.0f} s",
+                do="start workers again, then run the same job again: what is done is kept",
+            )
 
 
 @contextmanager
@@ -215,7 +219,8 @@ def _mark_crashed(task_run_id: uuid.UUID, error: Exception, task: Any) -> None:
 
 
 def make_samples(job: Job) -> None:
-    """Look-alike data for `source.sample` where nothing is at `source.path` yet, or where a run was cut off making it."""
+    """Look-alike data for `source.sample` where nothing is at `source.path` yet, or where a run was cut off making
+    it."""
     log, sample = get_run_logger(), job.source.sample
     paths = [p for p in (job.source.path, job.source.valid) if isinstance(p, str)]
     for number, path in enumerate(paths if sample else []):

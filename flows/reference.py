@@ -12,8 +12,9 @@ COMMAND = "millrace ops --page > tasks/ops/README.md"
 HEAD = f"""<!-- made by: {COMMAND} -->
 # Operators
 
-Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a job. The
-examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is treated as one.
+Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
+job. The examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is
+treated as one.
 """
 
 
@@ -50,7 +51,8 @@ def split_examples(docstring: str) -> tuple[str, str]:
 
 
 def _prose(text: str) -> str:
-    """Signs that Markdown would take for its own: underscores of names, the angles of placeholders, stars of products."""
+    """Signs that Markdown would take for its own: underscores of names, the angles of placeholders, stars of
+    products."""
     parts = text.split("`")
     for number in range(0, len(parts), 2):
         for sign in ("_", "*", "<"):

@@ -174,7 +174,9 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     if not rows or not files:
         return
     form = {"arrow": "ipc"}.get(manifest.data["output"]["format"], manifest.data["output"]["format"])
-    folders = {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
+    folders = (
+        {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
+    )
     head = pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows)
     table = _table(f"first rows of {folder.name}/{manifest.parts[0]['path']}", *head.column_names)
     for row in head.to_pylist():

@@ -18,8 +18,8 @@ def over_nvlink(gpus: list[Gpu]) -> bool:
 def threads_for(gpus: list[Gpu]) -> int:
     """Threads of a GPU's worker, each with a CUDA stream of its own: partitions and files overlap on the device.
 
-    Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is one
-    for 8 GiB of the smallest GPU, 16 at most.
+    Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is
+    one for 8 GiB of the smallest GPU, 16 at most.
     """
     return min(16, max(1, min(gpu.memory for gpu in gpus) // (8 * 2**30)))
 
@@ -27,9 +27,9 @@ def threads_for(gpus: list[Gpu]) -> int:
 def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:
     """Allocator and spiller, sizes in bytes of the smallest GPU.
 
-    One GPU: the driver's asynchronous allocator up to 0.92. Several: a pool of 0.6 (bigger ones make NVLink set-up take
-    minutes). Stored results above 0.5 (0.45) of the GPU spill to the host, then to disk; cuDF's own spilling stays off, since
-    it adds a lock and a look-up in Python to every use of a buffer.
+    One GPU: the driver's asynchronous allocator up to 0.92. Several: a pool of 0.6 (bigger ones make NVLink set-up
+    take minutes). Stored results above 0.5 (0.45) of the GPU spill to the host, then to disk; cuDF's own spilling
+    stays off, since it adds a lock and a look-up in Python to every use of a buffer.
     """
     from infra.clusters import size_in_bytes
 

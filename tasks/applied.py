@@ -47,7 +47,8 @@ def adapted(request: Request, plan: Plan) -> Plan:
 
 
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
-    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left out."""
+    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left
+    out."""
     if not request.fitted:
         return request.final, source
     fitted = request.fitted_schema

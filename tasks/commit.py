@@ -79,12 +79,14 @@ def no_space(path: Path) -> Iterator[None]:
         number = getattr(error, "errno", None)
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             disk = shutil.disk_usage(existing(path))
-            raise GiveUpError("there is no space left", where=str(path), why=f"{_mb(disk.free)} of {_mb(disk.total)} are free there",
+            why = f"{_mb(disk.free)} of {_mb(disk.total)} are free there"
+            raise GiveUpError("there is no space left", where=str(path), why=why,
                               do="free some space, or choose another output.path or run.scratch; "
                               "then run the same job again: what is done is kept") from error  # fmt: skip
         if number in UNWRITABLE:
-            raise JobError("the output cannot be written", where=str(path), why=getattr(error, "strerror", "") or str(error),
-                           do="choose another output.path, or give this user the right to write there") from error  # fmt: skip
+            why = getattr(error, "strerror", "") or str(error)
+            raise JobError("the output cannot be written", where=str(path), why=why,
+                           do="choose another output.path, or let this user write there") from error  # fmt: skip
         raise
 
 
@@ -127,7 +129,7 @@ def _is_version(path: Path) -> bool:
 class Staging:
     """The folder `<parent>/.<name>.millrace/` (or the same under `scratch`) in which a run to `target` works.
 
-    It holds lock, plan, state, exchange and the parts under `new/`, and is found again by the next start of the same job.
+    It holds lock, plan, state, exchange and the parts under `new/`, and the next start of the same job finds it again.
     The swap happens beside the target, so that both its renames stay on one file system wherever the scratch is.
     """
 
@@ -152,13 +154,13 @@ class Staging:
             return
         if on_existing == "fail":
             raise JobError("the output exists", where=str(self.target), why="output.on_existing is fail",
-                           do="choose another output.path, or set output.on_existing to replace or version")  # fmt: skip
+                           do="choose another output.path, or set on_existing to replace or version")  # fmt: skip
         if on_existing == "version" and any((self.target / n).exists() for n in (MANIFEST, FITTED)):
             raise JobError("the output is a single one, not a folder of versions", where=str(self.target),
                            do="choose another output.path, or move this one to v0001 inside of it")  # fmt: skip
         if on_existing == "replace" and not own_output(self.target):
-            raise JobError("the output holds files that millrace did not write, so it is not replaced", where=str(self.target),
-                           do="choose another output.path, or move these files away")  # fmt: skip
+            what = "the output holds files that millrace did not write, so it is not replaced"
+            raise JobError(what, where=str(self.target), do="choose another output.path, or move these files away")
 
     def open(self) -> None:
         with no_space(self.folder):
@@ -219,12 +221,13 @@ class Staging:
         return version
 
     def mend(self) -> None:
-        """`old` without a target: the swap was cut off between its two renames. Whole new output goes forward, else back.
+        """`old` without a target: a swap cut off between its renames. Whole new output goes forward, else back.
 
         Only for the owner of the lock: a swap that is going on looks the same.
         """
         if self.old.exists() and not self.target.exists():
-            whole = [p for p in (self.landed, self.new) if any((p / n).exists() for n in (MANIFEST, f"train/{MANIFEST}", FITTED))]
+            notes = (MANIFEST, f"train/{MANIFEST}", FITTED)
+            whole = [p for p in (self.landed, self.new) if any((p / note).exists() for note in notes)]
             _rename(whole[0] if whole else self.old, self.target)
             if whole:
                 self.clean()
@@ -255,7 +258,7 @@ class Staging:
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[str]:
-        """Only one run works for a target; an owner that is gone is told by its process, or by 60 s without a sign of life."""
+        """Only one run works for a target; an owner that is gone is told by its process, or by 60 s of silence."""
         path, owner = self.folder / "lock", _me()
         self._acquire(path, owner, wait)
         stop = threading.Event()
@@ -289,8 +292,9 @@ class Staging:
             if found is None:
                 continue
             if not wait:
+                who = f"process {found.get('pid')} on {found.get('host')}"
                 raise JobError("another run works on this output", where=str(self.target),
-                               why=f"process {found.get('pid')} on {found.get('host')} has held it since {found.get('since')}",
+                               why=f"{who} has held it since {found.get('since')}",
                                do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
             time.sleep(0.2)
 

@@ -56,8 +56,9 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Man
             "transform": _stage(between - started, plan.rows, found["nbytes"]),
             "shuffle_write": _stage(done - between, found["rows_out"], sum(r["bytes"] for r in records)),
         }
-        data = describe(plan.rows, records, work.bound.output, output, work.engine, fingerprints={"source": plan.fingerprint},
-                        exchange="memory", seconds=round(time.perf_counter() - started, 3), stages=stages)  # fmt: skip
+        data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
+                        fingerprints={"source": plan.fingerprint},
+                        seconds=round(time.perf_counter() - started, 3))  # fmt: skip
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, records)
         write_json(staging.new / MANIFEST, data)

@@ -61,7 +61,8 @@ class Evaluation:
             made = out[column.name]
             if len(made) != rows:
                 raise DataError(
-                    f"{type(step.op).__name__} changed the number of rows of {'+'.join(step.unit)!r} from {rows:,} to {len(made):,}",
+                    f"{type(step.op).__name__} changed the number of rows of {'+'.join(step.unit)!r} "
+                    f"from {rows:,} to {len(made):,}",
                     where=self.where,
                     why="an operator gives one value per row",
                     do="return a column of the same length; to remove rows use a filter",

@@ -30,8 +30,14 @@ class LocalMemory:
         """True if the pieces of all partitions are here."""
         return len(self.cuts) == partitions
 
-    def deliver(self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Callable[[Any], tuple[int, int]],
-                done: Callable[[int, Any], None] | None) -> list[Any]:  # fmt: skip
+    def deliver(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        items: Sequence[Any],
+        ranges: Callable[[Any], tuple[int, int]],
+        done: Callable[[int, Any], None] | None,
+    ) -> list[Any]:
         """function(shared, item, cuts) for every item, in threads."""
         cuts = self.cuts
         return self.pool.map(lambda _, item: function(shared, item, cuts), None, items, done)
@@ -41,7 +47,8 @@ class LocalMemory:
 
 
 class DaskMemory:
-    """Pieces as Dask futures with lineage, published under a name until the commit: they outlive the stage that made them.
+    """Pieces as Dask futures with lineage, published under a name until the commit: they outlive the stage that made
+    them.
 
     A lost worker's pieces are made again by the scheduler, or by the next attempt of the stage.
     """
@@ -63,7 +70,8 @@ class DaskMemory:
         return self.pool.finish(self.pool.each(summary, ordered), done)
 
     def _there(self) -> dict[int, Any]:
-        """The published pieces that a worker holds at this moment, by partition; what is lost or failed is not among them."""
+        """The published pieces that a worker holds at this moment, by partition; what is lost or failed is not among
+        them."""
         kept = self.pool.client.get_dataset(self.name, default=None) or {}
         held = self.pool.client.who_has(list(kept.values())) if kept else {}
         return {i: future for i, future in kept.items() if held.get(future.key)}
@@ -72,9 +80,16 @@ class DaskMemory:
         """True if the pieces of all partitions are there."""
         return len(self._there()) == partitions
 
-    def deliver(self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Callable[[Any], tuple[int, int]],
-                done: Callable[[int, Any], None] | None) -> list[Any]:  # fmt: skip
-        """function(shared, item, cuts) for every item; items are spread over the workers, and only their ranges move."""
+    def deliver(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        items: Sequence[Any],
+        ranges: Callable[[Any], tuple[int, int]],
+        done: Callable[[int, Any], None] | None,
+    ) -> list[Any]:
+        """function(shared, item, cuts) for every item; items are spread over the workers, and only their ranges
+        move."""
         if not items:
             return []
         kept = self.pool.client.get_dataset(self.name)

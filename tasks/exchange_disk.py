@@ -74,7 +74,8 @@ def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
 
 
 def is_untouched(note: str) -> bool:
-    """True if the file of a note is there as it was written; its bytes are read only where its time says that it changed."""
+    """True if the file of a note is there as it was written; its bytes are read only where its time says that it
+    changed."""
     said = read_json(Path(note))
     if not isinstance(said, dict):
         return False
@@ -109,7 +110,9 @@ class DiskExchange:
     def __init__(self, pool: Pool, folder: Path) -> None:
         self.pool, self.folder = pool, folder
 
-    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Callable[[int, Any], None] | None) -> list[dict[str, Any]]:
+    def fill(
+        self, cutting: Cutting, partitions: Sequence[Partition], done: Callable[[int, Any], None] | None
+    ) -> list[dict[str, Any]]:
         """Cut every partition into its file; the summaries in the order of the partitions."""
         with no_space(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,8 +120,14 @@ class DiskExchange:
         self.cuts = [cut_of(note, cutting.work.engine) for note in notes]
         return [{**note, "counts": np.array(note["counts"], dtype=np.int64)} for note in notes]
 
-    def deliver(self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Callable[[Any], tuple[int, int]],
-                done: Callable[[int, Any], None] | None) -> list[Any]:  # fmt: skip
+    def deliver(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        items: Sequence[Any],
+        ranges: Callable[[Any], tuple[int, int]],
+        done: Callable[[int, Any], None] | None,
+    ) -> list[Any]:
         """function(shared, item, cuts) for every item, on any worker."""
         cuts = getattr(self, "cuts", None) or self._found(shared.engine)
         return self.pool.map(_deliver, (function, shared, cuts), items, done)

@@ -108,9 +108,20 @@ def _manifest(
     job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
     exchange = next((s["exchange"] for s in own if "exchange" in s), "memory")
     left_out: list[str] = next((s["left_out"].split(", ") for s in own if "left_out" in s), [])
-    return describe(plan.rows, last["parts"], bound.output, request.settings[1], request.engine, run=run_id, labels=labels,
-                    fingerprints={"job": job, "source": plan.fingerprint, "state": state},
-                    exchange=exchange, seconds=0.0, stages=stages, **({"left_out": left_out} if left_out else {}))  # fmt: skip
+    return describe(
+        plan.rows,
+        last["parts"],
+        bound.output,
+        request.settings[1],
+        request.engine,
+        run=run_id,
+        labels=labels,
+        fingerprints={"job": job, "source": plan.fingerprint, "state": state},
+        exchange=exchange,
+        seconds=0.0,
+        stages=stages,
+        **({"left_out": left_out} if left_out else {}),
+    )
 
 
 def _check_rows(rows: int, last: dict[str, Any]) -> None:

@@ -16,8 +16,9 @@ from tasks.state import FORMAT, State, read_json
 README = """# A fitted workflow of millrace
 
 `workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
-`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix `.vocab`, each
-with its sha256. Read one with `pyarrow.parquet.read_table`. Load all of it with `tasks.workflow.Workflow.load(folder)`.
+`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
+`.vocab`, each with its sha256. Read one with `pyarrow.parquet.read_table`. Load all of it with
+`tasks.workflow.Workflow.load(folder)`.
 """
 
 
@@ -27,8 +28,16 @@ def save_fitted(
     """Write the folder; `source` is what the job said of the rows (filter, keys, sort_by), for who applies it."""
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "millrace": millrace_version(), "versions": versions(), "graph": graph,
-            "schema": schema.to_json(), "output": bound.output.to_json(), "source": dict(source or {}), "state": state.save(folder)}  # fmt: skip
+    data = {
+        "format": FORMAT,
+        "millrace": millrace_version(),
+        "versions": versions(),
+        "graph": graph,
+        "schema": schema.to_json(),
+        "output": bound.output.to_json(),
+        "source": dict(source or {}),
+        "state": state.save(folder),
+    }
     (folder / "README.md").write_text(README)
     write_json(folder / FITTED, data)
 

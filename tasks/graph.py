@@ -220,7 +220,8 @@ class Bound:
         raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
 
     def encoder(self, place: int, name: str) -> Step | None:
-        """The step that made a column's values, through steps that only rename or describe them; None for a source column."""
+        """The step that made a column's values, through steps that only rename or describe them; None for a source
+        column."""
         place, name = self._root(place, name)
         while place != SOURCE:
             step = self.steps[place, name]
@@ -240,8 +241,12 @@ class Bound:
         spaces = {SOURCE if place == SOURCE else self.steps[place, name].space: name for place, name in roots}
         if len(spaces) > 1:
             names = " and ".join(repr(name) for name in spaces.values())
-            raise JobError(f"the columns {names} have different rows", where=where, why="one stands before a Groupby, the other after it",
-                           do="take all columns from after the Groupby, as its keys or aggregations")  # fmt: skip
+            raise JobError(
+                f"the columns {names} have different rows",
+                where=where,
+                why="one stands before a Groupby, the other after it",
+                do="take all columns from after the Groupby, as its keys or aggregations",
+            )
         return next(iter(spaces), SOURCE)
 
     @cached_property
@@ -250,7 +255,8 @@ class Bound:
         return sorted({s.key: s for s in self.steps.values() if s.op.removes_rows}.values(), key=lambda s: s.node)
 
     def _settle_depths(self) -> None:
-        """A learned step waits for every filter that does not depend on it, since removed rows must not be learned from."""
+        """A learned step waits for every filter that does not depend on it, since removed rows must not be learned
+        from."""
         filters = self.filters
         if all(f.depth == 0 for f in filters):
             return
@@ -269,8 +275,12 @@ class Bound:
             if not changed:
                 self.__dict__.pop("filters", None)
                 return
-        raise JobError("filters wait for each other's statistics", where=", ".join(title(self.nodes[f.node]) for f in filters),
-                       why="each needs values that are learned from rows that the other keeps", do="join them, or filter the source")  # fmt: skip
+        raise JobError(
+            "filters wait for each other's statistics",
+            where=", ".join(title(self.nodes[f.node]) for f in filters),
+            why="each needs values that are learned from rows that the other keeps",
+            do="join them, or filter the source",
+        )
 
     def depth(self, place: int, name: str) -> int:
         place, name = self._root(place, name)

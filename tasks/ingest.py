@@ -77,7 +77,8 @@ def make_plan(
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
-    """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each file."""
+    """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each
+    file."""
     sources = [source.path] if isinstance(source.path, str) else source.path
     bases = [path if is_remote(path) else local_path(path) for path in sources]
     found = hive.named_columns([item.file.path for item in inspected], bases)

@@ -13,7 +13,8 @@ log = logging.getLogger("millrace")
 
 
 def drop_damaged(folder: Path, notes: Path, pool: Pool) -> list[str]:
-    """Remove the notes of files in `folder` whose size or digest has changed, so that they are written again; their names.
+    """Remove the notes of files in `folder` whose size or digest has changed, so that they are written again; their
+    names.
 
     Every byte is read, by the workers: nothing but what this returns may go on to the output.
     """

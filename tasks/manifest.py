@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -41,7 +40,8 @@ class Manifest:
 
     @property
     def partitioning(self) -> Any:
-        """What `partition_on` made, with the exact types, for pyarrow and pandas: `pandas.read_parquet(out, partitioning=..)`.
+        """What `partition_on` made, with the exact types, for pyarrow and pandas: `pandas.read_parquet(out,
+        partitioning=..)`.
 
         Without it readers guess the types from the folders' names. None for an output without such folders.
         """
@@ -63,8 +63,12 @@ class Manifest:
         path = current(Path(folder))
         data = read_json(path / MANIFEST)
         if not isinstance(data, dict) or "parts" not in data:
-            raise DataError("this is not an output of millrace", where=str(folder), why=f"it has no readable {MANIFEST}",
-                            do="give the folder that a finished run wrote")  # fmt: skip
+            raise DataError(
+                "this is not an output of millrace",
+                where=str(folder),
+                why=f"it has no readable {MANIFEST}",
+                do="give the folder that a finished run wrote",
+            )
         if data.get("format", 0) > FORMAT:
             raise DataError(
                 f"the manifest has format {data['format']}, this version reads up to {FORMAT}",
@@ -90,9 +94,9 @@ def outputs(folder: Path) -> list[Path]:
 
 def digest(path: str | Path) -> str:
     """xxh3-128 of a file's bytes, hexadecimal."""
-    if not os.path.getsize(path):
+    if not Path(path).stat().st_size:
         return xxhash.xxh3_128(b"").hexdigest()
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return xxhash.xxh3_128(content).hexdigest()
 
 

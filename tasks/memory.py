@@ -118,13 +118,16 @@ def in_runs(
 
 @contextmanager
 def told(stage: str, engine: str) -> Iterator[None]:
-    """Out of memory where nothing can be halved (merging what was learned, say) as an error that says what to change."""
+    """Out of memory where nothing can be halved (merging what was learned, say) as an error that says what to
+    change."""
     try:
         yield
     except Exception as error:
         if isinstance(error, MillraceError) or not is_out_of_memory(error):
             raise
-        do = f"{more_memory(engine)}; set source.partition_size lower; then run the same job again: what is done is kept"
+        do = (
+            f"{more_memory(engine)}; set source.partition_size lower; then run the same job again: what is done is kept"
+        )
         raise TransientError(f"there is not enough memory for {stage}", why=shortage(error, engine), do=do) from error
 
 

@@ -1,4 +1,5 @@
-"""The nodes of a graph: `columns >> op`, `+`, `-`, `[...]`, and a graph as data; what the names mean is bound elsewhere."""
+"""The nodes of a graph: `columns >> op`, `+`, `-`, `[...]`, and a graph as data; what the names mean is bound
+elsewhere."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from tasks.schema import Tags
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A step: `op` applied to its one parent, or (without op) columns picked from, joined of or dropped from its parents.
+    """A step: `op` applied to its one parent, or (without op) columns picked from, joined of or dropped from its
+    parents.
 
-    kind is pick (selection from the parents, the last one that has a name wins, else from the source), apply, join, drop.
+    kind is pick (selection from the parents, the last one that has a name wins, else from the source), apply, join,
+    drop.
     """
 
     kind: str

@@ -27,9 +27,9 @@ from tasks.settings import Output, Run, Source
 class Request:
     """What a run is asked to do: the same request finds the same staging folder.
 
-    `code` names the code that does it, `owner` the run that holds the lock, `flow` what it belongs to; none is part of
-    what is asked. `fitted` is the fitted workflow that is applied: path, digest of the state, schema; {} when one is learned.
-    `roots` are those that the flow's host allows.
+    `code` names the code that does it, `owner` the run that holds the lock, `flow` what it belongs to; none is part
+    of what is asked. `fitted` is the fitted workflow that is applied: path, digest of the state, schema; {} when one
+    is learned. `roots` are those that the flow's host allows.
     """
 
     source: dict[str, Any]
@@ -81,7 +81,11 @@ class Request:
         """Names what a plan depends on besides the files themselves."""
         source, _, run = self.settings
         return fingerprint(
-            self.code, self.engine, source.model_dump(exclude={"filter", "sample"}), run.min_partition_size, *self._fitted
+            self.code,
+            self.engine,
+            source.model_dump(exclude={"filter", "sample"}),
+            run.min_partition_size,
+            *self._fitted,
         )
 
     @property
@@ -116,8 +120,12 @@ class PlanOf:
         try:
             plan = Plan.from_json(self.data["plans"][split])
         except (KeyError, TypeError, ValueError, IndexError):
-            raise DataError("the plan of this run is gone or damaged", where=str(self.path),
-                            why="something else changed it between two stages", do="run the same job again") from None  # fmt: skip
+            raise DataError(
+                "the plan of this run is gone or damaged",
+                where=str(self.path),
+                why="something else changed it between two stages",
+                do="run the same job again",
+            ) from None
         return plan.with_storage_options(read_options(self.source)["storage_options"])
 
     @property
@@ -134,7 +142,13 @@ def make_request(
 
 
 def new_request(
-    source: Source, graph: list[dict[str, Any]], output: Output, run: Run, engine: str, labels: Sequence[str], **more: Any
+    source: Source,
+    graph: list[dict[str, Any]],
+    output: Output,
+    run: Run,
+    engine: str,
+    labels: Sequence[str],
+    **more: Any,
 ) -> Request:
     """The request of a graph as it is saved; `more` are flow and fitted."""
     return Request(

@@ -37,7 +37,8 @@ from tasks.state import State
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
 from tasks.work import StateFolder, Work
 
-__all__ = ["STAGES", "Progress", "Request", "commit", "commit_fitted", "cut", "ingest", "learn", "make_request", "write"]
+__all__ = ["STAGES", "Progress", "Request", "commit", "commit_fitted",
+           "cut", "ingest", "learn", "make_request", "write"]  # fmt: skip
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 
 
@@ -83,7 +84,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
     return {
         "stage": "ingest", "rows": rows, "bytes": sum(p.nbytes for p in plans.values()), "reused": reused,
         "files": sum(len(p.files) for p in plans.values()), "skipped": sum(len(p.skipped) for p in plans.values()),
-        "blocks": sum(len(p.blocks) for p in plans.values()), "partitions": sum(len(p.partitions) for p in plans.values()),
+        "blocks": sum(len(p.blocks) for p in plans.values()),
+        "partitions": sum(len(p.partitions) for p in plans.values()),
         "columns": len(schema), "output_columns": len(bound.output),
         "threads": pool.threads, "workers": len(pool.workers), "seconds": time.perf_counter() - start,
         **({"left_out": left_out} if left_out else {}), **estimate,
@@ -134,9 +136,12 @@ def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 def same_schema(train: Schema, valid: Schema) -> None:
     for name, column in train.items():
         if name in valid and valid[name].dtype != column.dtype:
-            raise DataError(f"column {name!r} has different types", where="source.path and source.valid",
-                            why=f"{column.dtype} in the training data, {valid[name].dtype} in the validation data",
-                            do=f"write the files with one type, or give it in source.schema: {{{name}: ..}}")  # fmt: skip
+            raise DataError(
+                f"column {name!r} has different types",
+                where="source.path and source.valid",
+                why=f"{column.dtype} in the training data, {valid[name].dtype} in the validation data",
+                do=f"write the files with one type, or give it in source.schema: {{{name}: ..}}",
+            )
 
 
 def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[str, Any]:
@@ -157,9 +162,19 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
         manifest = _save_state(state, folder, asked, Bound(request.final, plan.schema), sum(halved))
     progress(plan.rows, plan.rows)
     learned = Bound(request.final, plan.schema).learned
-    return {"stage": "statistics", "rows": plan.rows * phases, "bytes": _needed_bytes(plan, request.final), "phases": phases,
-            "operators": len({s.node for s in learned}), "learned": len(learned), "digest": manifest["digest"], "reused": reused,
-            "tables": manifest.get("tables", {}), "halved": manifest.get("halved", 0), "seconds": time.perf_counter() - start}  # fmt: skip
+    return {
+        "stage": "statistics",
+        "rows": plan.rows * phases,
+        "bytes": _needed_bytes(plan, request.final),
+        "phases": phases,
+        "operators": len({s.node for s in learned}),
+        "learned": len(learned),
+        "digest": manifest["digest"],
+        "reused": reused,
+        "tables": manifest.get("tables", {}),
+        "halved": manifest.get("halved", 0),
+        "seconds": time.perf_counter() - start,
+    }
 
 
 def _save_state(state: State, folder: Path, asked: str, bound: Bound, halved: int) -> dict[str, Any]:
@@ -276,19 +291,27 @@ def cut(
             kept[split] = exchange
         counter = _Counter(progress, ready.plan.rows)
         found = totals(exchange.fill(ready.cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
-        found |= {"counts": found["counts"].tolist(), "fingerprint": ready.fingerprint, "exchange": kind, "because": why}
+        found |= {
+            "fingerprint": ready.fingerprint,
+            "exchange": kind,
+            "because": why,
+            "counts": found["counts"].tolist(),
+        }
         write_json(request.staging.folder / f"exchange{split}.json", found)
     assert found is not None
     progress(ready.plan.rows, ready.plan.rows)
-    return {"stage": "transform", "split": split, "rows": found["rows_in"], "rows_out": found["rows_out"], "bytes": found["nbytes"],
-            "halved": found["halved"], "partitions": len(partitions), "exchange": found["exchange"], "because": found["because"], "reused": reused,
-            "seconds": time.perf_counter() - start}  # fmt: skip
+    return {
+        "stage": "transform", "split": split, "rows": found["rows_in"], "rows_out": found["rows_out"],
+        "bytes": found["nbytes"], "halved": found["halved"], "partitions": len(partitions),
+        "exchange": found["exchange"], "because": found["because"], "reused": reused,
+        "seconds": time.perf_counter() - start,
+    }  # fmt: skip
 
 
 def write(
     request: Request, split: str, pool: Pool, progress: Progress = _silent, kept: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Stage 4, shuffle_write: the files of a split that are not there yet, under `new/`. Transforms again what is gone."""
+    """Stage 4, shuffle_write: the files of a split that are not there yet, under `new/`. What is gone is made again."""
     start = time.perf_counter()
     ready, staging, kept = prepared(request, split), request.staging, {} if kept is None else kept
     found = found_cut(request, split, ready)
@@ -315,9 +338,12 @@ def write(
     )
     exchange.close()
     records = _records(parts, writing)
-    return {"stage": "shuffle_write", "split": split, "rows": sum(r["rows"] for r in records), "bytes": sum(r["bytes"] for r in records),
-            "files": len(parts), "parts": records, "rows_in": found["rows_in"], "rows_out": found["rows_out"],
-            "halved": halvings(notes), "reused": not missing, "seconds": time.perf_counter() - start, **_folders(records, len(parts), output)}  # fmt: skip
+    return {
+        "stage": "shuffle_write", "split": split, "rows": sum(r["rows"] for r in records),
+        "bytes": sum(r["bytes"] for r in records), "files": len(parts), "parts": records,
+        "rows_in": found["rows_in"], "rows_out": found["rows_out"], "halved": halvings(notes),
+        "reused": not missing, "seconds": time.perf_counter() - start, **_folders(records, len(parts), output),
+    }  # fmt: skip
 
 
 def _folders(records: Sequence[dict[str, Any]], files: int, output: Output) -> dict[str, Any]:

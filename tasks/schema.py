@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.errors import DataError, JobError, near
 
 
-class Tags(str, enum.Enum):
+class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
     """Roles of a column, by which a graph can select."""
 
     CATEGORICAL = "categorical"
@@ -110,7 +110,8 @@ class Schema(Mapping[str, Column]):
 
 
 def check_kinds(fitted: Schema, given: Schema, needed: Iterable[str]) -> None:
-    """Refuse data whose needed columns are of another kind than those learned from; narrower and wider types will do."""
+    """Refuse data whose needed columns are of another kind than those learned from; narrower and wider types will
+    do."""
     for name in needed:
         if name not in given:
             continue  # the graph says what is missing, with near names
@@ -200,7 +201,9 @@ def parse_dtype(name: str | pa.DataType) -> pa.DataType:
     try:
         return _named_type(text)
     except (ValueError, pa.ArrowException) as error:  # a unit, precision or zone that does not exist
-        raise JobError(f"{name!r} is no type", why=str(error), do="for example timestamp[us], decimal128(10, 2)") from None
+        raise JobError(
+            f"{name!r} is no type", why=str(error), do="for example timestamp[us], decimal128(10, 2)"
+        ) from None
 
 
 def _named_type(text: str) -> pa.DataType:
@@ -210,12 +213,12 @@ def _named_type(text: str) -> pa.DataType:
     if text.startswith("timestamp[") and text.endswith("]"):
         unit, _, zone = text[len("timestamp[") : -1].partition(",")
         return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
-    alias = {"str": "string", "object": "string", "datetime64[us]": "timestamp[us]", "datetime": "timestamp[us]", "float": "float64",
-             "int": "int64", "date": "date32"}  # fmt: skip
+    alias = {"str": "string", "object": "string", "datetime64[us]": "timestamp[us]", "datetime": "timestamp[us]",
+             "float": "float64", "int": "int64", "date": "date32"}  # fmt: skip
     if text in alias:
         return parse_dtype(alias[text])
-    known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "bool", "string",
-             "timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "date32", "binary"]  # fmt: skip
+    known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "bool",
+             "string", "timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "date32", "binary"]  # fmt: skip
     if text not in known:
         if text.startswith(("duration[", "time32[", "time64[")):
             return {"duration": pa.duration, "time32": pa.time32, "time64": pa.time64}[text.split("[")[0]](

@@ -46,7 +46,8 @@ LOADERS: list[Loader] = [from_environment]  # tasks.stage adds Prefect's blocks
 
 
 class StorageOptions(Mapping[str, Any]):
-    """Options of fsspec. Those with a name are looked up in each process at their first use; a pickle holds the name."""
+    """Options of fsspec. Those with a name are looked up in each process at their first use; a pickle holds the
+    name."""
 
     def __init__(self, given: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
         self._given, self._name, self._loaders, self._lock = given, name, tuple(loaders), threading.Lock()

@@ -74,9 +74,7 @@ class Source(Section):
     )
     keys: list[str] = []
     sort_by: list[str] = []
-    filter: str | None = Field(
-        None, description="which rows to keep, as an expression: price > 0 and brand != 'none'"
-    )
+    filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
     storage_options: str | dict[str, Any] | None = None
     sample: Sample | None = None
 
@@ -88,7 +86,8 @@ class Output(Section):
 
     path: str = Field(description="folder to write, which is there whole or not at all")
     shuffle: Literal["none", "partition", "worker", "full", "key"] = Field(
-        "full", description="how far rows move: full over all rows, partition and worker within parts, key by output.keys"
+        "full",
+        description="how far rows move: full over all rows, partition and worker within parts, key by output.keys",
     )
     seed: int = Field(0, description="the same seed gives the same order in the same files")
     shuffle_groups: int = Field(8, ge=1)
@@ -102,10 +101,13 @@ class Output(Section):
     row_group_size: int | None = Field(None, ge=1, description="rows; 1,000,000 on the CPU, 4,000,000 with cuDF")
     partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
     on_existing: Literal["fail", "replace", "version"] = Field(
-        "fail", description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other"
+        "fail",
+        description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other",
     )
     keep_versions: int | None = Field(
-        None, ge=1, description="for on_existing: version: the newest so many stay, older ones are removed; all if empty"
+        None,
+        ge=1,
+        description="for on_existing: version: the newest so many stay, older ones are removed; all if empty",
     )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 

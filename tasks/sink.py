@@ -13,7 +13,8 @@ PIECE = 1 << 30  # bytes of one call of the system, which takes no more than 2 G
 
 
 class DigestedFile(io.RawIOBase):
-    """A new file to write to from its beginning to its end; `finish` gives the xxh3-128 of what was written, hexadecimal.
+    """A new file to write to from its beginning to its end; `finish` gives the xxh3-128 of what was written,
+    hexadecimal.
 
     Writing releases the interpreter's lock, so that as many files are written at once as there are threads. The first
     failure is kept for `finish`: a writer in C++ that calls `write` cannot pass on an exception.

@@ -22,6 +22,7 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.cache_policies import NO_CACHE
 from prefect.context import SyncClientContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
@@ -66,8 +67,12 @@ class LiveProgress:
     def check_owner(self) -> None:
         """End the work of a flow that is gone once another one has the lock."""
         if self.request.owner and not self.request.staging.owned_by(self.request.owner):
-            raise GiveUpError("another run took over", where=str(self.request.staging.target),
-                              why="the flow that started this stage is gone", do="follow the run that holds the lock")  # fmt: skip
+            raise GiveUpError(
+                "another run took over",
+                where=str(self.request.staging.target),
+                why="the flow that started this stage is gone",
+                do="follow the run that holds the lock",
+            )
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
@@ -77,8 +82,19 @@ class LiveProgress:
             seconds = now - self.start
             rate = done / seconds if seconds else 0.0
             left = (total - done) / rate if rate else None
-            write_json(self.path, {"stage": self.stage, "split": self.split, "done": done, "total": total, "seconds": seconds,
-                                   "rows_per_second": rate, "seconds_left": left, "at": time.time()})  # fmt: skip
+            write_json(
+                self.path,
+                {
+                    "stage": self.stage,
+                    "split": self.split,
+                    "done": done,
+                    "total": total,
+                    "seconds": seconds,
+                    "rows_per_second": rate,
+                    "seconds_left": left,
+                    "at": time.time(),
+                },
+            )
             self.wrote = now
             if now - self.published > 2.0 or (last and self.artifact):
                 with fresh_client():
@@ -112,7 +128,8 @@ class ToRun(logging.Handler):
 
 @contextmanager
 def own_log() -> Iterator[Any]:
-    """The log of this task run. What millrace itself says in this process meanwhile stands in it too, Dask's chatter not."""
+    """The log of this task run. What millrace itself says in this process meanwhile stands in it too, Dask's chatter
+    not."""
     if TaskRunContext.get() is None:
         yield log
         return
@@ -158,19 +175,19 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
 
     body.__name__, body.__doc__ = name, work.__doc__
     return task(
-        body,
         name=name,
         retry_condition_fn=may_pass,
         retry_delay_seconds=1,
         persist_result=False,
-        cache_policy=None,
-    )
+        cache_policy=NO_CACHE,
+    )(body)
 
 
 def publish(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> None:
     """One Markdown and one table artifact of a stage, under keys that stay the same from run to run of a flow.
 
-    The samples of the workers stay in the staging folder, for the report; those of a stage that was found done are older.
+    The samples of the workers stay in the staging folder, for the report; those of a stage that was found done are
+    older.
     """
     key = f"{request.flow}-{summary['stage'].replace('_', '-')}"
     with fresh_client():
@@ -215,7 +232,8 @@ def fresh_client() -> Iterator[None]:
 
 
 def from_block(name: str) -> Mapping[str, Any] | None:
-    """Storage options in a block of the Prefect server: `name` of a Secret block, or type and name: aws-credentials/shop.
+    """Storage options in a block of the Prefect server: `name` of a Secret block, or type and name:
+    aws-credentials/shop.
 
     None where there is no such block, or no server; a JobError for a type that is not known.
     """

@@ -23,7 +23,8 @@ SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for 
 
 
 class State:
-    """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables. `partials` are kept for a refit."""
+    """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables. `partials` are kept for a
+    refit."""
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None, partials: Mapping[str, dict[str, Any]] | None = None
@@ -85,7 +86,10 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
         content = path.read_bytes()
         if digest is not None and hashlib.sha256(content).hexdigest() != digest:
             raise DataError(
-                f"{path.name} is damaged", where=str(path), why="its digest differs", do="restore the folder or fit again"
+                f"{path.name} is damaged",
+                where=str(path),
+                why="its digest differs",
+                do="restore the folder or fit again",
             )
         return json.loads(content)
     except (FileNotFoundError, NotADirectoryError):

@@ -46,7 +46,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Partial:
-    """A step's partials of some blocks: one value where any order is exact, else the complete subtrees of a fixed tree."""
+    """A step's partials of some blocks: one value where any order is exact, else the complete subtrees of a fixed
+    tree."""
 
     step: Step
     tree: Tree
@@ -63,8 +64,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           halved: Callable[[int], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
-    `halved(times)` is told after each pass how often partitions were halved in it for want of memory. A phase is one pass; steps whose operator left a question open (exact quantiles) share further passes over their
-    columns alone, which `progress` does not hear of.
+    `halved(times)` is told after each pass how often partitions were halved in it for want of memory. A phase is one
+    pass; steps whose operator left a question open (exact quantiles) share further passes over their columns alone,
+    which `progress` does not hear of.
     """
     bound = Bound(final, schema)
     state = State(*given(bound))
@@ -171,7 +173,8 @@ def merge(found: Sequence[Observed]) -> Observed:
 
 
 def join_siblings(op: Learned, tree: Tree) -> Tree:
-    """Every two subtrees with one parent as that parent's, until none are left: the same sums whatever came together when."""
+    """Every two subtrees with one parent as that parent's, until none are left: the same sums whatever came together
+    when."""
     tree = dict(tree)
     for level in range(64):
         at_level = sorted(i for lv, i in tree if lv == level)

@@ -25,7 +25,8 @@ HASHES = 1 << 32
 
 @dataclass(frozen=True)
 class Order:
-    """Which row goes where: a shuffle mode over the plan's rows, and the ranges of position that pieces are cut into."""
+    """Which row goes where: a shuffle mode over the plan's rows, and the ranges of position that pieces are cut
+    into."""
 
     mode: str
     seed: int

@@ -43,7 +43,8 @@ class StateFolder:
 
 @dataclass(frozen=True)
 class Work:
-    """What every partition of a stage shares. `source` is whatever `tasks.dataset.read` takes: a plan, or a frame's handle."""
+    """What every partition of a stage shares. `source` is whatever `tasks.dataset.read` takes: a plan, or a frame's
+    handle."""
 
     source: Any
     final: Node

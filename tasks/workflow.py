@@ -70,7 +70,8 @@ class Workflow:
     # applying
 
     def transform(self, data: Any) -> Any:
-        """A `Transformed` of a Dataset; of a frame (pandas, Arrow table, cuDF) the same kind of frame with the same index."""
+        """A `Transformed` of a Dataset; of a frame (pandas, Arrow table, cuDF) the same kind of frame with the same
+        index."""
         if isinstance(data, Dataset):
             self._fitted()
             assert self.schema is not None
@@ -145,7 +146,8 @@ class Workflow:
         return Bound(self.final, schema, self.state.values if self.state else {}).output
 
     def embeddings(self) -> dict[str, dict[str, int]]:
-        """Rows (all ids, padding included) and dimension of the embedding table of every column of ids in the output."""
+        """Rows (all ids, padding included) and dimension of the embedding table of every column of ids in the
+        output."""
         return embeddings_of(self.output_schema)
 
     def remove_inputs(self, names: Sequence[str]) -> Workflow:
@@ -168,14 +170,16 @@ class Workflow:
     # on disk
 
     def save(self, path: str | Path) -> None:
-        """Write a folder that a person can read: JSON, Parquet tables, a README; loadable after moving, on both engines."""
+        """Write a folder that a person can read: JSON, Parquet tables, a README; loadable after moving, on both
+        engines."""
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
         save_fitted(self.final, self.schema, self._fitted(), Path(path))
 
     @staticmethod
     def load(path: str | Path) -> Workflow:
-        """The workflow of a folder that `save` or a run wrote (the output folder itself will do); tables are checked."""
+        """The workflow of a folder that `save` or a run wrote (the output folder itself will do); tables are
+        checked."""
         final, schema, state = load_fitted(Path(path))
         workflow = Workflow(final)
         workflow.schema, workflow.state = schema, state
@@ -243,7 +247,8 @@ def transformed(work: Work, partition: Any) -> dict[str, Any]:
 
 
 def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:
-    """The needed columns in the types that the workflow was fitted with; a DataError names the one that does not fit."""
+    """The needed columns in the types that the workflow was fitted with; a DataError names the one that does not
+    fit."""
     try:
         return conform(table, pa.schema([(n, schema[n].dtype) for n in needed]))
     except DataError as error:

@@ -36,7 +36,8 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         return conform_column(column, field.type)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise DataError(
-            f"column {field.name!r} of type {dtype_name(plain_type(column.type))} does not fit {dtype_name(field.type)}",
+            f"column {field.name!r} of type {dtype_name(plain_type(column.type))} "
+            f"does not fit {dtype_name(field.type)}",
             why=str(error).split("\n")[0],
             do="mend the values, or give the column another type: in source.schema, and fit again where it was fitted",
         ) from None

@@ -1,8 +1,8 @@
 """The seam between the product and its two engines: pandas on Arrow on the CPU, cuDF on the GPU.
 
-A *column* is a pandas Series with an Arrow type, or a cuDF Series. A *frame* is a dict of columns of one length. Kernels
-stand in `tasks.frame.cpu` and `tasks.frame.gpu`, under the same names with the same meaning; `engine(name)` and
-`engine_of(column)` give the module. Nothing outside this package imports pandas, cuDF or CuPy.
+A *column* is a pandas Series with an Arrow type, or a cuDF Series. A *frame* is a dict of columns of one length.
+Kernels stand in `tasks.frame.cpu` and `tasks.frame.gpu`, under the same names with the same meaning; `engine(name)`
+and `engine_of(column)` give the module. Nothing outside this package imports pandas, cuDF or CuPy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def engine_of(column: Any) -> ModuleType:
 
 
 def synchronize() -> None:
-    """Wait until this thread's work on the GPU is done, before another thread uses its results; nothing without a GPU."""
+    """Wait until this thread's work on the GPU is done, before another thread uses its results; nothing without a
+    GPU."""
     if "cudf" in sys.modules and MODULES["cudf"] in sys.modules:
         engine("cudf").synchronize()
 

@@ -1,7 +1,7 @@
 """One answer of a whole array, numpy's or CuPy's.
 
-CuPy reduces an array to one value with a single block of threads, some 20 ms for 26 million values; in two steps, of which
-the first gives many values, the whole GPU works.
+CuPy reduces an array to one value with a single block of threads, some 20 ms for 26 million values; in two steps, of
+which the first gives many values, the whole GPU works.
 """
 
 from __future__ import annotations

@@ -11,4 +11,11 @@ for _module in pkgutil.iter_modules(__path__):
 
 globals().update({name: cls for name, cls in Operator.registry.items() if cls.__module__.startswith(__name__)})
 
-__all__ = ["Context", "Learned", "Operator", "Unit", "make_operator", *(name for name in Operator.registry if ":" not in name)]
+__all__ = [  # noqa: PLE0604
+    "Context",
+    "Learned",
+    "Operator",
+    "Unit",
+    "make_operator",
+    *(name for name in Operator.registry if ":" not in name),
+]

@@ -1,9 +1,11 @@
-"""What every operator is: declared parameters, a rule for types, and its verbs. The engine of the graph is elsewhere."""
+"""What every operator is: declared parameters, a rule for types, and its verbs. The engine of the graph is
+elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -113,13 +115,16 @@ class Operator(BaseModel):
             takes_list = "list" in self.takes or self.leaves
             kind = kind_of(leaf_type(dtype)) if is_list(dtype) and self.leaves else kind_of(dtype)
             nested = is_list(dtype) and self.leaves and "list" not in self.takes and is_list(dtype.value_type)
-            if (is_list(dtype) and not takes_list) or nested or (
-                kind not in self.takes and not pa.types.is_null(leaf_type(dtype))
+            if (
+                (is_list(dtype) and not takes_list)
+                or nested
+                or (kind not in self.takes and not pa.types.is_null(leaf_type(dtype)))
             ):
                 raise DataError(
                     f"{type(self).__name__} does not take column {name!r} of type {dtype_name(dtype)}",
                     why=f"it takes {', '.join(sorted(self.takes))}{' and lists of these' if self.leaves else ''}",
-                    do="choose other columns, or turn it into such a type first, for example with Lambda(expression='cast(..)')",
+                    do="choose other columns, or turn it into such a type first, "
+                    "for example with Lambda(expression='cast(..)')",
                 )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -177,8 +182,9 @@ class Operator(BaseModel):
 class Learned(Operator):
     """An operator with statistics: a monoid of partials. observe(block) -> partial, merge(a, b), finalize(partial).
 
-    One pass over its columns is the rule. An operator that needs more overrides `refine`, which says what the next pass has
-    to answer; one that learns from its parameters alone has `passes` 0, and is finalized with None before any data is read.
+    One pass over its columns is the rule. An operator that needs more overrides `refine`, which says what the next
+    pass has to answer; one that learns from its parameters alone has `passes` 0, and is finalized with None before
+    any data is read.
     """
 
     passes: ClassVar[int] = 1  # the most passes that it takes
@@ -198,7 +204,7 @@ class Learned(Operator):
     def observe_blocks(self, columns: Columns, unit: Unit, context: Context, starts: Sequence[int]) -> list[Any]:
         """A partial for each block of rows [starts[i], starts[i + 1]). Default: block by block."""
         found = []
-        for start, stop in zip(starts[:-1], starts[1:], strict=True):
+        for start, stop in pairwise(starts):
             cut = context.engine.slice_rows(columns, start, stop)
             found.append(self.observe_unit(cut, unit, context.part(start, stop)))
         return found
@@ -233,7 +239,8 @@ class Learned(Operator):
         return {"partial": partial}
 
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
-        """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None: nothing."""
+        """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:
+        nothing."""
         return None
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:

@@ -163,7 +163,8 @@ class Categorify(Keyed):
         return names_of(partial)[:-1]
 
     def arrange(self, partial: Any, unit: Unit) -> tuple[Any, dict[str, Any]]:
-        """The values that are not null, in vocabulary order; how often null occurs, and how many are frequent enough."""
+        """The values that are not null, in vocabulary order; how often null occurs, and how many are frequent
+        enough."""
         engine = frame.engine_of(partial)
         table, nulls = engine.split_nulls(partial, self.key_names(partial))
         kept = engine.count_at_least(table, max(self._per_column(self.freq_threshold, unit), 1))
@@ -264,7 +265,8 @@ def _each_once(values: Sequence[Any]) -> None:
 
 
 def _vocabulary(given: Sequence[Any], types: Sequence[pa.DataType], name: str) -> list[pa.Array]:
-    """The given values as arrays of the columns' types; texts become times and decimals. DataError if they do not fit."""
+    """The given values as arrays of the columns' types; texts become times and decimals. DataError if they do not
+    fit."""
     try:
         if len(types) == 1:
             return [_typed(list(given), types[0])]

@@ -38,9 +38,9 @@ class Lambda(Operator):
     """f(column), or f(column, frame): a function by import path (`module:name`), or an expression.
 
     A function gets a pandas Series with an Arrow type, or a cuDF Series, and returns one value per row; with a second
-    parameter it gets the frame of the selected column and those of `dependency` too. An expression names columns, `_` being
-    the selected one: "price * 2", "event_type == 'purchase'". `dtype` is the type out: required for a function that changes the
-    type, found from the types of its columns for an expression. `name` is the column's new name.
+    parameter it gets the frame of the selected column and those of `dependency` too. An expression names columns, `_`
+    being the selected one: "price * 2", "event_type == 'purchase'". `dtype` is the type out: required for a function
+    that changes the type, found from the types of its columns for an expression. `name` is the column's new name.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"price": [1.5, None], "count": [2, 3]})
@@ -108,7 +108,8 @@ class Lambda(Operator):
         made = context.engine.adopt(result)
         if self.dtype is None and not _same_kind(context.engine.dtype(made), context.engine.dtype(column)):
             raise JobError(
-                f"the function made {dtype_name(context.engine.dtype(made))} of {dtype_name(context.engine.dtype(column))}",
+                f"the function made {dtype_name(context.engine.dtype(made))} "
+                f"of {dtype_name(context.engine.dtype(column))}",
                 why="without dtype the type of the column stays",
                 do="give Lambda the dtype of the result",
             )

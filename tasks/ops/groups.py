@@ -30,7 +30,8 @@ class JoinGroupby(Keyed):
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
-    >>> Workflow(["shop"] >> JoinGroupby(cont_cols=["price"], stats=["count", "mean"])).fit(table).transform(table).to_pydict()
+    >>> workflow = Workflow(["shop"] >> JoinGroupby(cont_cols=["price"], stats=["count", "mean"]))
+    >>> workflow.fit(table).transform(table).to_pydict()
     {'shop_count': [2, 2, 1], 'shop_price_mean': [3.0, 3.0, 5.0]}
     """
 

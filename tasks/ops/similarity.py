@@ -30,7 +30,8 @@ class ColumnSimilarity(Learned):
     >>> from tasks.workflow import Workflow
     >>> features = [[0, 1], [0], [2]]
     >>> table = pa.table({"seen": [0, 0, 0], "shown": [0, 1, 2]})
-    >>> Workflow([["seen", "shown"]] >> ColumnSimilarity(features, metric="inner")).fit(table).transform(table).to_pydict()
+    >>> workflow = Workflow([["seen", "shown"]] >> ColumnSimilarity(features, metric="inner"))
+    >>> workflow.fit(table).transform(table).to_pydict()
     {'seen_shown_sim': [2.0, 1.0, 0.0]}
     """
 

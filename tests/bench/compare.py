@@ -1,11 +1,13 @@
 """millrace and its peers on the toy workload, interleaved; medians and ratios into a JSON file.
 
-    python -m tests.bench.compare --rows 20000000 --repeats 5 --folder /dev/shm/millrace-bench --out tests/bench/results/NAME.json
+    python -m tests.bench.compare --rows 20000000 --repeats 5 --folder /dev/shm/millrace-bench --out
+    tests/bench/results/NAME.json
 
-Input and outputs lie in `--folder` (use a tmpfs). Every contender is one process per run and prints one JSON line; its time
-goes from the first look at the input to the last file (millrace: from ingest to the committed manifest; starts of cluster and
-server are left out). Memory is the largest sum of the resident sets of all its processes, servers included, sampled every
-50 ms. A run during which other processes used more than a tenth of the machine is measured again.
+Input and outputs lie in `--folder` (use a tmpfs). Every contender is one process per run and prints one JSON line;
+its time goes from the first look at the input to the last file (millrace: from ingest to the committed manifest;
+starts of cluster and server are left out). Memory is the largest sum of the resident sets of all its processes,
+servers included, sampled every 50 ms. A run during which other processes used more than a tenth of the machine is
+measured again.
 """
 
 from __future__ import annotations
@@ -42,7 +44,17 @@ BUSY = 0.1
 def command(name: str, source: Path, target: Path, files: int) -> list[str]:
     """The process that runs one contender once."""
     if name == "millrace":
-        return [sys.executable, "-m", "tests.bench.millrace_run", "--input", str(source), "--output", str(target), "--files", str(files)]
+        return [
+            sys.executable,
+            "-m",
+            "tests.bench.millrace_run",
+            "--input",
+            str(source),
+            "--output",
+            str(target),
+            "--files",
+            str(files),
+        ]
     script, *options = PEERS[name]
     where = [str(HERE / "peers" / script), *options]
     return [sys.executable, *where, "--input", str(source), "--output", str(target), "--files", str(files)]
@@ -91,9 +103,18 @@ def servers() -> int:
 
 
 def machine() -> dict[str, Any]:
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-            "system": platform.platform(), "python": platform.python_version(), "versions": {p: version(p) for p in PACKAGES}}  # fmt: skip
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "",
+    )
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {p: version(p) for p in PACKAGES},
+    }
 
 
 def compare(names: list[str], repeats: int, source: Path, folder: Path, files: int) -> dict[str, list[dict[str, Any]]]:
@@ -151,8 +172,16 @@ def main() -> None:
         runs = compare(["millrace", *args.peers], args.repeats, source, args.folder, args.files)
     finally:
         stop_server()
-    result = {"workload": "toy", "rows": args.rows, "files": args.files, "command": " ".join(["python -m tests.bench.compare", *sys.argv[1:]]),
-              "date": time.strftime("%Y-%m-%d"), "machine": machine(), "medians": summary(runs), "runs": runs}  # fmt: skip
+    result = {
+        "workload": "toy",
+        "rows": args.rows,
+        "files": args.files,
+        "command": " ".join(["python -m tests.bench.compare", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "medians": summary(runs),
+        "runs": runs,
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["medians"], indent=1))

@@ -1,10 +1,12 @@
 """The toy recipe through the Prefect flow on GPUs, beside the plain dask_cudf script; one JSON file of results.
 
-    python -m tests.bench.gpu --rows 157680005 --repeats 3 --folder /dev/shm/millrace-bench --out tests/bench/results/NAME.json
+    python -m tests.bench.gpu --rows 157680005 --repeats 3 --folder /dev/shm/millrace-bench --out
+    tests/bench/results/NAME.json
 
-Starts the Prefect server and one LocalCUDACluster with millrace's own settings, then runs the flow against that cluster's
-address `repeats` + 1 times (the first run compiles kernels and does not count), then the script as often on a cluster of its
-own. Times go from ingest to the committed manifest; input and outputs lie in `--folder` (use a tmpfs).
+Starts the Prefect server and one LocalCUDACluster with millrace's own settings, then runs the flow against that
+cluster's address `repeats` + 1 times (the first run compiles kernels and does not count), then the script as often on
+a cluster of its own. Times go from ingest to the committed manifest; input and outputs lie in `--folder` (use a
+tmpfs).
 """
 
 from __future__ import annotations
@@ -40,14 +42,29 @@ def run_flow(address: str, recipe: str, changes: list[str], target: Path) -> dic
     (folder,) = preprocess(**{k: v for k, v in job.items() if v is not None})
     data = Manifest.load(folder).data
     stages = {name: stage["seconds"] for name, stage in data["stages"].items()}
-    return {"seconds": data["seconds"], "flow_wall": round(time.perf_counter() - wall, 3), "rows": data["rows"]["out"], "stages": stages,
-            "bytes": sum(p["bytes"] for p in data["parts"]), "files": len(data["parts"])}  # fmt: skip
+    return {
+        "seconds": data["seconds"],
+        "flow_wall": round(time.perf_counter() - wall, 3),
+        "rows": data["rows"]["out"],
+        "stages": stages,
+        "bytes": sum(p["bytes"] for p in data["parts"]),
+        "files": len(data["parts"]),
+    }
 
 
 def machine() -> dict[str, Any]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpus = subprocess.run(query, capture_output=True, text=True).stdout.strip().splitlines() if shutil.which(query[0]) else []
-    return {"gpus": gpus, "cores": len(os.sched_getaffinity(0)), "python": sys.version.split()[0], "versions": versions(PACKAGES)}
+    gpus = (
+        subprocess.run(query, capture_output=True, text=True).stdout.strip().splitlines()
+        if shutil.which(query[0])
+        else []
+    )
+    return {
+        "gpus": gpus,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
+        "versions": versions(PACKAGES),
+    }
 
 
 def main() -> None:
@@ -86,7 +103,13 @@ def main() -> None:
             runs += [found] if number else []
     shutil.rmtree(target, ignore_errors=True)
     if args.peer:
-        call = [sys.executable, str(HERE / "peers" / "peer_dask_cudf.py"), str(source), str(target), str(args.repeats + 1)]
+        call = [
+            sys.executable,
+            str(HERE / "peers" / "peer_dask_cudf.py"),
+            str(source),
+            str(target),
+            str(args.repeats + 1),
+        ]
         chosen = {"CUDA_VISIBLE_DEVICES": args.gpus} if args.gpus else {}
         out = subprocess.run(call, capture_output=True, text=True, env=os.environ | chosen)
         peers = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")][1:]
@@ -96,8 +119,17 @@ def main() -> None:
     medians = {"millrace": statistics.median(r["seconds"] for r in runs)}
     if peers:
         medians["dask-cudf"] = statistics.median(p["seconds"] for p in peers)
-    result = {"workload": args.recipe, "rows": args.rows, "files": args.files, "command": " ".join(["python -m tests.bench.gpu", *sys.argv[1:]]),
-              "date": time.strftime("%Y-%m-%d"), "machine": machine(), "medians": medians, "runs": runs, "peers": peers}  # fmt: skip
+    result = {
+        "workload": args.recipe,
+        "rows": args.rows,
+        "files": args.files,
+        "command": " ".join(["python -m tests.bench.gpu", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "medians": medians,
+        "runs": runs,
+        "peers": peers,
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(medians), flush=True)

@@ -23,20 +23,38 @@ def main() -> None:
 
     ensure_server()
     import quiet
+
     from flows.job import load_job
     from flows.preprocess import preprocess
     from tasks.manifest import Manifest
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
-    changes = [f"source.path={args.input}", f"output.path={args.output}", "output.files_per_worker=null", f"output.files={args.files}",
-               "output.on_existing=replace", *args.set]  # fmt: skip
+    changes = [
+        f"source.path={args.input}",
+        f"output.path={args.output}",
+        "output.files_per_worker=null",
+        f"output.files={args.files}",
+        "output.on_existing=replace",
+        *args.set,
+    ]
     job = load_job("toy", changes).model_dump(mode="json", by_alias=True, exclude_unset=True)
     window = quiet.Window()
     (folder,) = preprocess(**{k: v for k, v in job.items() if v is not None})
     others = window.others()
     data = Manifest.load(folder).data
-    print(json.dumps({"peer": "millrace", "seconds": data["seconds"], "rows": data["rows"]["out"], "stages": data["stages"],
-                      "engine": data["engine"], "others_cpu_share": round(others, 3)}), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "peer": "millrace",
+                "seconds": data["seconds"],
+                "rows": data["rows"]["out"],
+                "stages": data["stages"],
+                "engine": data["engine"],
+                "others_cpu_share": round(others, 3),
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

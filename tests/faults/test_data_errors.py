@@ -51,19 +51,31 @@ CASES: dict[str, tuple[Write, list[dict[str, Any]], str, str]] = {
     "a truncated file": (truncated, NORMALIZE, "no whole Parquet file", "0.parquet"),
     "not a Parquet file": (no_parquet, NORMALIZE, "no whole Parquet file", "0.parquet"),
     "schemas that differ": (
-        write(GOOD, pa.table({"price": ["1"], "brand": ["a"]})), NORMALIZE, "'price' has different types", "1.parquet",
+        write(GOOD, pa.table({"price": ["1"], "brand": ["a"]})),
+        NORMALIZE,
+        "'price' has different types",
+        "1.parquet",
     ),
     "a missing column": (write(GOOD), [{"columns": ["prize"]}], "no column 'prize'", "did you mean 'price'"),
-    "a refused type": (write(GOOD), [{"columns": ["brand"], "ops": [{"op": "LogOp"}]}], "does not take column 'brand'", "string"),
+    "a refused type": (
+        write(GOOD),
+        [{"columns": ["brand"], "ops": [{"op": "LogOp"}]}],
+        "does not take column 'brand'",
+        "string",
+    ),
     "a function that raises": (
-        write(GOOD), [{"columns": ["price"], "ops": [{"op": "Lambda", "function": f"{__name__}:raising"}]}],
-        "Lambda of 'price' failed", "the function does not like this",
+        write(GOOD),
+        [{"columns": ["price"], "ops": [{"op": "Lambda", "function": f"{__name__}:raising"}]}],
+        "Lambda of 'price' failed",
+        "the function does not like this",
     ),
     "a function that changes the rows": (
-        write(GOOD), [{"columns": ["price"], "ops": [{"op": "Lambda", "function": f"{__name__}:shorter"}]}],
-        "changed the number of rows of 'price' from 3 to 1", "one value per row",
+        write(GOOD),
+        [{"columns": ["price"], "ops": [{"op": "Lambda", "function": f"{__name__}:shorter"}]}],
+        "changed the number of rows of 'price' from 3 to 1",
+        "one value per row",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,7 +84,9 @@ def test_bad_input_is_told_and_nothing_is_written(case: str, tmp_path: Path, eng
     folder = tmp_path / "in"
     folder.mkdir()
     make(folder)
-    job = make_job({"source": {"path": str(folder)}, "features": features, "output": {"path": str(tmp_path / "out"), "files": 2}})
+    job = make_job(
+        {"source": {"path": str(folder)}, "features": features, "output": {"path": str(tmp_path / "out"), "files": 2}}
+    )
     with pytest.raises(MillraceError) as caught:
         run_stages(job.request(engine))
     assert what in caught.value.what
@@ -84,6 +98,8 @@ def test_single_empty_files_are_skipped_and_counted(tmp_path: Path, engine: str)
     folder = tmp_path / "in"
     folder.mkdir()
     write(GOOD.slice(0, 0), GOOD)(folder)
-    job = make_job({"source": {"path": str(folder)}, "features": NORMALIZE, "output": {"path": str(tmp_path / "out"), "files": 2}})
+    job = make_job(
+        {"source": {"path": str(folder)}, "features": NORMALIZE, "output": {"path": str(tmp_path / "out"), "files": 2}}
+    )
     ingest = run_stages(job.request(engine))[0]
     assert (ingest["files"], ingest["skipped"], ingest["rows"]) == (1, 1, 3)

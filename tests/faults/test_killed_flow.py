@@ -1,4 +1,5 @@
-"""The process of the flow killed with kill -9 in every stage and between stages; the same command completes the work."""
+"""The process of the flow killed with kill -9 in every stage and between stages; the same command completes the
+work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Workers killed with kill -9 in every stage and between stages: the run completes with the same bytes, or fails honestly."""
+"""Workers killed with kill -9 in every stage and between stages: the run completes with the same bytes, or fails
+honestly."""
 
 from __future__ import annotations
 

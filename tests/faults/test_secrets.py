@@ -1,4 +1,5 @@
-"""The options of a remote storage appear nowhere: not at the server, in logs, outputs or work in progress, failed or not."""
+"""The options of a remote storage appear nowhere: not at the server, in logs, outputs or work in progress, failed or
+not."""
 
 from __future__ import annotations
 
@@ -86,7 +87,9 @@ def test_options_are_looked_up_where_they_are_used_and_a_pickle_holds_their_name
     assert dict(pickle.loads(sent)) == {"token": token}  # noqa: S301
     assert token not in repr(options)
     assert token not in repr(storage({"token": token}))
-    with pytest.raises(JobError, match=r"'shopp' are not known(.|\n)*MILLRACE_STORAGE_SHOPP(.|\n)*Secret block 'shopp'"):
+    with pytest.raises(
+        JobError, match=r"'shopp' are not known(.|\n)*MILLRACE_STORAGE_SHOPP(.|\n)*Secret block 'shopp'"
+    ):
         storage("shopp")
     with pytest.raises(DataError, match=r"vault://data(.|\n)*403: the token \*\*\* is not known here"):
         expand("vault://data", storage("wrong"))
@@ -114,7 +117,11 @@ def test_credentials_of_clouds_under_the_names_of_their_file_systems() -> None:
 
     aws = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "eu-1", "aws_session_token": None}
     assert BLOCKS["aws-credentials"](aws) == {"key": "k", "secret": "s", "client_kwargs": {"region_name": "eu-1"}}
-    minio = {"minio_root_user": "u", "minio_root_password": "p", "aws_client_parameters": {"endpoint_url": "http://h:9"}}
+    minio = {
+        "minio_root_user": "u",
+        "minio_root_password": "p",
+        "aws_client_parameters": {"endpoint_url": "http://h:9"},
+    }
     assert BLOCKS["minio-credentials"](minio) == {
         "key": "u", "secret": "p", "client_kwargs": {"endpoint_url": "http://h:9"},
     }  # fmt: skip
@@ -122,7 +129,9 @@ def test_credentials_of_clouds_under_the_names_of_their_file_systems() -> None:
 
 
 def test_errors_keep_their_kind_and_lose_their_secrets() -> None:
-    options = StorageOptions({"secret": "s3cr/et", "client_kwargs": {"endpoint_url": "http://store:9000"}, "anon": False})
+    options = StorageOptions(
+        {"secret": "s3cr/et", "client_kwargs": {"endpoint_url": "http://store:9000"}, "anon": False}
+    )
     assert masked("s3cr/et and s3cr%2Fet at http://store:9000", options) == "*** and *** at http://store:9000"
 
     def fail(error: Exception, cause: Exception | None = None) -> None:

@@ -1,4 +1,5 @@
-"""`vault://`: a storage that wants a token and shows it in every error, as real ones do with keys; a preload of workers."""
+"""`vault://`: a storage that wants a token and shows it in every error, as real ones do with keys; a preload of
+workers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ FOLDER, DIGEST = "MILLRACE_TEST_VAULT", "MILLRACE_TEST_VAULT_DIGEST"
 
 
 class Vault(DirFileSystem):
-    """A local folder behind a token, of which the environment has the digest only. Files called broken cannot be read."""
+    """A local folder behind a token, of which the environment has the digest only. Files called broken cannot be
+    read."""
 
     protocol = "vault"
     cachable = False

@@ -123,7 +123,7 @@ def test_folders_that_a_worker_does_not_share_are_named(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
 ) -> None:
     (tmp_path / "out").mkdir()
-    mounts = f"mount -t tmpfs none {data} && mount -t tmpfs none {tmp_path}/out && exec \"$@\""
+    mounts = f'mount -t tmpfs none {data} && mount -t tmpfs none {tmp_path}/out && exec "$@"'
     host = elsewhere.address.removeprefix("tls://").partition(":")[0]
     worker = [*DASK, "worker", elsewhere.address, *tls_arguments(elsewhere.tls), "--host", host, "--nthreads", "1",
               "--dashboard-address", "127.0.0.1:0", "--local-directory", str(elsewhere.folder)]  # fmt: skip

@@ -70,9 +70,7 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
-    (folder / "slurm.conf").write_text(
-        CONFIG.format(folder=folder, host=host, port=free_port(), node_port=free_port())
-    )
+    (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, host=host, port=free_port(), node_port=free_port()))
     (folder / "state").mkdir()
     (folder / "spool").mkdir()
     socket = folder / "munge.sock"

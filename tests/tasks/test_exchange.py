@@ -30,7 +30,9 @@ def source(tmp_path: Path) -> Path:
     folder.mkdir()
     for part in range(4):
         rows = range(part * ROWS // 4, (part + 1) * ROWS // 4)
-        table = pa.table({"n": list(rows), "s": [f"v{i % 97}" if i % 11 else None for i in rows], "x": [i / 7 for i in rows]})
+        table = pa.table(
+            {"n": list(rows), "s": [f"v{i % 97}" if i % 11 else None for i in rows], "x": [i / 7 for i in rows]}
+        )
         pq.write_table(table, folder / f"{part}.parquet")
     return folder
 
@@ -49,8 +51,12 @@ def parts(out: Path) -> list[tuple[str, bytes]]:
     return [(p.name, p.read_bytes()) for p in sorted(out.glob("*.parquet"))]
 
 
-@pytest.mark.parametrize("output", [{}, {"shuffle": "key", "keys": ["s"], "sort_by": ["n"]}, {"rows_per_file": 70_000, "files": None}])
-def test_memory_and_disk_write_the_same_bytes(source: Path, tmp_path: Path, engine: str, output: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "output", [{}, {"shuffle": "key", "keys": ["s"], "sort_by": ["n"]}, {"rows_per_file": 70_000, "files": None}]
+)
+def test_memory_and_disk_write_the_same_bytes(
+    source: Path, tmp_path: Path, engine: str, output: dict[str, Any]
+) -> None:
     for exchange in ("memory", "disk"):
         run_stages(request(source, tmp_path / exchange, engine, exchange, **output))
         assert Manifest.load(tmp_path / exchange).data["exchange"] == exchange
@@ -84,11 +90,16 @@ def test_auto_takes_memory_while_the_estimate_fits() -> None:
     pool.memory = 10**6
     assert row_bytes(schema) == 8 + 4 + 4 + 24
     assert choose("auto", 12_500, schema, pool)[0] == "memory"
-    assert choose("auto", 12_501, schema, pool) == ("disk", "about 0.00 GB of pieces, 0.00 GB allowed in the workers' memory")
+    assert choose("auto", 12_501, schema, pool) == (
+        "disk",
+        "about 0.00 GB of pieces, 0.00 GB allowed in the workers' memory",
+    )
     assert choose("memory", 10**9, schema, pool)[0] == "memory"
 
 
-def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
     monkeypatch.setattr(exchange_choice.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(GiveUpError) as caught:

@@ -224,7 +224,11 @@ def test_affine_and_log1p(k):
 
 def test_moments(k):
     column = col(k, [1, None, 2, 3, 4, None, 7])
-    assert k.moments(column, [0, 5, 6, 7]) == [(4, 2.5, 5.0, 1.0, 4.0), (0, 0.0, 0.0, 0.0, 0.0), (1, 7.0, 0.0, 7.0, 7.0)]
+    assert k.moments(column, [0, 5, 6, 7]) == [
+        (4, 2.5, 5.0, 1.0, 4.0),
+        (0, 0.0, 0.0, 0.0, 0.0),
+        (1, 7.0, 0.0, 7.0, 7.0),
+    ]
     assert k.moments(col(k, [], pa.float32()), [0, 0]) == [(0, 0.0, 0.0, 0.0, 0.0)]
     found = k.moments(col(k, [1e9 + i % 2 for i in range(100_000)]), [0, 100_000])
     assert found == [(100_000, 1e9 + 0.5, 25_000.0, 1e9, 1e9 + 1)]

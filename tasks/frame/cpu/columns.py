@@ -25,9 +25,8 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
 def array(values: Column) -> pa.Array:
     """The one Arrow array of a column (no copy unless it is in several chunks); dictionaries stay."""
     if isinstance(values, pd.Series):
-        values = (
-            values.array.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
-        )
+        inside: Any = values.array
+        values = inside.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
             return values.chunk(0)
@@ -77,7 +76,8 @@ def length(frame: dict[str, Column]) -> int:
 
 
 def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
-    """(values, valid): the raw numbers, booleans as uint8, times as int64 in their unit; valid is None without nulls."""
+    """(values, valid): the raw numbers, booleans as uint8, times as int64 in their unit; valid is None without
+    nulls."""
     found = array(values)
     valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
     return raw(found), valid
@@ -280,9 +280,15 @@ def to_time(values: Column) -> pa.Array:
 
 
 PARTS = {
-    "hour": pc.hour, "minute": pc.minute, "second": pc.second, "weekday": pc.day_of_week, "day": pc.day, "month": pc.month,
-    "year": pc.year, "dayofyear": pc.day_of_year,
-}  # fmt: skip
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+    "weekday": pc.day_of_week,
+    "day": pc.day,
+    "month": pc.month,
+    "year": pc.year,
+    "dayofyear": pc.day_of_year,
+}
 
 
 def date_part(values: Column, part: str) -> Column:

@@ -34,7 +34,8 @@ def true_rows(condition: Expression, frame: dict[str, Any]) -> np.ndarray:
 
 
 def conform(table: pa.Table, schema: Schema) -> pa.Table:
-    """The columns and exact types that were promised; dictionaries decoded, since their order tells of how pieces came."""
+    """The columns and exact types that were promised; dictionaries decoded, since their order tells of how pieces
+    came."""
     columns = [_plain(table.column(name)).cast(column.dtype) for name, column in schema.items()]
     return pa.table(columns, schema=schema.to_arrow())
 
@@ -44,7 +45,8 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
-    """Batches of so many rows in buffers of their own: of a slice Arrow would store some bytes of the rows after it, too."""
+    """Batches of so many rows in buffers of their own: of a slice Arrow would store some bytes of the rows after it,
+    too."""
     for start in range(0, table.num_rows, rows):
         slices = [c.combine_chunks() for c in table.slice(start, rows).columns]
         own = [_zero_where_null(pa.concat_arrays([s.slice(0, 0), s])) for s in slices]
@@ -62,6 +64,7 @@ def _zero_where_null(values: pa.Array) -> pa.Array:
     rows = np.frombuffer(data, np.uint8, len(values) * width).reshape(-1, width).copy()
     rows[np.asarray(values.is_null())] = 0
     return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
+
 
 def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""

@@ -56,7 +56,8 @@ def _canonical(found: pa.Array) -> pa.Array:
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
-    """The distinct rows of the columns and how often each occurs: columns `names` and `count` (int64), nulls counted."""
+    """The distinct rows of the columns and how often each occurs: columns `names` and `count` (int64), nulls
+    counted."""
     arrays = [array(c) for c in columns]
     if len(arrays) == 1:
         values, counts = _count_one(arrays[0])
@@ -119,7 +120,8 @@ def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
 
 
 def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
-    """Tables of keys and numbers as one table with each key once; the numbers of equal keys are added in table order."""
+    """Tables of keys and numbers as one table with each key once; the numbers of equal keys are added in table
+    order."""
     tables = [t for t in tables if len(t)] or list(tables[:1])
     if len(tables) == 1:
         return tables[0]

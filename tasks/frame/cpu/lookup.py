@@ -53,7 +53,8 @@ class Lookup:
 
 
 class _OneColumn:
-    """Codes of one column's values among the distinct values of `keys`: dense table, hash table of numbers, or strings."""
+    """Codes of one column's values among the distinct values of `keys`: dense table, hash table of numbers, or
+    strings."""
 
     def __init__(self, keys: pa.Array) -> None:
         keys = plain(keys)

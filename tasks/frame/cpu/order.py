@@ -58,7 +58,8 @@ class Pieces:
 
 
 def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> Pieces:
-    """The frame's rows by range of position; inside a range they keep their order. `edges` are the ranges' first positions."""
+    """The frame's rows by range of position; inside a range they keep their order. `edges` are the ranges' first
+    positions."""
     ranges = len(edges) - 1
     place = _range_of(positions, edges)
     order = np.argsort(place, kind="stable")
@@ -141,7 +142,8 @@ def _take(found: pa.Array, index: np.ndarray) -> pa.Array:
 
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> pa.Table:
-    """All rows by (hash of the keys, keys, sort columns, row number); columns whose names begin with `hidden` are dropped."""
+    """All rows by (hash of the keys, keys, sort columns, row number); columns whose names begin with `hidden` are
+    dropped."""
     table = pa.concat_tables([p.table for p in pieces]).unify_dictionaries()
     sort: dict[str, pa.Array] = {"hash": pa.array(np.concatenate([p.positions for p in pieces]))}
     for kind, names in (("key", order.keys), ("sort", order.sort_by)):

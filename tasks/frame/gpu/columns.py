@@ -121,7 +121,8 @@ def from_arrow(table: pa.Table) -> dict[str, Column]:
 
 
 def in_own_memory(values: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values out of a mapped file, if they are in one: cuDF copies units of 64 bytes, more than the file may have."""
+    """The values out of a mapped file, if they are in one: cuDF copies units of 64 bytes, more than the file may
+    have."""
     if values.num_chunks != 1:
         return values.combine_chunks()
     return pa.concat_arrays([values.chunk(0).slice(0, 0), values.chunk(0)])
@@ -337,7 +338,9 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
     """
     data, valid = numbers(values)
     found = []
-    for n, mean, shift, squares, low, high in block_moments(data.astype(cupy.float64, copy=False), valid, starts).tolist():
+    for n, mean, shift, squares, low, high in block_moments(
+        data.astype(cupy.float64, copy=False), valid, starts
+    ).tolist():
         rest = shift / n if n else 0.0  # what rounding left in the mean
         found.append((int(n), mean + rest, max(squares - n * rest * rest, 0.0), *((low, high) if n else (0.0, 0.0))))
     return found

@@ -197,7 +197,8 @@ def device_memory() -> tuple[int, int]:
 
 
 def _on_device(writing: Any) -> bool:
-    """Whether cuDF writes the file; the host's writer does what it cannot: other formats and smaller row groups, say."""
+    """Whether cuDF writes the file; the host's writer does what it cannot: other formats and smaller row groups,
+    say."""
     output = writing.output
     possible = output.format == "parquet" and (output.row_group_size or ROW_GROUP) >= SMALLEST_ROW_GROUP
     return possible and output.compression in CODECS and _writable(writing.schema)

@@ -69,8 +69,9 @@ class _Numbers:
     def __init__(self, keys: cupy.ndarray) -> None:
         self.dense: Any = None
         self.size = len(keys)
-        self.low, high = extremes(keys) if self.size else (0, -1)
-        span = high - self.low + 1
+        low, high = extremes(keys) if self.size else (0, -1)
+        self.low: int = low
+        span = high - low + 1
         if span < max(DENSE, 4 * self.size):
             self.dense = cupy.full(span, -1, dtype=cupy.int32)
             self.dense[keys - self.low] = cupy.arange(self.size, dtype=cupy.int32)

@@ -48,7 +48,8 @@ def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
 class Pieces:
     """A partition cut into equal ranges of position: rows sorted by position, `offsets[r]` the first row of range r.
 
-    Some ranges of it are a view: `whole` is what they are of and `start` their first row there; `table` is then all of it.
+    Some ranges of it are a view: `whole` is what they are of and `start` their first row there; `table` is then all
+    of it.
     """
 
     table: cudf.DataFrame

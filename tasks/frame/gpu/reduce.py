@@ -54,7 +54,8 @@ __device__ double joined(double* part, double value, int what) {{
     return all;
 }}
 
-extern "C" __global__ void block_moments(const double* values, const bool* valid, const long long* starts, double* out) {{
+extern "C" __global__ void block_moments(const double* values, const bool* valid, const long long* starts,
+                                         double* out) {{
     __shared__ double part[{WIDE}];
     const long long first = starts[blockIdx.x] + threadIdx.x, stop = starts[blockIdx.x + 1];
     double count = 0.0, sum = 0.0, low = 1.0 / 0.0, high = -1.0 / 0.0;
@@ -82,7 +83,8 @@ extern "C" __global__ void block_moments(const double* values, const bool* valid
 
 
 def block_moments(values: cupy.ndarray, valid: cupy.ndarray | None, starts: Sequence[int]) -> np.ndarray:
-    """Per run of values: count, mean, sum and sum of squares of the deviations from it, least and greatest; on the host."""
+    """Per run of values: count, mean, sum and sum of squares of the deviations from it, least and greatest; on the
+    host."""
     out = cupy.zeros((len(starts) - 1, 6), dtype=cupy.float64)
     if len(out):
         kernel = cupy.RawKernel(_MOMENTS, "block_moments")
