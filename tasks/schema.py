@@ -217,8 +217,9 @@ def _named_type(text: str) -> pa.DataType:
              "float": "float64", "int": "int64", "date": "date32"}  # fmt: skip
     if text in alias:
         return parse_dtype(alias[text])
-    known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "bool",
-             "string", "timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "date32", "binary"]  # fmt: skip
+    known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+             "bool", "string", "timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "date32",
+             "binary"]  # fmt: skip
     if text not in known:
         if text.startswith(("duration[", "time32[", "time64[")):
             return {"duration": pa.duration, "time32": pa.time32, "time64": pa.time64}[text.split("[")[0]](
