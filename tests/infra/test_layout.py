@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,3 +98,9 @@ def test_the_importer_sees_both_spellings_and_skips_type_checking(tmp_path: Path
     source = "import pandas as pd\nfrom tasks import ops\nif TYPE_CHECKING:\n    import cudf\nif x:\n    import cupy\n"
     (module := tmp_path / "module.py").write_text(source)
     assert set(imports(module)) == {"pandas", "tasks.ops", "cupy"}
+
+
+@pytest.mark.xdist_group("grouped")
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process: pytest -n0")
+def test_a_group_of_tests_stays_together(request: pytest.FixtureRequest) -> None:
+    assert request.node.nodeid.endswith("@grouped")
