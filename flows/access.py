@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tasks.graph import Node, topological
 from tasks.ops.user_code import VARIABLE as MODULES
 from tasks.ops.user_code import allowed_modules, is_allowed
 
+CLUSTERS = "MILLRACE_ALLOWED_CLUSTERS"
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
 SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
 CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
@@ -26,13 +28,15 @@ HELD = "the options (key, secret, ..) stand as JSON in the variable MILLRACE_STO
 
 
 def limit_deployment() -> None:
-    """A run of a deployment calls no function of a user's module unless the host allows its module by name.
+    """A run of a deployment calls no function of a user's module, and uses no other host's workers, unless the host
+    allows them by name.
 
     Told by the run itself, whoever executes it (serve, a worker of a pool); what is typed on one's own machine has no
     deployment. The workers that the run starts inherit the limit.
     """
-    if MODULES not in os.environ and _of_deployment():
-        os.environ[MODULES] = ""
+    for variable in (MODULES, CLUSTERS):
+        if variable not in os.environ and _of_deployment():
+            os.environ[variable] = ""
 
 
 def _of_deployment() -> bool:
@@ -45,8 +49,9 @@ def _of_deployment() -> bool:
 
 
 def serving_limits() -> list[str]:
-    """For whoever serves or deploys: sets the limit on functions, and says in a line each which limits are missing."""
-    os.environ.setdefault(MODULES, "")
+    """For whoever serves or deploys: sets the limits on functions and clusters, and says which others are missing."""
+    for variable in (MODULES, CLUSTERS):
+        os.environ.setdefault(variable, "")
     if allowed_roots() is not None:
         return []
     return [f"runs may read and write every path that this user may: set {ROOTS}, such as /data:s3://bucket/logs"]
@@ -54,11 +59,18 @@ def serving_limits() -> list[str]:
 
 def limits() -> dict[str, str]:
     """What holds for runs of this process, by variable, in words."""
-    roots, modules = allowed_roots(), allowed_modules()
+    roots, modules, clusters = allowed_roots(), allowed_modules(), allowed_clusters()
     return {
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
         MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
+        CLUSTERS: "no limit" if clusters is None else ", ".join(clusters) or "this host",
     }
+
+
+def allowed_clusters() -> tuple[str, ...] | None:
+    """Patterns of the addresses, hosts and images that jobs may name, as the host lists them; None: all of them."""
+    text = os.environ.get(CLUSTERS)
+    return None if text is None else tuple(name for name in re.split(r"[,\s]+", text) if name)
 
 
 def check_access(job: Any, graph: Node | None = None) -> None:
@@ -74,6 +86,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
         raise JobError("options of a storage may hold secrets, which are no part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
     _check_no_commands(job.cluster)
+    _check_elsewhere(job.cluster)
     if allowed_roots() is None:
         return
     for field, path in [*paths, *_written(job), *_of_cluster(job.cluster)]:
@@ -112,6 +125,18 @@ def _check_no_commands(cluster: Any) -> None:
                 raise JobError("commands may not be given in a job", where=f"cluster.{place}.{name}",
                                why=f"what users may run is limited by {MODULES} of the host",
                                do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
+
+
+def _check_elsewhere(cluster: Any) -> None:
+    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read."""
+    allowed, named = allowed_clusters(), [("cluster.address", cluster.address)]
+    named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
+    named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
+    for field, name in named:
+        if name and allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
+            raise JobError(f"{name} may not be used", where=field,
+                           why=f"what jobs may name is limited by {CLUSTERS} of the host",
+                           do=f"leave it out, or ask whoever runs the host to add it to {CLUSTERS}")  # fmt: skip
 
 
 def check_fitted(path: Any) -> None:

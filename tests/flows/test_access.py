@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.access import ROOTS, limits, serving_limits
+from flows.access import CLUSTERS, ROOTS, limits, serving_limits
 from flows.job import make_application, make_job
 from tasks import ops
 from tasks.errors import JobError
@@ -39,6 +39,14 @@ def job(root: Path, **changes: Any) -> dict[str, Any]:
         else:
             data[section] = value
     return data
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run of a deployment limits in its process ends with the test."""
+    for variable in (MODULES, CLUSTERS):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
 
 
 @pytest.fixture
@@ -196,6 +204,31 @@ def test_secrets_in_urls_are_refused_and_not_repeated(url: str, tmp_path: Path) 
     make_job(job(tmp_path, source__path=["sftp://me@host/logs", "https://host/a:b@c.csv"]))
 
 
+ELSEWHERE = {
+    "cluster.address": {"kind": "address", "address": "tls://10.0.0.7:8786"},
+    "cluster.ssh.hosts": {"kind": "ssh", "ssh": {"hosts": ["gpu-1", "other"]}},
+    "cluster.kubernetes.image": {
+        "kind": "kubernetes",
+        "kubernetes": {"image": "registry/other:1", "cores": 1, "memory": "1GB"},
+    },
+}
+
+
+@pytest.mark.parametrize("field", ELSEWHERE)
+def test_schedulers_hosts_and_images_are_those_that_the_host_lists(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = job(tmp_path, cluster=ELSEWHERE[field])
+    make_job(data)
+    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.5:*, gpu-*, registry/millrace:*")
+    with pytest.raises(JobError, match="may not be used") as refused:
+        make_job(data)
+    assert refused.value.where == field
+    assert CLUSTERS in str(refused.value.do)
+    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.*:8786 gpu-* other registry/*")
+    make_job(data)
+
+
 def test_options_of_a_storage_are_no_part_of_a_job(tmp_path: Path) -> None:
     with pytest.raises(JobError) as refused:
         make_job(job(tmp_path, source__storage_options={"key": "hunter2"}))
@@ -204,15 +237,20 @@ def test_options_of_a_storage_are_no_part_of_a_job(tmp_path: Path) -> None:
 
 
 def test_who_serves_is_told_what_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (ROOTS, MODULES):
+    for variable in (ROOTS, MODULES, CLUSTERS):
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
-    assert limits() == {ROOTS: "no limit", MODULES: "no limit"}
+    assert limits() == {ROOTS: "no limit", MODULES: "no limit", CLUSTERS: "no limit"}
     (line,) = serving_limits()
     assert "set MILLRACE_ALLOWED_ROOTS" in line
-    assert limits() == {ROOTS: "no limit", MODULES: "no function"}
+    assert limits() == {ROOTS: "no limit", MODULES: "no function", CLUSTERS: "this host"}
     monkeypatch.setenv(ROOTS, "/data:s3://bucket/x")
     monkeypatch.setenv(MODULES, "shop.features")
+    monkeypatch.setenv(CLUSTERS, "tls://10.0.0.5:8786, gpu-*")
     assert serving_limits() == []
-    assert limits() == {ROOTS: "/data, s3://bucket/x", MODULES: "shop.features"}
+    assert limits() == {
+        ROOTS: "/data, s3://bucket/x",
+        MODULES: "shop.features",
+        CLUSTERS: "tls://10.0.0.5:8786, gpu-*",
+    }
     assert json.dumps(limits())
