@@ -124,8 +124,19 @@ def submit(page: Any) -> None:
 
 
 def find_run(page: Any, name: str) -> None:
-    """Once the form is taken, to the page of its run by the list of runs."""
-    page.wait_for_url(lambda url: not url.partition("?")[0].endswith("/run"))
+    """Once the form is taken, to the page of its run by the list of runs.
+
+    A click while the page still looks at what was typed is lost: a person clicks again.
+    """
+    taken = False
+    for _ in range(6):
+        try:
+            page.wait_for_url(lambda url: not url.partition("?")[0].endswith("/run"), timeout=20_000)
+            taken = True
+            break
+        except Exception:
+            submit(page)
+    assert taken
     page.get_by_role("link", name="Runs", exact=True).first.click()
     page.get_by_role("link", name=name, exact=True).first.click()
 
