@@ -52,15 +52,17 @@ def run_flow(address: str, recipe: str, changes: list[str], target: Path) -> dic
     }
 
 
-def machine() -> dict[str, Any]:
+def gpus() -> list[str]:
+    """Name and driver of the GPUs of the host."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpus = (
-        subprocess.run(query, capture_output=True, text=True).stdout.strip().splitlines()
-        if shutil.which(query[0])
-        else []
-    )
+    if not shutil.which(query[0]):
+        return []
+    return subprocess.run(query, capture_output=True, text=True).stdout.strip().splitlines()
+
+
+def machine() -> dict[str, Any]:
     return {
-        "gpus": gpus,
+        "gpus": gpus(),
         "cores": len(os.sched_getaffinity(0)),
         "python": sys.version.split()[0],
         "versions": versions(PACKAGES),

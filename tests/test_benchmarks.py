@@ -1,0 +1,56 @@
+"""The benchmarks at toy size: that they run, and that what they check would be found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.bench import distinct, vocabulary
+
+
+def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_path: Path) -> None:
+    distinct.make("int64", 1000, 3, tmp_path / "data")
+    files = [sorted(tmp_path.glob(f"data/*-{again}.parquet")) for again in range(3)]
+    parts = [[pq.read_table(path)["c"].to_pylist() for path in paths] for paths in files]
+    first, second, third = ([value for file in part for value in file] for part in parts)
+    assert len(set(first)) == 1000
+    assert sorted(first) == sorted(second) == sorted(third)
+    assert sum(a == b for a, b in zip(first, second, strict=True)) < 10
+    assert sum(a == b for a, b in zip(second, third, strict=True)) < 10
+    assert len(set(parts[0][0]) & set(parts[1][0])) < 60  # files beside each other do not hold the same values
+
+
+@pytest.mark.parametrize("kind", distinct.KINDS)
+def test_a_vocabulary_is_learned_and_applied_on_a_cluster(client: Any, engine: str, tmp_path: Path, kind: str) -> None:
+    distinct.make(kind, 150_000, 2, tmp_path / "data")
+    found = vocabulary.measure_on(client, tmp_path, engine, repeats=1, partition_size="600kB")
+    assert (found["rows"], found["vocabulary"], found["workers"]) == (300_000, 150_000, 1)
+    assert found["partitions"] > 2
+    assert found["ids"] == {"rows": 300_000, "seen": 150_000, "least": 2, "most": 2, "others": 0}
+    assert found["fits"][0]["host_peak_bytes"] > 10e6
+    assert (found["transforms"][0]["allocated_peak_bytes"][0] is None) == (engine == "pandas")
+    assert len(found["fits"]) == len(found["transforms"]) == 1
+
+
+def test_an_id_that_is_missing_ends_the_benchmark() -> None:
+    ids = {"rows": 10, "seen": 5, "least": 2, "most": 2, "others": 0}
+    assert vocabulary.checked(ids, 10, 5) == ids
+    with pytest.raises(SystemExit, match="the ids are wrong"):
+        vocabulary.checked(ids | {"seen": 4, "least": 0}, 10, 5)
+
+
+def test_encode_is_measured_over_more_and_more_rows(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    said = ["--kinds", "int64=2000", "--sizes", "2000", "4000", "--repeats", "1", "--folder", str(tmp_path)]
+    vocabulary.main([*said, "--out", str(out)])
+    found = json.loads(out.read_text())
+    (case,) = found["cases"]
+    assert [size["rows"] for size in case["sizes"]] == [2000, 4000]
+    assert [size["ids"]["least"] for size in case["sizes"]] == [1, 2]
+    assert all(np.isclose(s["rows_per_second"], s["rows"] / s["seconds"], rtol=0.5) for s in case["sizes"])
+    assert list(tmp_path.iterdir()) == [out]
