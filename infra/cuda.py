@@ -25,7 +25,7 @@ def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory
         return LocalCUDACluster(
             CUDA_VISIBLE_DEVICES=[gpu.uuid for gpu in gpus],
             n_workers=len(gpus),
-            threads_per_worker=cluster.threads_per_worker or threads_for(gpus),
+            threads_per_worker=cluster.threads_per_worker or threads_for(cluster, gpus),
             memory_limit=host_memory,
             rmm_allocator_external_lib_list=["cupy"],
             pre_import=["cudf", "cupy", "tasks.frame.gpu"],

@@ -15,13 +15,17 @@ def over_nvlink(gpus: list[Gpu]) -> bool:
     return len(gpus) > 1 and all(gpu.nvlink for gpu in gpus)
 
 
-def threads_for(gpus: list[Gpu]) -> int:
+def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     """Threads of a GPU's worker, each with a CUDA stream of its own: partitions and files overlap on the device.
 
     Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is
-    one for 8 GiB of the smallest GPU, 16 at most.
+    one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 16 at most.
     """
-    return min(16, max(1, min(gpu.memory for gpu in gpus) // (8 * 2**30)))
+    from infra.clusters import size_in_bytes
+
+    total = min(gpu.memory for gpu in gpus)
+    usable = min(size_in_bytes(cluster.rmm_pool_size, total), total) if cluster.rmm_pool_size else total
+    return min(16, max(1, usable // (8 * 2**30)))
 
 
 def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:

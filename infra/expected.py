@@ -51,7 +51,7 @@ def _cuda(cluster: Cluster, engine: str) -> Expected:
     from infra.clusters import chosen_gpus
 
     gpus = chosen_gpus(cluster)
-    threads = len(gpus) * (cluster.threads_per_worker or threads_for(gpus))
+    threads = len(gpus) * (cluster.threads_per_worker or threads_for(cluster, gpus))
     limit = cluster.memory_limit
     memory = len(gpus) * size_in_bytes(limit, MEMORY_LIMIT) if limit else MEMORY_LIMIT
     names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))

@@ -123,7 +123,7 @@ def _blocks(inspected: Sequence[Inspected], ranged: bool, limits: Limits) -> tup
     ]
     if ranged:  # their units are cut by bytes already; many rows in one are no reason to cut again
         return cut_blocks(units, limits.join_below, 2**62, join_bytes=limits.range_bytes)
-    return cut_blocks(units, limits.join_below, limits.cut_above)
+    return cut_blocks(units, limits.join_below, limits.cut_above, join_bytes=limits.range_bytes)
 
 
 def common_schema(

@@ -185,7 +185,8 @@ def cut_blocks(
 ) -> tuple[Block, ...]:
     """Blocks in the order of the units: those under `join_below` rows are joined, those over `cut_above` rows are cut.
 
-    Joining stops at `join_below` rows, before a unit that is large itself, and before `join_bytes` bytes where given.
+    Joining stops at `join_below` rows, before a unit that is large itself, and before `join_bytes` bytes where given:
+    a partition cannot be smaller than a block, so that very wide rows would need much memory.
     """
     blocks: list[Block] = []
     waiting: list[Piece] = []

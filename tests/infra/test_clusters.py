@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from infra import clusters, gpus
 from infra.clusters import Cluster, make_cluster
-from infra.cuda_settings import memory_settings, over_nvlink
+from infra.cuda_settings import memory_settings, over_nvlink, threads_for
 from tasks.errors import GiveUpError
 from tests.conftest import free_port
 
@@ -149,6 +149,12 @@ def test_allocator_spilling_and_transport_fit_the_gpus_found() -> None:
         "rmm_async": True, "rmm_maximum_pool_size": 16 * 10**9, "device_memory_limit": 8 * 10**9,
     }  # fmt: skip
     assert [over_nvlink(found) for found in ([T4], H200, H200[:1], [*H200, T4])] == [False, True, False, False]
+
+
+def test_a_gpu_has_a_thread_for_8_gib_that_may_be_allocated() -> None:
+    assert [threads_for(Cluster(), found) for found in ([T4], H200, [*H200, T4])] == [1, 16, 1]
+    sizes = ("1.5GB", "20GB", "0.5", "500GB")
+    assert [threads_for(Cluster(rmm_pool_size=size), H200) for size in sizes] == [1, 2, 8, 16]
 
 
 @pytest.fixture(scope="module")
