@@ -58,6 +58,9 @@ def test_small_row_groups_are_joined_over_files_and_large_ones_cut(tmp_path: Pat
     assert [(b.first_row, b.rows) for b in plan.blocks] == [(0, 4), (4, 1), (5, 10), (15, 10), (25, 5)]
     assert len(plan.partitions) == 5
     assert rows(plan) == list(range(30))
+    joined = make_plan(Source(path=str(tmp_path)), limits=Limits(join_below=100))
+    assert [len(b.pieces) for b in joined.blocks] == [4]
+    assert rows(joined) == list(range(30))
 
 
 def test_row_groups_of_wide_rows_are_joined_up_to_64_mib(tmp_path: Path) -> None:
@@ -67,9 +70,6 @@ def test_row_groups_of_wide_rows_are_joined_up_to_64_mib(tmp_path: Path) -> None
     plan = make_plan(Source(path=str(tmp_path)), limits=Limits(range_bytes=3 * group))
     assert [b.rows for b in plan.blocks] == [300, 100]
     assert [b.rows for b in make_plan(Source(path=str(tmp_path)), limits=Limits(range_bytes=1)).blocks] == [100] * 4
-    joined = make_plan(Source(path=str(tmp_path)), limits=Limits(join_below=100))
-    assert [len(b.pieces) for b in joined.blocks] == [4]
-    assert rows(joined) == list(range(30))
 
 
 def test_halves_hold_the_same_rows(tmp_path: Path) -> None:
