@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, vocabulary
+from tests.bench import distinct, linear, linear_cluster, vocabulary
 
 
 def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_path: Path) -> None:
@@ -54,3 +54,18 @@ def test_encode_is_measured_over_more_and_more_rows(tmp_path: Path) -> None:
     assert [size["ids"]["least"] for size in case["sizes"]] == [1, 2]
     assert all(np.isclose(s["rows_per_second"], s["rows"] / s["seconds"], rtol=0.5) for s in case["sizes"])
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("work", ["pca-200", "pairs-50"])
+def test_what_is_learned_of_a_matrix_on_a_cluster_is_numpys(
+    client: Any, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setattr(linear_cluster, "CELLS", 100_000)
+    source = linear_cluster.source_of(work, 3000, tmp_path)
+    found = linear_cluster.measure_on(client, work, source, engine, repeats=1, partition_size="1MB")
+    theirs = linear_cluster.with_axes(work, source) if work == "pca-200" else linear.numpy_lstsq(work, source)
+    assert len(list(source.glob("*.parquet"))) in (2, 6)
+    assert found["fits"] == {"pca-200": 1, "pairs-50": 1225}[work]
+    assert set(linear_cluster.checked(work, found, theirs)) >= {"differences"}
+    with pytest.raises(SystemExit, match=f"{work}: too far from numpy"):
+        linear_cluster.checked(work, found | {"found": (np.array(found["found"]) * (1 + 1e-7)).tolist()}, theirs)

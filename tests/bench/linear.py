@@ -1,10 +1,18 @@
 """PCA and PairwiseRegression through Workflow.fit, beside numpy and scikit-learn on the same Parquet files.
 
     python -m tests.bench.linear --folder /dev/shm/millrace-linear --repeats 3 --out tests/bench/results/linear-cpu.json
+    python -m tests.bench.linear --folder /dev/shm/millrace-linear --engine cudf --work pca-1000 pairs-50 --check \
+        --cluster '{"visible_devices": "0", "rmm_pool_size": "1.5GB", "device_memory_limit": "1GB"}' \
+        --out tests/bench/results/linear-h200.json
 
 Every run is a process of its own and prints one JSON line; its time goes from the first look at the files to the
 result, imports left out, reading included for all. Memory is the largest resident set of the process. `differences` is
 the largest relative difference between what millrace and the other found.
+
+With `--engine cudf` or `--cluster` millrace alone is measured, on a cluster that it makes, after one run that compiles
+kernels and does not count; the source has row groups of 32 MiB, so that little memory is enough. `--check` compares it
+with numpy's singular values and axes, or least squares, and fails where they differ: numpy needs all data in memory and
+its time, so that `--rows` makes the matrices smaller where that is too long.
 """
 
 from __future__ import annotations
@@ -14,10 +22,12 @@ import itertools
 import json
 import os
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,16 +48,29 @@ def names_of(work: str) -> list[str]:
     return [f"x{j:04d}" for j in range(SIZES[work][1])]
 
 
-def millrace(work: str, folder: Path) -> dict[str, Any]:
+def millrace(work: str, folder: Path, engine: str = "pandas", partition_size: str = "256MB") -> dict[str, Any]:
     """One fit; singular values, or the sampled pairs."""
+    fitted = learned(work, folder, engine, partition_size)
+    return singular(fitted) if work.startswith("pca") else fits(work, fitted)
+
+
+def learned(work: str, folder: Path, engine: str, partition_size: str) -> dict[str, Any]:
+    """What is learned of the work's columns, in the current pool."""
     from tasks import ops
     from tasks.dataset import Dataset
     from tasks.workflow import Workflow
 
     op = ops.PCA(COMPONENTS) if work.startswith("pca") else ops.PairwiseRegression("y")  # type: ignore[attr-defined]
-    (fitted,) = Workflow(names_of(work) >> op).fit(Dataset(str(folder), partition_size="256MB")).state.values.values()
-    if work.startswith("pca"):
-        return {"found": fitted["components"]["singular_value"].to_pylist(), "fits": 1}
+    source = Dataset(str(folder), partition_size=partition_size, engine=engine)
+    (fitted,) = Workflow(names_of(work) >> op).fit(source).state.values.values()
+    return fitted
+
+
+def singular(fitted: dict[str, Any]) -> dict[str, Any]:
+    return {"found": fitted["components"]["singular_value"].to_pylist(), "fits": 1}
+
+
+def fits(work: str, fitted: dict[str, Any]) -> dict[str, Any]:
     rows = {(row["first"], row["second"]): row for row in fitted["pairs"].to_pylist()}
     kept = [rows[pair] for pair in sampled(names_of(work))]
     return {"found": [[row["first_coefficient"], row["second_coefficient"]] for row in kept], "fits": len(rows)}
@@ -97,7 +120,16 @@ def numpy_lstsq(work: str, folder: Path) -> dict[str, Any]:
     return {"found": found, "fits": len(found)}
 
 
-CONTENDERS = {"millrace": millrace, "numpy-svd": numpy_svd, "scikit-learn": scikit_learn, "numpy-lstsq": numpy_lstsq}
+def numpy_svd_axes(work: str, folder: Path) -> dict[str, Any]:
+    from tests.bench.linear_cluster import with_axes
+
+    return with_axes(work, folder)
+
+
+CONTENDERS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
+    "millrace": millrace, "numpy-svd": numpy_svd, "scikit-learn": scikit_learn, "numpy-lstsq": numpy_lstsq,
+    "numpy-svd-axes": numpy_svd_axes,
+}  # fmt: skip
 
 
 def one(work: str, name: str, folder: Path) -> None:
@@ -141,24 +173,49 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     return out
 
 
-def main() -> None:
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="where the samples lie; a tmpfs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", nargs="*", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("WORK", "NAME"), help="one run in this process")
-    args = parser.parse_args()
+    parser.add_argument("--engine", choices=["pandas", "cudf"], default="pandas")
+    parser.add_argument("--cluster", help="millrace alone, on a cluster: keys of the section cluster, as JSON")
+    parser.add_argument("--rows", type=int, help="on a cluster: of every matrix")
+    parser.add_argument("--partition-size", help="on a cluster: 256MB, on GPUs 128MB")
+    parser.add_argument("--check", action="store_true", help="on a cluster: compare with numpy")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = options(arguments)
     if args.one:
         one(*args.one, args.folder)
         return
+    said = sys.argv[1:] if arguments is None else arguments
+    result: dict[str, Any] = {"command": shlex.join(["python", "-m", "tests.bench.linear", *said]),
+                              "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+    if args.engine == "cudf" or args.cluster is not None:
+        from tests.bench.linear_cluster import run
+        from tests.bench.vocabulary import machine as described
 
+        result |= {"machine": described(args.engine), "works": run(args)}
+    else:
+        result |= beside_others(args)
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n")
+
+
+def beside_others(args: argparse.Namespace) -> dict[str, Any]:
+    """All works by all contenders in turn, each run in a process of its own."""
     from flows.sample import make_sample
     from tests.bench.compare import machine
 
-    command = " ".join(["python -m tests.bench.linear", *sys.argv[1:]])
-    result: dict[str, Any] = {"command": command, "date": time.strftime("%Y-%m-%d"),
-                              "machine": machine(), "scikit-learn": version("scikit-learn"), "medians": {}}  # fmt: skip
+    result: dict[str, Any] = {"machine": machine(), "scikit-learn": version("scikit-learn"), "medians": {}}
     for work in args.work:
         rows, columns = SIZES[work]
         folder = args.folder / work
@@ -170,11 +227,7 @@ def main() -> None:
                 print(work, name, runs[name][-1]["seconds"], "s", runs[name][-1]["peak_memory_gb"], "GB", flush=True)
         result["medians"][work] = {"rows": rows, "columns": columns, **compared(runs)}
         result.setdefault("load_before", {})[work] = [run["load_before"] for found in runs.values() for run in found]
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n")
+    return result
 
 
 if __name__ == "__main__":
