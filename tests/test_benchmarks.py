@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, linear, linear_cluster, vocabulary
+from tests.bench import distinct, gpu, linear, linear_cluster, vocabulary
 
 
 def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_path: Path) -> None:
@@ -69,3 +69,25 @@ def test_what_is_learned_of_a_matrix_on_a_cluster_is_numpys(
     assert set(linear_cluster.checked(work, found, theirs)) >= {"differences"}
     with pytest.raises(SystemExit, match=f"{work}: too far from numpy"):
         linear_cluster.checked(work, found | {"found": (np.array(found["found"]) * (1 + 1e-7)).tolist()}, theirs)
+
+
+@pytest.mark.xdist_group("flows")
+@pytest.mark.parametrize(("recipe", "rows", "files"), [("pca", 2000, 4), ("ecommerce", 4000, 8)])
+def test_a_recipe_is_measured_through_the_flow(
+    prefect_server: Any, cluster: Any, tmp_path: Path, recipe: str, rows: int, files: int
+) -> None:
+    nbytes, source = gpu.make_source(recipe, tmp_path, rows, 60 if recipe == "pca" else None)
+    assert nbytes > 20 * rows
+    assert all(str(tmp_path) in change for change in source)
+    changes = [*source, "output.files=4", "output.files_per_worker=null"]
+    found = gpu.run_flow(cluster.scheduler_address, recipe, changes, tmp_path / "out")
+    assert list(found["stages"]) == ["ingest", "statistics", "transform", "shuffle_write"]
+    assert sum(found["stages"].values()) <= found["seconds"] <= found["flow_wall"]
+    assert (found["files"], found["rows"] <= rows * 1.2) == (files, True)
+
+
+def test_every_recipe_can_be_measured(tmp_path: Path) -> None:
+    for recipe in gpu.SAMPLES:
+        _, (source, *valid) = gpu.make_source(recipe, tmp_path, 300, None)
+        assert list(Path(source.removeprefix("source.path=")).glob("part-*.parquet"))
+        assert [change.partition("=")[0] for change in valid] == ["source.valid"] * (recipe == "ecommerce")

@@ -1,12 +1,15 @@
-"""The toy recipe through the Prefect flow on GPUs, beside the plain dask_cudf script; one JSON file of results.
+"""A recipe through the Prefect flow on GPUs, toy beside the plain dask_cudf script; one JSON file of results.
 
     python -m tests.bench.gpu --rows 157680005 --repeats 3 --folder /dev/shm/millrace-bench --out
     tests/bench/results/NAME.json
+    python -m tests.bench.gpu --recipe pca --columns 1000 --folder /dev/shm/millrace-bench --out
+    tests/bench/results/pca-h200.json
 
 Starts the Prefect server and one LocalCUDACluster with millrace's own settings, then runs the flow against that
 cluster's address `repeats` + 1 times (the first run compiles kernels and does not count), then the script as often on
 a cluster of its own. Times go from ingest to the committed manifest; input and outputs lie in `--folder` (use a
-tmpfs).
+tmpfs). A recipe that has validation data gets a fifth of the rows, as the recipe itself makes them.
+`--cluster '{"kind": "cpu"}'` runs the same without a GPU.
 """
 
 from __future__ import annotations
@@ -26,6 +29,14 @@ from typing import Any
 from tasks.manifest import versions
 
 HERE = Path(__file__).parent
+SAMPLES = {  # what each recipe reads, and how many rows of it if nothing is said
+    "toy": ("toy", 157_680_005),
+    "criteo": ("criteo", 20_000_000),
+    "ecommerce": ("ecommerce", 20_000_000),
+    "sessions": ("ecommerce", 5_000_000),
+    "pca": ("wide", 300_000),
+}
+FILE_ROWS = 31_536_001  # of a file of toy
 PACKAGES = ("prefect", "dask", "dask-cuda", "cudf-cu13", "rmm-cu13", "pyarrow", "ucxx-cu13")
 
 
@@ -39,17 +50,34 @@ def run_flow(address: str, recipe: str, changes: list[str], target: Path) -> dic
     said = [*changes, f"output.path={target}", "cluster.kind=address", f"cluster.address={address}"]
     job = load_job(recipe, said).model_dump(mode="json", by_alias=True, exclude_unset=True)
     wall = time.perf_counter()
-    (folder,) = preprocess(**{k: v for k, v in job.items() if v is not None})
-    data = Manifest.load(folder).data
-    stages = {name: stage["seconds"] for name, stage in data["stages"].items()}
+    folders = preprocess(**{k: v for k, v in job.items() if v is not None})
+    made = [Manifest.load(folder).data for folder in folders]  # with validation data there are two
+    parts = [part for data in made for part in data["parts"]]
     return {
-        "seconds": data["seconds"],
+        "seconds": max(data["seconds"] for data in made),
         "flow_wall": round(time.perf_counter() - wall, 3),
-        "rows": data["rows"]["out"],
-        "stages": stages,
-        "bytes": sum(p["bytes"] for p in data["parts"]),
-        "files": len(data["parts"]),
-    }
+        "rows": sum(data["rows"]["out"] for data in made),
+        "stages": {name: round(sum(data["stages"][name]["seconds"] for data in made if name in data["stages"]), 3)
+                   for name in made[0]["stages"]},
+        "bytes": sum(part["bytes"] for part in parts),
+        "files": len(parts),
+    }  # fmt: skip
+
+
+def make_source(recipe: str, folder: Path, rows: int, columns: int | None) -> tuple[int, list[str]]:
+    """Make what a recipe reads, where it is not there yet; (its bytes, the changes to the job that name it)."""
+    from flows.job import load_job
+    from flows.sample import make_sample
+
+    name, path = SAMPLES[recipe][0], folder / "-".join(map(str, [recipe, rows, *([columns] if columns else [])]))
+    files = max(1, rows // FILE_ROWS) if name == "toy" else None
+    nbytes = make_sample(name, path, rows, files=files, columns=columns).bytes
+    changes = [f"source.path={path}"]
+    if load_job(recipe).source.valid:
+        valid = path.with_name(f"{path.name}-valid")
+        nbytes += make_sample(name, valid, max(1, rows // 5), seed=1).bytes
+        changes.append(f"source.valid={valid}")
+    return nbytes, changes
 
 
 def gpus() -> list[str]:
@@ -71,8 +99,9 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="toy", choices=["toy", "criteo", "ecommerce"])
-    parser.add_argument("--rows", type=int, default=157_680_005)
+    parser.add_argument("--recipe", default="toy", choices=list(SAMPLES))
+    parser.add_argument("--rows", type=int, help=", ".join(f"{name} {rows:,}" for name, (_, rows) in SAMPLES.items()))
+    parser.add_argument("--columns", type=int, help="of pca, 100 unless given")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--files", type=int, default=32)
     parser.add_argument("--gpus", help="CUDA_VISIBLE_DEVICES of the workers, all if left out")
@@ -82,23 +111,26 @@ def main() -> None:
     parser.add_argument("--peer", action="store_true", help="run the dask_cudf script too")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    if args.peer and args.recipe != "toy":
+        parser.error("the dask_cudf script is of the recipe toy")
+    if args.columns and args.recipe != "pca":
+        parser.error("--columns is of the recipe pca")
 
-    from flows.sample import make_sample
     from infra.clusters import Cluster, make_cluster
     from infra.server import ensure_server, stop_server
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
-    source, target = args.folder / f"{args.recipe}-{args.rows}", args.folder / "out"
+    target, rows = args.folder / "out", args.rows or SAMPLES[args.recipe][1]
     start = time.perf_counter()
-    made = make_sample(args.recipe, source, args.rows, files=max(1, args.rows // 31_536_001))
-    print(f"sample: {made.bytes / 1e9:.1f} GB in {time.perf_counter() - start:.1f} s", flush=True)
+    nbytes, source = make_source(args.recipe, args.folder, rows, args.columns)
+    print(f"sample: {nbytes / 1e9:.1f} GB in {time.perf_counter() - start:.1f} s", flush=True)
     ensure_server()
     said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
     runs, peers = [], []
     start = time.perf_counter()
     with make_cluster(Cluster.model_validate(said)) as cluster:
         print(f"cluster: {time.perf_counter() - start:.1f} s, {cluster}", flush=True)
-        changes = [f"source.path={source}", "output.files_per_worker=null", f"output.files={args.files}", *args.set]
+        changes = [*source, "output.files_per_worker=null", f"output.files={args.files}", *args.set]
         for number in range(args.repeats + 1):
             found = run_flow(cluster.scheduler_address, args.recipe, changes, target)
             print(number, json.dumps(found), flush=True)
@@ -108,7 +140,7 @@ def main() -> None:
         call = [
             sys.executable,
             str(HERE / "peers" / "peer_dask_cudf.py"),
-            str(source),
+            source[0].removeprefix("source.path="),
             str(target),
             str(args.repeats + 1),
         ]
@@ -123,7 +155,7 @@ def main() -> None:
         medians["dask-cudf"] = statistics.median(p["seconds"] for p in peers)
     result = {
         "workload": args.recipe,
-        "rows": args.rows,
+        "rows": rows,
         "files": args.files,
         "command": " ".join(["python -m tests.bench.gpu", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
