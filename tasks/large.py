@@ -137,6 +137,7 @@ def _arrange(tables: Tables) -> Tables:
     for key, part in tables.items():
         engine = frame.engine_of(part.tables[0])
         table, sums = part.op.arrange(engine.join_tables(part.tables), part.unit)
+        table = table.combine_chunks() if isinstance(table, pa.Table) else table
         made[key] = Part(part.op, part.unit, [table], sums)
     frame.synchronize()
     return made
@@ -146,19 +147,26 @@ def _outline(tables: Tables) -> dict[str, Outline]:
     found = {}
     for key, part in tables.items():
         (table,), rows = part.tables, part.rows
-        sample = [_place(part.op, table, rows * i // SAMPLES) for i in range(min(SAMPLES, rows))]
+        sample = _places(part.op, table, [rows * i // SAMPLES for i in range(min(SAMPLES, rows))])
         found[key] = Outline(part.op, part.unit, rows, part.sums or {}, sample)
     return found
 
 
-def _place(op: Keyed, table: Any, row: int) -> tuple[Any, ...]:
+def _places(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
+    """What rows of a table are ordered by. All of them are fetched at once: from a GPU each time counts."""
+    if not rows:
+        return []
     engine = frame.engine_of(table)
-    return op.place(engine.host_table(engine.slice_table(table, row, row + 1)).to_pylist()[0])
+    found = engine.host_table(engine.table_rows(table, np.array(rows, dtype=np.int64)))
+    return [op.place(row) for row in found.to_pylist()]
 
 
 def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int) -> list[tuple[Any, ...]]:
-    """Where the order is cut into ranges of about RANGE rows; nowhere if one task can take all rows."""
-    ranges = 1 if rows <= ONE_TASK else -(-rows // RANGE)
+    """Where the order is cut into ranges of about RANGE rows; nowhere if one task can take all rows.
+
+    More ranges than SPLITS are of no use: each takes a piece of every chain, and a chain is no smaller than they.
+    """
+    ranges = 1 if rows <= ONE_TASK else min(-(-rows // RANGE), SPLITS)
     places = sorted(itertools.chain.from_iterable(samples))
     return [places[len(places) * i // ranges] for i in range(1, ranges)] if places else []
 
@@ -166,18 +174,23 @@ def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int) -> list[tuple[An
 def _cut(tables: Tables, key: str, edges: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The arranged table of one step in its ranges."""
     op, (table,) = tables[key].op, tables[key].tables
-    at = [0, *(_first_not_before(op, table, edge) for edge in edges), len(table)]
+    at = [0, *_first_not_before(op, table, edges), len(table)]
     engine = frame.engine_of(table)
     pieces = [engine.slice_table(table, start, stop) for start, stop in itertools.pairwise(at)]
     frame.synchronize()
     return pieces
 
 
-def _first_not_before(op: Keyed, table: Any, edge: tuple[Any, ...]) -> int:
-    low, high = 0, len(table)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _place(op, table, middle) < edge else (low, middle)
+def _first_not_before(op: Keyed, table: Any, edges: Sequence[tuple[Any, ...]]) -> list[int]:
+    """For each edge the first row that does not stand before it, all by bisection at the same time."""
+    low, high = [0] * len(edges), [len(table)] * len(edges)
+    while open_edges := [i for i in range(len(edges)) if low[i] < high[i]]:
+        middles = [(low[i] + high[i]) // 2 for i in open_edges]
+        for i, middle, place in zip(open_edges, middles, _places(op, table, middles), strict=True):
+            if place < edges[i]:
+                low[i] = middle + 1
+            else:
+                high[i] = middle
     return low
 
 

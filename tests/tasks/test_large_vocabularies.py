@@ -117,6 +117,21 @@ def test_a_table_is_split_by_the_keys_alone(engine: str) -> None:
         )
 
 
+def test_all_ranges_of_a_table_are_found_with_few_looks_at_it(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import frame
+
+    kernels, op = frame.engine(engine), ops.Categorify()
+    values = pa.array([value for value in range(1000) for _ in range(1 + (value % 7 == 0))])
+    table = kernels.sort_counts(kernels.count_values([kernels.column(values)], ["v0"]), ["v0"])
+    looks, places = [], large._places
+    monkeypatch.setattr(large, "_places", lambda *given: looks.append(given) or places(*given))
+    edges = [
+        op.place({"v0": value, "count": count}) for count, value in ((3, 0), (2, 0), (2, 8), (1, 1), (1, 999), (0, 0))
+    ]
+    assert large._first_not_before(op, table, edges) == [0, 0, 2, 143, 999, 1000]
+    assert len(looks) <= 11
+
+
 @pytest.mark.parametrize("kind", ["int64", "uint32", "float64", "string", "timestamp[us]", "date32"])
 def test_a_long_table_of_counts_is_put_in_order_like_a_short_one(engine: str, kind: str) -> None:
     from tasks import frame
