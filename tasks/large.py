@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import frame
+from tasks.frame.size import nbytes
 from tasks.ops.base import Learned, Operator, Unit
 from tasks.ops.keyed import Keyed
 from tasks.pool import Pool
@@ -37,6 +38,14 @@ class Split:
 
     tables: tuple[Any, ...]
 
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.tables)
+
+    def __sizeof__(self) -> int:
+        """What Dask takes for the size of a result: it spills by it."""
+        return self.nbytes
+
 
 @dataclass(frozen=True)
 class Part:
@@ -50,6 +59,9 @@ class Part:
     @property
     def rows(self) -> int:
         return sum(len(t) for t in self.tables)
+
+    def __sizeof__(self) -> int:
+        return nbytes(list(self.tables))
 
 
 def split(op: Operator, partial: Any) -> Split:
@@ -171,12 +183,12 @@ def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int) -> list[tuple[An
     return [places[len(places) * i // ranges] for i in range(1, ranges)] if places else []
 
 
-def _cut(tables: Tables, key: str, edges: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _cut(tables: Tables, key: str, edges: Sequence[tuple[Any, ...]]) -> list[Piece]:
     """The arranged table of one step in its ranges."""
     op, (table,) = tables[key].op, tables[key].tables
     at = [0, *_first_not_before(op, table, edges), len(table)]
     engine = frame.engine_of(table)
-    pieces = [engine.slice_table(table, start, stop) for start, stop in itertools.pairwise(at)]
+    pieces = [Piece(engine.slice_table(table, start, stop)) for start, stop in itertools.pairwise(at)]
     frame.synchronize()
     return pieces
 
@@ -200,13 +212,16 @@ class Piece:
 
     table: Any
 
+    def __sizeof__(self) -> int:
+        return nbytes(self.table)
+
     def __getstate__(self) -> dict[str, Any]:
         table = self.table
         return {"table": table.take(pa.array(np.arange(len(table)))) if isinstance(table, pa.Table) else table}
 
 
-def _piece(pieces: Sequence[Any], number: int) -> Piece:
-    return Piece(pieces[number])
+def _piece(pieces: Sequence[Piece], number: int) -> Piece:
+    return pieces[number]
 
 
 def _range(op: Keyed, pieces: list[Piece]) -> pa.Table:

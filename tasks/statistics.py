@@ -11,6 +11,7 @@ from typing import Any
 from tasks import frame, large, monitor
 from tasks.errors import DataError
 from tasks.evaluation import explained
+from tasks.frame.size import nbytes
 from tasks.graph import Bound, Node, Step
 from tasks.memory import in_halves
 from tasks.ops.base import Learned
@@ -51,6 +52,10 @@ class Partial:
 
     step: Step
     tree: Tree
+
+    def __sizeof__(self) -> int:
+        """What Dask takes for the size of a result: it spills by it."""
+        return nbytes(self.tree)
 
 
 class Observed(dict[str, Partial]):

@@ -47,6 +47,51 @@ def test_a_worker_allocates_through_rmm_and_offers_its_gpu() -> None:
     }  # fmt: skip
 
 
+def learned(number: int) -> Any:
+    """What a partition of statistics gives: a table of 2 M counts in splits, 32 MB on the device."""
+    import numpy as np
+    import pyarrow as pa
+
+    from tasks import frame, ops
+    from tasks.graph import as_node
+    from tasks.statistics import Phase, observe
+    from tasks.work import Work
+    from tests.learning import cut
+
+    source = cut(pa.table({"c": np.arange(number << 21, (number + 1) << 21) << 20}), 1 << 21)
+    work = Work(source, as_node(["c"] >> ops.Categorify()), source.plan.schema, "cudf", training=True, depth=1)
+    assert frame.engine("cudf")
+    return observe(Phase(work, 1, 0), source.plan.partitions[0])
+
+
+def rows_learned(found: Any) -> int:
+    """The rows of what `learned` gave, which is on the device again."""
+    (partial,) = found.values()
+    tables = partial.tree[-1, 0].tables
+    assert {type(table).__module__.partition(".")[0] for table in tables} == {"cudf"}
+    return sum(len(table) for table in tables)
+
+
+def spilled_to_host(dask_worker: Any) -> int:
+    from tasks.monitor import _spilled
+
+    return _spilled(dask_worker.data)[0]
+
+
+def test_what_is_learned_spills_to_the_host() -> None:
+    from distributed import Client, wait
+
+    from infra.clusters import Cluster, make_cluster
+
+    asked = Cluster(kind="cuda", workers=1, rmm_pool_size="4GB", device_memory_limit="80MB")
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+        results = client.map(learned, range(4), pure=False)
+        wait(results)
+        (spilled,) = client.run(spilled_to_host).values()
+        assert 60e6 < spilled < 75e6  # two of four tables of 34 MB do not fit into 80 MB
+        assert client.gather(client.map(rows_learned, results, pure=False)) == [1 << 21] * 4
+
+
 def test_the_flow_process_imports_neither_cudf_nor_cupy() -> None:
     code = (
         "import sys; from infra.clusters import Cluster, make_cluster\n"

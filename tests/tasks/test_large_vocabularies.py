@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dask.sizeof import sizeof
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,8 @@ from tasks.frame.cpu import lookup
 from tasks.frame.cpu.lookup import HashTable
 from tasks.graph import as_node
 from tasks.pool import DaskPool
-from tasks.statistics import learn
+from tasks.statistics import Phase, learn, merge, observe
+from tasks.work import Work
 from tests.learning import close, cut, learned
 
 
@@ -156,6 +158,21 @@ def test_a_slice_travels_without_the_rest_of_its_table() -> None:
     assert len(packed) < 2000
     travelled = pickle.loads(packed)  # noqa: S301
     assert travelled.table.to_pydict() == {"v0": ["value 10", "value 11"], "count": [10, 11]}
+
+
+def test_dask_knows_how_large_what_is_learned_is(engine: str, tiny: None) -> None:
+    """It spills results by their size, on GPUs from the device to the host."""
+    source = cut(pa.table({"c": np.arange(40_000) << 20}), 10_000)
+    work = Work(source, as_node(["c"] >> ops.Categorify()), source.plan.schema, engine, training=True, depth=1)
+    found = [observe(Phase(work, 1, 0), partition) for partition in source.plan.partitions]
+    assert [sizeof(part) // 1000 for part in found] == [160] * 4  # 16 bytes a value
+    whole = merge(found)
+    assert sizeof(whole) // 1000 == 640
+    (partial,) = whole.values()
+    chain = large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], 0, 2)
+    assert 300_000 < sizeof(chain) < 340_000
+    pieces = large._cut(large._arrange({"c": chain}), "c", [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])
+    assert sizeof(pieces) == pytest.approx(sizeof(chain), abs=2000)  # slices of one table: each by what it shows
 
 
 @pytest.mark.parametrize("rows", [1, 3, 200_000])

@@ -2,7 +2,7 @@
 
 import cupy as xp
 
-from tasks.frame.gpu import transport
+from tasks.frame.gpu import spill, transport
 from tasks.frame.gpu.columns import (
     adopt,
     affine,
@@ -144,6 +144,7 @@ __all__ = [
     "sort_keys",
     "sorted_groups",
     "sorted_within",
+    "spill",
     "split_nulls",
     "split_table",
     "split_text",
