@@ -19,7 +19,7 @@ from infra.expected import Expected, expected
 from tasks.applied import adapted, null_types, subject
 from tasks.commit import existing
 from tasks.errors import GiveUpError, JobError, MillraceError
-from tasks.estimate import Needs, dividing_threads, needs, too_small
+from tasks.estimate import Needs, dividing_threads, needs, partition_limit, too_small
 from tasks.exchange_choice import row_bytes
 from tasks.graph import Bound
 from tasks.ingest import make_plan
@@ -137,7 +137,7 @@ def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
             plan = make_plan(
                 source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
                 threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
-                null_types=null_types(request),
+                null_types=null_types(request), limit=partition_limit(request.engine, workers),
             )  # fmt: skip
             plans[split] = adapted(request, plan)
     if source.valid:

@@ -125,7 +125,7 @@ def _needs(found: Preview) -> list[dict[str, str]]:
     wanted = found.needs
     if not wanted:
         return []
-    there = f"{amount(found.workers.device)}" if found.workers.device else "not known before the run"
+    there = f"{amount(found.workers.device_memory)}" if found.workers.device_memory else "not known before the run"
     rows = [{"what": "GPU memory", "about": amount(wanted.device), "there is": there}] if wanted.device else []
     rows.append({"what": "host memory", "about": amount(wanted.host), "there is": amount(wanted.memory)})
     rows.append({"what": "scratch", "about": amount(wanted.scratch), "there is": ""})

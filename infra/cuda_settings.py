@@ -19,21 +19,22 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     """Threads of a GPU's worker, each with a CUDA stream of its own: partitions and files overlap on the device.
 
     Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is
-    one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 16 at most.
+    one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 4 at least and 16 at most.
     """
     from infra.clusters import size_in_bytes
 
     total = min(gpu.memory for gpu in gpus)
     usable = min(size_in_bytes(cluster.rmm_pool_size, total), total) if cluster.rmm_pool_size else total
-    return min(16, max(1, usable // (8 * 2**30)))
+    return min(16, max(4, usable // (8 * 2**30)))
 
 
 def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:
     """Allocator and spiller, sizes in bytes of the smallest GPU.
 
     One GPU: the driver's asynchronous allocator up to 0.92. Several: a pool of 0.6 (bigger ones make NVLink set-up
-    take minutes). Stored results above 0.5 (0.45) of the GPU spill to the host, then to disk; cuDF's own spilling
-    stays off, since it adds a lock and a look-up in Python to every use of a buffer.
+    take minutes), which may grow unless its size was asked for. Stored results above 0.5 (0.45) of the GPU spill to
+    the host, then to disk; cuDF's own spilling stays off, since it adds a lock and a look-up in Python to every use of
+    a buffer.
     """
     from infra.clusters import size_in_bytes
 
@@ -45,7 +46,9 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:
     if len(gpus) == 1 and cluster.protocol != "ucx":
         pool = {"rmm_async": True, "rmm_maximum_pool_size": aligned(cluster.rmm_pool_size, 0.92)}
         return {**pool, "device_memory_limit": aligned(cluster.device_memory_limit, 0.5)}
+    size = aligned(cluster.rmm_pool_size, 0.6)
     return {
-        "rmm_pool_size": aligned(cluster.rmm_pool_size, 0.6),
+        "rmm_pool_size": size,
+        **({"rmm_maximum_pool_size": size} if cluster.rmm_pool_size else {}),
         "device_memory_limit": aligned(cluster.device_memory_limit, 0.45),
     }

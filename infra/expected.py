@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class Expected:
     """Engine and number of workers, and of all of them together: threads, bytes of host memory and of GPU memory.
 
-    `device` is 0 without GPUs, and where nobody knows yet which GPUs there will be.
+    `device_memory` is 0 without GPUs, and where nobody knows yet which GPUs there will be.
     """
 
     engine: str
     workers: tuple[str, ...]
     threads: int
     memory: int
-    device: int
+    device_memory: int
     text: str
 
 

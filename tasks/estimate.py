@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from tasks import frame
 from tasks.commit import Staging, existing
 from tasks.errors import GiveUpError, MillraceError
-from tasks.exchange_choice import POSITION, choose, row_bytes
+from tasks.exchange_choice import POSITION, Workers, choose, row_bytes
+from tasks.frame.places import largest_partition, places
 from tasks.graph import Bound
 from tasks.plan import Plan
 from tasks.report import amount
@@ -20,17 +20,6 @@ from tasks.sampled import Sampled, sampled
 from tasks.schema import Schema
 
 COPIES = 3  # of a partition at work: its source columns, its output columns, its rows in another order
-
-
-class Workers(Protocol):
-    """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def workers(self) -> Sequence[str]: ...
-    @property
-    def memory(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -95,8 +84,9 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     pieces = {
         s: int(rows[s] * (left * (sample.piece_bytes + POSITION) if sample else row_bytes(bounds[s]))) for s in plans
     }
-    chosen = {s: choose(run.exchange, rows[s], bounds[s], workers) for s in plans}  # type: ignore[arg-type]
-    kind = "disk" if any(k == "disk" for k, _ in chosen.values()) else "memory"
+    chosen = {s: choose(run.exchange, rows[s], bounds[s], workers, request.engine) for s in plans}
+    kind = "disk" if any(c.kind == "disk" for c in chosen.values()) else "memory"
+    on_host = any(c.on_host for c in chosen.values())
     stored = sample.stored_bytes(request) * left if sample else 0.0
     written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
@@ -104,15 +94,15 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), source.partition_size))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
-    scratch = keyed + (max(v for s, v in pieces.items() if chosen[s][0] == "disk") if kind == "disk" else 0)
+    scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     on_gpu = request.engine == "cudf"
     return Needs(
-        device=working + held if on_gpu else 0,
-        host=largest * at_once if on_gpu else working + held,
+        device=working + (0 if on_host else held) if on_gpu else 0,
+        host=largest * at_once + (held if on_host else 0) if on_gpu else working + held,
         scratch=scratch,
         output=written,
         exchange=kind,
-        because=next(why for k, why in chosen.values() if k == kind),
+        because=next(c.because for c in chosen.values() if c.kind == kind),
         memory=workers.memory,
         disks=disks(request.staging, scratch, written),
     )
@@ -130,8 +120,19 @@ def _width(schema: Schema) -> int:
 
 def computing_threads(engine: str, workers: Workers) -> int:
     """How many partitions are computed at once."""
-    most = frame.GPU_COMPUTING * len(workers.workers) if engine == "cudf" else workers.threads
-    return min(workers.threads, most)
+    if engine != "cudf":
+        return workers.threads
+    return min(workers.threads, places(_each_gpu(workers)) * len(workers.workers))
+
+
+def partition_limit(engine: str, workers: Workers) -> int | None:
+    """Bytes of a partition of which a GPU takes as many as compute at once; None without GPUs, or if nobody knows them
+    yet."""
+    return largest_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
+
+
+def _each_gpu(workers: Workers) -> int:
+    return workers.device_memory // max(len(workers.workers), 1)
 
 
 def dividing_threads(engine: str, workers: Workers) -> int:

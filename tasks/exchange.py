@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tasks.plan import Partition
-from tasks.pool import DaskPool, LocalPool, Pool
-from tasks.transform import Cut, Cutting, cut_partition, summary
+from tasks.pool import DaskPool, Done, LocalPool, Pool
+from tasks.transform import RANGES_PER_FILE, Cut, Cutting, cut_partition, summary
+
+Ranges = Callable[[Any], tuple[int, int]]  # the ranges of position [first, last) that an item wants
+MOVING = 10  # priority of what moves pieces: before further partitions, so that both go on at the same time
 
 
 class LocalMemory:
@@ -19,9 +26,7 @@ class LocalMemory:
     def __init__(self, pool: LocalPool) -> None:
         self.pool, self.cuts = pool, []  # type: ignore[var-annotated]
 
-    def fill(
-        self, cutting: Cutting, partitions: Sequence[Partition], done: Callable[[int, Any], None] | None
-    ) -> list[dict[str, Any]]:
+    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[dict[str, Any]]:
         """Cut every partition; the summaries in the order of the partitions."""
         self.cuts = self.pool.map(cut_partition, cutting, partitions, done and (lambda i, _: done(i, None)))
         return [summary(cut) for cut in self.cuts]
@@ -31,12 +36,7 @@ class LocalMemory:
         return len(self.cuts) == partitions
 
     def deliver(
-        self,
-        function: Callable[..., Any],
-        shared: Any,
-        items: Sequence[Any],
-        ranges: Callable[[Any], tuple[int, int]],
-        done: Callable[[int, Any], None] | None,
+        self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
         """function(shared, item, cuts) for every item, in threads."""
         cuts = self.cuts
@@ -46,11 +46,37 @@ class LocalMemory:
         self.cuts = []
 
 
+@dataclass
+class Kept:
+    """The pieces on the workers. Ranges of position [bounds[w], bounds[w + 1]) are those of the w-th worker's files;
+    `pieces` has a future of them for each (number of the first partition, w), `notes` one of each partition's
+    summary."""
+
+    bounds: tuple[int, ...] = (0, 0)
+    notes: dict[int, Any] = field(default_factory=dict)
+    pieces: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The partitions whose pieces for a worker are one future: together about as large as one partition."""
+        return len(self.bounds) - 1
+
+    def owners(self) -> list[int]:
+        """The workers that have ranges."""
+        return [w for w in range(self.step) if self.bounds[w] < self.bounds[w + 1]]
+
+    def lacks(self, partitions: int) -> list[tuple[int, int]]:
+        """Which of the pieces of so many partitions are not there."""
+        wanted = [(first, w) for first in range(0, partitions, self.step) for w in self.owners()]
+        return [place for place in wanted if place not in self.pieces]
+
+
 class DaskMemory:
     """Pieces as Dask futures with lineage, published under a name until the commit: they outlive the stage that made
     them.
 
-    A lost worker's pieces are made again by the scheduler, or by the next attempt of the stage.
+    With several workers each partition's pieces move to the workers that will write them while later partitions are
+    still read. A lost worker's pieces are made again by the scheduler, or by the next attempt of the stage.
     """
 
     kind = "memory"
@@ -58,60 +84,97 @@ class DaskMemory:
     def __init__(self, pool: DaskPool, name: str | None = None) -> None:
         self.pool, self.name = pool, name or f"millrace-{uuid.uuid4().hex[:12]}"
 
-    def fill(
-        self, cutting: Cutting, partitions: Sequence[Partition], done: Callable[[int, Any], None] | None
-    ) -> list[dict[str, Any]]:
-        usable = self._there()
-        missing = [i for i in range(len(partitions)) if i not in usable]
-        made = self.pool.start(cut_partition, cutting, [partitions[i] for i in missing])
-        futures = usable | dict(zip(missing, made, strict=True))
-        self.pool.client.publish_dataset(futures, name=self.name, override=True)
-        ordered = [futures[i] for i in range(len(partitions))]
-        return self.pool.finish(self.pool.each(summary, ordered), done)
+    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[dict[str, Any]]:
+        """Cut every partition, and move the pieces to where they will be written; the summaries in the order of the
+        partitions."""
+        kept = self._there()
+        if not kept.pieces:
+            kept = Kept(shares_of(cutting.order.ranges, len(self.pool.workers)))
+        count = len(partitions)
+        lacking = kept.lacks(count)
+        groups = {first: range(first, min(first + kept.step, count)) for first, _ in lacking}
+        numbers = sorted({i for group in groups.values() for i in group} | {*range(count)} - {*kept.notes})
+        cuts = self.pool.start(cut_partition, cutting, [partitions[i] for i in numbers])
+        kept.notes |= dict(zip(numbers, self.pool.each(summary, cuts, priority=MOVING), strict=True))
+        made = dict(zip(numbers, cuts, strict=True))
+        if kept.step == 1:
+            kept.pieces |= {(i, 0): made[i] for i in groups}
+        elif lacking:
+            kept.pieces |= self._moved(kept.bounds, {place: [made[i] for i in groups[place[0]]] for place in lacking})
+        del made, cuts  # what has moved is let go
+        self.pool.client.unpublish_dataset(self.name)  # put in its place, a name would hold what it stood for before
+        self.pool.client.publish_dataset(kept.__dict__, name=self.name)
+        found = self.pool.finish([kept.notes[i] for i in range(count)], done)
+        self.pool.finish([kept.pieces[place] for place in lacking], results=False)
+        return found
 
-    def _there(self) -> dict[int, Any]:
-        """The published pieces that a worker holds at this moment, by partition; what is lost or failed is not among
-        them."""
-        kept = self.pool.client.get_dataset(self.name, default=None) or {}
-        held = self.pool.client.who_has(list(kept.values())) if kept else {}
-        return {i: future for i, future in kept.items() if held.get(future.key)}
+    def _moved(self, bounds: Sequence[int], cuts: dict[tuple[int, int], list[Any]]) -> dict[tuple[int, int], Any]:
+        """Futures of the pieces of some partitions for a worker, on that worker."""
+        ranges = [(cut, bounds[w], bounds[w + 1]) for (_, w), group in cuts.items() for cut in group]
+        packed = iter(self.pool.each(packed_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
+        return {
+            (first, w): self.pool.submit(
+                together, [next(packed) for _ in group], workers=[self._worker(w)], allow_other_workers=True,
+                priority=MOVING,
+            )
+            for (first, w), group in cuts.items()
+        }  # fmt: skip
+
+    def _worker(self, number: int) -> str:
+        return self.pool.workers[number % len(self.pool.workers)]
+
+    def _there(self) -> Kept:
+        """What is published and a worker holds at this moment; what is lost or failed is not in it."""
+        kept = Kept(**(self.pool.client.get_dataset(self.name, default=None) or {}))
+        futures = [*kept.notes.values(), *kept.pieces.values()]
+        held = self.pool.client.who_has(futures) if futures else {}
+        kept.notes = {i: future for i, future in kept.notes.items() if held.get(future.key)}
+        kept.pieces = {place: future for place, future in kept.pieces.items() if held.get(future.key)}
+        return kept
 
     def whole(self, partitions: int) -> bool:
         """True if the pieces of all partitions are there."""
-        return len(self._there()) == partitions
+        kept = self._there()
+        return bool(kept.pieces) and not kept.lacks(partitions)
 
     def deliver(
-        self,
-        function: Callable[..., Any],
-        shared: Any,
-        items: Sequence[Any],
-        ranges: Callable[[Any], tuple[int, int]],
-        done: Callable[[int, Any], None] | None,
+        self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
-        """function(shared, item, cuts) for every item; items are spread over the workers, and only their ranges
-        move."""
+        """function(shared, item, cuts) for every item, where its pieces are."""
         if not items:
             return []
-        kept = self.pool.client.get_dataset(self.name)
-        cuts = [kept[i] for i in sorted(kept)]
-        handle, workers = self.pool.share(shared), self.pool.workers
-        futures: list[Any] = [None] * len(items)
-        for w, worker in enumerate(workers):
-            mine = [i for i in range(len(items)) if i * len(workers) // len(items) == w]
-            if not mine:
-                continue
-            where = {"workers": [worker], "allow_other_workers": True} if len(workers) > 1 else {}
-            if len(workers) > 1:
-                first, last = ranges(items[mine[0]])[0], ranges(items[mine[-1]])[1]
-                parts = [self.pool.submit(packed_ranges, cut, first, last) for cut in cuts]
-            else:
-                parts = cuts
-            for i in mine:
-                futures[i] = self.pool.submit(function, handle, items[i], parts, **where)
+        kept = Kept(**self.pool.client.get_dataset(self.name))
+        handle, futures = self.pool.share(shared), []
+        for item in items:
+            first, last = ranges(item)
+            last = max(last, first + 1)
+            owner = bisect_right(kept.bounds, first) - 1
+            where = {"workers": [self._worker(owner)], "allow_other_workers": True} if kept.step > 1 else {}
+            parts = list(self._parts(kept, owner, first, last))
+            futures.append(self.pool.submit(function, handle, item, parts, **where))
         return self.pool.finish(futures, done)
+
+    def _parts(self, kept: Kept, owner: int, first: int, last: int) -> Iterator[Any]:
+        """Futures of what holds ranges [first, last); of what another worker than the owner has only these move."""
+        for place in sorted(kept.pieces):
+            w = place[1]
+            low, high = max(first, kept.bounds[w]), min(last, kept.bounds[w + 1])
+            if low < high:
+                future = kept.pieces[place]
+                yield future if w == owner else self.pool.submit(packed_ranges, future, low, high, priority=MOVING)
 
     def close(self) -> None:
         release(self.pool.client, self.name)
+
+
+def shares_of(ranges: int, workers: int) -> tuple[int, ...]:
+    """The ranges of position as bounds of equal shares of whole files.
+
+    >>> shares_of(5 * RANGES_PER_FILE, 2)
+    (0, 24, 40)
+    """
+    files = ranges // RANGES_PER_FILE
+    return tuple(-(-w * files // workers) * RANGES_PER_FILE for w in range(workers + 1))
 
 
 def release(client: Any, prefix: str) -> None:
@@ -122,18 +185,35 @@ def release(client: Any, prefix: str) -> None:
 
 
 class Packed(Cut):
-    """Some ranges of a cut in buffers of their own; asked for by the numbers that they have in the whole."""
+    """Ranges [first, last) of cuts, in buffers of their own; asked for by the numbers that they have in the whole."""
 
     first: int = 0
+    last: int = 0
 
     def ranges(self, first: int, last: int) -> list[Any]:
-        return [p.ranges(first - self.first, last - self.first) for p in self.pieces]
+        low, high = max(first, self.first), min(last, self.last)
+        return [p.ranges(low - self.first, high - self.first) for p in self.pieces] if low < high else []
+
+    def rows_of(self, first: int, last: int) -> np.ndarray:
+        rows = np.zeros(last - first, dtype=np.int64)
+        low, high = max(first, self.first), min(last, self.last)
+        if low < high:
+            rows[low - first : high - first] = super().rows_of(low, high)
+        return rows
 
 
 def packed_ranges(cut: Cut, first: int, last: int) -> Packed:
+    """A copy of some ranges of a cut, so that the rest can be let go."""
     packed = Packed([p.packed() for p in cut.ranges(first, last)])
-    packed.first = first
+    packed.first, packed.last = first, last
     return packed
+
+
+def together(parts: Sequence[Packed]) -> Packed:
+    """The same ranges of several cuts as one."""
+    joined = Packed([piece for part in parts for piece in part.pieces])
+    joined.first, joined.last = parts[0].first, parts[0].last
+    return joined
 
 
 def memory_exchange(pool: Pool, name: str | None = None) -> LocalMemory | DaskMemory:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -31,13 +33,40 @@ def _width(dtype: pa.DataType, kind: str) -> int:
     return max(1, dtype.bit_width // 8)
 
 
-def choose(asked: str, rows: int, schema: Schema, pool: Pool) -> tuple[str, str]:
-    """(memory or disk, why) for this many rows of the output schema."""
+class Choice(NamedTuple):
+    """The exchange that a run takes and why. `on_host`: pieces leave the GPUs, which are too small for them."""
+
+    kind: str
+    because: str
+    on_host: bool = False
+
+
+def choose(asked: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> Choice:
+    """The exchange for this many rows of the output schema."""
     need, allowed = rows * row_bytes(schema), int(SHARE * pool.memory)
     figures = f"about {need / 1e9:,.2f} GB of pieces, {allowed / 1e9:,.2f} GB allowed in the workers' memory"
+    on_host = False
+    if engine == "cudf" and asked != "disk" and pool.device_memory:  # 0: nobody knows yet
+        device = int(SHARE * pool.device_memory)
+        figures, on_host = f"{figures}, {device / 1e9:,.2f} GB on their GPUs", need > device
+        allowed = max(allowed, device)
+        figures += ": they are kept in host memory" if on_host and need <= allowed else ""
     if asked != "auto":
-        return asked, f"run.exchange is {asked}; {figures}"
-    return ("memory" if need <= allowed else "disk"), figures
+        return Choice(asked, f"run.exchange is {asked}; {figures}", on_host)
+    return Choice("memory", figures, on_host) if need <= allowed else Choice("disk", figures)
+
+
+class Workers(Protocol):
+    """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workers(self) -> Sequence[str]: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def device_memory(self) -> int: ...
 
 
 def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> LocalMemory | DaskMemory | DiskExchange:

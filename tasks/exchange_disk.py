@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from tasks import frame
 from tasks.commit import no_space, partial_file, read_json, write_json
+from tasks.exchange import Ranges
 from tasks.leftover import is_noted
 from tasks.manifest import digest
 from tasks.plan import Partition
-from tasks.pool import Pool
+from tasks.pool import Done, Pool
 from tasks.transform import Cutting, cut_partition, summary
 
 POSITION = "__millrace_position"
@@ -110,9 +111,7 @@ class DiskExchange:
     def __init__(self, pool: Pool, folder: Path) -> None:
         self.pool, self.folder = pool, folder
 
-    def fill(
-        self, cutting: Cutting, partitions: Sequence[Partition], done: Callable[[int, Any], None] | None
-    ) -> list[dict[str, Any]]:
+    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[dict[str, Any]]:
         """Cut every partition into its file; the summaries in the order of the partitions."""
         with no_space(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,12 +120,7 @@ class DiskExchange:
         return [{**note, "counts": np.array(note["counts"], dtype=np.int64)} for note in notes]
 
     def deliver(
-        self,
-        function: Callable[..., Any],
-        shared: Any,
-        items: Sequence[Any],
-        ranges: Callable[[Any], tuple[int, int]],
-        done: Callable[[int, Any], None] | None,
+        self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
         """function(shared, item, cuts) for every item, on any worker."""
         cuts = getattr(self, "cuts", None) or self._found(shared.engine)

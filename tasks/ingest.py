@@ -30,13 +30,13 @@ def make_plan(
     memory: int | None = None,
     limits: Limits = LIMITS,
     null_types: Mapping[str, pa.DataType] | None = None,
+    limit: int | None = None,
 ) -> Plan:
     """Look at every file of the source once and say which rows are where.
 
     `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `threads` of the
-    cluster
-    make partitions small enough that each thread gets about four; `memory` of a worker is what `part_mem_fraction`
-    is a part of.
+    cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
+    `part_mem_fraction` is a part of; no partition of several blocks has more than `limit` bytes.
     `needed` columns must exist; `null_types` are those of columns that hold nothing but nulls (string if not named).
     Files without rows are skipped and named in `plan.skipped`.
     """
@@ -60,7 +60,7 @@ def make_plan(
     schema = Schema([*schema.columns, *named])
     check_needed(schema, needed or ())
     blocks = _blocks(full, FORMATS[name].ranged, limits)
-    size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory)
+    size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
     return Plan(
         files=tuple(item.file for item in full),
         format=name,
@@ -103,11 +103,13 @@ def read_options(source: Source) -> dict[str, Any]:
     }
 
 
-def partition_size(source: Source, total: int, threads: int | None, smallest: int, memory: int | None = None) -> int:
+def partition_size(
+    source: Source, total: int, threads: int | None, smallest: int, memory: int | None = None, limit: int | None = None
+) -> int:
     """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four
-    partitions each.
+    partitions each, and never more than `limit`, which a GPU's memory sets.
     """
-    largest = source.partition_size
+    largest = min(source.partition_size, limit or source.partition_size)
     if source.part_mem_fraction is not None and memory:
         largest = max(1, int(source.part_mem_fraction * memory))
     if threads is None:

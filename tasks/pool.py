@@ -7,9 +7,12 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Any, Protocol
 
 import psutil
+
+from tasks import frame
 
 FAN_IN = 8  # partials that one merge takes
 LARGE = 4 << 20  # bytes of what tasks share from which it is kept out of their graph: the scheduler holds every graph
@@ -36,6 +39,11 @@ class Pool(Protocol):
     threads: int
     workers: Sequence[str]
     memory: int  # bytes of host memory that all workers together may use
+
+    @property
+    def device_memory(self) -> int:
+        """Bytes that all workers together may allocate on their GPUs; 0 without."""
+        ...
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
@@ -74,6 +82,10 @@ class LocalPool:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.workers: Sequence[str] = ("this process",)
         self.memory = psutil.virtual_memory().available
+
+    @property
+    def device_memory(self) -> int:
+        return frame.allocatable()
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
@@ -123,7 +135,7 @@ def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 class DaskPool:
-    """The workers of a Dask cluster. What is shared has lineage unless it is large: a lost copy is made again."""
+    """The workers of a Dask cluster."""
 
     def __init__(self, client: Any, resources: dict[str, float] | None = None) -> None:
         self.client = client
@@ -133,9 +145,14 @@ class DaskPool:
         self.workers: Sequence[str] = tuple(sorted(info))
         self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())
 
+    @cached_property
+    def device_memory(self) -> int:
+        return sum(self.client.run(frame.allocatable).values())
+
     def share(self, value: Any) -> Any:
-        """A future of the value. A large one goes to every worker past the scheduler, and has no lineage."""
-        if pickled_bytes(value) > LARGE:
+        """A future of the value. With several workers it is on every one of them, or the scheduler would give nearly
+        all tasks to the one that has it; so is a large one, past the scheduler, and both have no lineage."""
+        if len(self.workers) > 1 or pickled_bytes(value) > LARGE:
             return self.everywhere(value)
         return self.client.submit(_itself, value, key=_key("share"), pure=False)
 
@@ -154,15 +171,18 @@ class DaskPool:
         keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items))]
         return self._mapped(function, [handle] * len(items), items, key=keys)
 
-    def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Futures of function(item) over values or futures, as one graph."""
+    def each(self, function: Callable[..., Any], *items: Sequence[Any], priority: int = 0) -> list[Any]:
+        """Futures of function(item, ..) over values or futures."""
         run = uuid.uuid4().hex[:8]
-        keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items))]
-        return self._mapped(function, items, key=keys)
+        keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items[0]))]
+        return self._mapped(function, *items, key=keys, priority=priority)
 
-    def _mapped(self, function: Callable[..., Any], *items: Sequence[Any], key: list[str]) -> list[Any]:
+    def _mapped(
+        self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0
+    ) -> list[Any]:
         """In messages of so many tasks that the first ones run while the others are still on their way."""
-        return self.client.map(function, *items, key=key, batch_size=BATCH, pure=False, **self.options)
+        options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options}
+        return self.client.map(function, *items, key=key, **options)
 
     def finish(self, futures: Sequence[Any], done: Done | None = None, results: bool = True) -> list[Any]:
         """Wait for all; the first error cancels the rest and is raised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from tasks import hive, statistics
 from tasks.applied import adapted, adopt, missing_labels, null_types, subject
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
 from tasks.errors import DataError
-from tasks.estimate import checked_needs, dividing_threads
+from tasks.estimate import checked_needs, dividing_threads, partition_limit
 from tasks.exchange import DaskMemory, LocalMemory
 from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
@@ -101,6 +101,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
         threads=dividing_threads(request.engine, pool),
         min_partition_size=run.min_partition_size,
         null_types=null_types(request),
+        limit=partition_limit(request.engine, pool),
     )
     plan = adapted(request, plan)
     check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
@@ -108,7 +109,8 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
         return plan
     if request.flow != "fit":
         checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
-    size = partition_size(source, plan.nbytes, dividing_threads(request.engine, pool), run.min_partition_size)
+    threads, limit = dividing_threads(request.engine, pool), partition_limit(request.engine, pool)
+    size = partition_size(source, plan.nbytes, threads, run.min_partition_size, limit=limit)
     folder = request.staging.folder / f"keyed{split}"
     return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
 
@@ -285,16 +287,19 @@ def cut(
     partitions, found = ready.plan.partitions, found_cut(request, split, ready)
     reused = found is not None and not missing_parts(request, split, ready, found)[1]
     if not reused:
-        kind, why = choose(request.settings[2].exchange, ready.plan.rows, ready.work.bound.output, pool)
-        exchange = exchange_of(request, ready, pool, kind)
+        asked, output = request.settings[2].exchange, ready.work.bound.output
+        chosen = choose(asked, ready.plan.rows, output, pool, request.engine)
+        exchange = exchange_of(request, ready, pool, chosen.kind)
+        cutting = replace(ready.cutting, on_host=chosen.on_host)
         if kept is not None:
             kept[split] = exchange
         counter = _Counter(progress, ready.plan.rows)
-        found = totals(exchange.fill(ready.cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
+        found = totals(exchange.fill(cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
         found |= {
             "fingerprint": ready.fingerprint,
-            "exchange": kind,
-            "because": why,
+            "exchange": chosen.kind,
+            "because": chosen.because,
+            "on_host": chosen.on_host,
             "counts": found["counts"].tolist(),
         }
         write_json(request.staging.folder / f"exchange{split}.json", found)
@@ -329,8 +334,9 @@ def write(
         with no_space(path):
             path.mkdir(parents=True, exist_ok=True)
     output, order = request.settings[1], ready.cutting.order
+    emptied = found["exchange"] == "disk" or found["on_host"]
     writing = Writing(str(folder), str(notes), request.engine, output, order, ready.work.bound.output,
-                      ready.fingerprint, ready.cutting.floor)  # fmt: skip
+                      ready.fingerprint, ready.cutting.floor, emptied)  # fmt: skip
     counter = _Counter(progress, sum(p.rows for p in parts))
     counter.add(sum(p.rows for p in parts) - sum(p.rows for p in missing))
     exchange.deliver(

@@ -17,6 +17,7 @@ from tasks.errors import DataError, GiveUpError
 from tasks.exchange_choice import row_bytes
 from tasks.manifest import digest
 from tasks.memory import in_runs, megabytes, more_memory, shortage
+from tasks.on_host import OnHost
 from tasks.row_runs import runs_of, units_of
 from tasks.schema import Schema
 from tasks.settings import Output
@@ -49,6 +50,7 @@ class Writing:
     schema: Schema
     fingerprint: str = ""
     floor: int = 0  # bytes of rows below which a file is not written in smaller runs when memory is short
+    on_host: bool = False  # pieces are not kept on the GPU
 
     @property
     def suffix(self) -> str:
@@ -132,20 +134,22 @@ def most_runs(writing: Writing, part: Part) -> int:
 def _attempt(writing: Writing, part: Part, cuts: Sequence[Cut], runs: int) -> list[dict[str, Any]]:
     """Gather and write the rows of a file, in so many runs; its records."""
     engine, name = frame.engine(writing.engine), part.name(writing.suffix)
-    if writing.output.partition_on:
-        return _write_folders(writing, gather(writing, part, cuts), name)
-    if runs == 1:
-        return [write_table(writing, gather(writing, part, cuts), name, part.rows)]
-    counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
-    parts = runs_of(part, counts, engine.run_unit(writing), runs)
-    tables = (gather(writing, run, cuts) for run in parts)
-    return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
+    with frame.writing(writing.engine, part.rows * row_bytes(writing.schema) // runs, writing.on_host):
+        if writing.output.partition_on:
+            return _write_folders(writing, gather(writing, part, cuts), name)
+        if runs == 1:
+            return [write_table(writing, gather(writing, part, cuts), name, part.rows)]
+        counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
+        parts = runs_of(part, counts, engine.run_unit(writing), runs)
+        tables = (gather(writing, run, cuts) for run in parts)
+        return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
 
 
 def gather(writing: Writing, part: Part, cuts: Sequence[Cut]) -> Any:
     """The rows of a part, in their order, as a table of the engine."""
     engine = frame.engine(writing.engine)
-    pieces = [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
+    found = [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
+    pieces = [piece.on_device() if isinstance(piece, OnHost) else piece for piece in found]
     if writing.order.mode != "key":
         return engine.assemble(pieces, part.skip, part.rows)
     table = engine.assemble_sorted(pieces, writing.order, HIDDEN)

@@ -115,7 +115,7 @@ def passes(final: Node, schema: Schema) -> int:
 def observe(phase: Phase, partition: Partition) -> Observed:
     """The partials of one partition (of its halves, where memory is short)."""
     work = phase.work
-    with frame.computing(work.engine):
+    with frame.computing(work.engine, partition.nbytes):
         observe_part = functools.partial(_observe, phase)
         found = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
         merged = merge(found)

@@ -13,6 +13,7 @@ from tasks import frame, hive, monitor, shuffle
 from tasks.errors import JobError, near
 from tasks.graph import SOURCE
 from tasks.memory import in_halves
+from tasks.on_host import to_host
 from tasks.plan import ROW, Partition, Plan
 from tasks.schema import Schema
 from tasks.settings import Output
@@ -59,6 +60,7 @@ class Cutting:
     floor: int = 0
     partition_on: tuple[str, ...] = ()
     stage: str = "transform"
+    on_host: bool = False  # pieces leave the GPU
 
 
 @dataclass
@@ -115,7 +117,7 @@ def make_order(output: Output, plan: Plan, files: int) -> Order:
 def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
     """The partition's rows, transformed, in ranges of position."""
     cut, work = Cut(), cutting.work
-    with frame.computing(work.engine):
+    with frame.computing(work.engine, partition.nbytes):
         cut_part = partial(_cut, cutting)
         found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     for pieces, rows_in, rows_out in found:
@@ -147,7 +149,8 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int]:
         positions = shuffle.MODES[order.mode](context.ordered(), order.layout, order.seed, engine.xp)
     pieces = engine.cut(out, positions, order.edges)
     frame.synchronize()
-    return pieces, partition.rows, len(context.rows)
+    kept = to_host(pieces, work.engine) if cutting.on_host else pieces
+    return kept, partition.rows, len(context.rows)
 
 
 def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from tasks.frame.places import COPIES, COPIES_WRITTEN, WORKING, Places
+
 Frame = dict[str, Any]
 MODULES = {"pandas": "tasks.frame.cpu", "cudf": "tasks.frame.gpu"}
-GPU_COMPUTING = 8  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
-_computing = threading.Semaphore(GPU_COMPUTING)
 
 
 def engine(name: str) -> ModuleType:
@@ -38,11 +37,32 @@ def synchronize() -> None:
         engine("cudf").synchronize()
 
 
+def allocatable() -> int:
+    """Bytes that this process may allocate on its GPU; 0 where it does not work on one."""
+    return int(engine("cudf").allocatable()) if MODULES["cudf"] in sys.modules else 0
+
+
+_places = Places(allocatable)
+
+
 @contextmanager
-def computing(name: str) -> Iterator[None]:
-    """A place to compute on one partition: on a GPU a few at once per process, whatever the number of its threads."""
+def computing(name: str, nbytes: int) -> Iterator[None]:
+    """A place to compute on a partition of so many decoded bytes: on a GPU a few at once, as many as fit."""
     if name != "cudf":
         yield
         return
-    with _computing:
+    with _places.taken(COPIES * nbytes):
+        yield
+
+
+@contextmanager
+def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
+    """A place to write a file of so many bytes of rows: on a GPU as many at once as fit.
+
+    `alone`: the GPU has no pieces to keep, so that files may fill it.
+    """
+    if name != "cudf":
+        yield
+        return
+    with _places.taken(COPIES_WRITTEN * nbytes, computing=False, share=2 * WORKING if alone else WORKING):
         yield

@@ -51,7 +51,7 @@ def encode(pool: Pool, work: Work, partitions: list[Partition]) -> int:
 
 
 def _encoded(work: Work, partition: Partition) -> int:
-    with frame.computing(work.engine):
+    with frame.computing(work.engine, partition.nbytes):
         rows = work.kernels.length(transformed(work, partition))
         frame.synchronize()
         return rows
@@ -105,7 +105,7 @@ def _in_each_process(pool: Pool, function: Callable[..., Any], *arguments: Any) 
 
 def _counted(shared: tuple[Work, str, int], partition: Partition) -> int:
     work, run, size = shared
-    with frame.computing(work.engine):
+    with frame.computing(work.engine, partition.nbytes):
         made = transformed(work, partition)
         ids, valid = work.kernels.numbers(made["c"])
         assert valid is None, "an id is null"

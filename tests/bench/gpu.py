@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.manifest import versions
+from tests.bench.timeline import recorded
 
 HERE = Path(__file__).parent
 SAMPLES = {  # what each recipe reads, and how many rows of it if nothing is said
@@ -40,7 +41,7 @@ FILE_ROWS = 31_536_001  # of a file of toy
 PACKAGES = ("prefect", "dask", "dask-cuda", "cudf-cu13", "rmm-cu13", "pyarrow", "ucxx-cu13")
 
 
-def run_flow(address: str, recipe: str, changes: list[str], target: Path) -> dict[str, Any]:
+def run_flow(address: str, recipe: str, changes: list[str], target: Path, trace: Path | None = None) -> dict[str, Any]:
     """One flow run; the manifest's times."""
     from flows.job import load_job
     from flows.preprocess import preprocess
@@ -50,7 +51,8 @@ def run_flow(address: str, recipe: str, changes: list[str], target: Path) -> dic
     said = [*changes, f"output.path={target}", "cluster.kind=address", f"cluster.address={address}"]
     job = load_job(recipe, said).model_dump(mode="json", by_alias=True, exclude_unset=True)
     wall = time.perf_counter()
-    folders = preprocess(**{k: v for k, v in job.items() if v is not None})
+    with recorded(address, trace):
+        folders = preprocess(**{k: v for k, v in job.items() if v is not None})
     made = [Manifest.load(folder).data for folder in folders]  # with validation data there are two
     parts = [part for data in made for part in data["parts"]]
     return {
@@ -109,6 +111,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="changes to the job, as section.key=value")
     parser.add_argument("--cluster", default="{}", help="further keys of the section cluster, as JSON")
     parser.add_argument("--peer", action="store_true", help="run the dask_cudf script too")
+    parser.add_argument("--trace", type=Path, help="a file for what every task of the last run did when")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if args.peer and args.recipe != "toy":
@@ -132,7 +135,8 @@ def main() -> None:
         print(f"cluster: {time.perf_counter() - start:.1f} s, {cluster}", flush=True)
         changes = [*source, "output.files_per_worker=null", f"output.files={args.files}", *args.set]
         for number in range(args.repeats + 1):
-            found = run_flow(cluster.scheduler_address, args.recipe, changes, target)
+            trace = args.trace if number == args.repeats else None
+            found = run_flow(cluster.scheduler_address, args.recipe, changes, target, trace)
             print(number, json.dumps(found), flush=True)
             runs += [found] if number else []
     shutil.rmtree(target, ignore_errors=True)

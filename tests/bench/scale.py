@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -117,8 +118,14 @@ class CountingClient:
     def map(self, function: Any, *items: Any, key: list[str], **_: Any) -> list[Promise]:
         return [self.submit(function, *args, key=k) for k, *args in zip(key, *items, strict=True)]
 
-    def publish_dataset(self, futures: Any, name: str, override: bool) -> None:
+    def publish_dataset(self, futures: Any, name: str) -> None:
         self.kept[name] = futures
+
+    def unpublish_dataset(self, name: str) -> None:
+        self.kept.pop(name, None)
+
+    def scatter(self, values: list[Any], **_: Any) -> list[Promise]:
+        return [Promise("scattered") for _ in values]
 
     def get_dataset(self, name: str, default: Any = None) -> Any:
         return self.kept.get(name, default)
@@ -148,13 +155,22 @@ def counted(partitions: int, files: int, workers: int) -> dict[str, dict[str, in
         merged(pool, len, [pool.gather(no_work, len, None, range(partitions))])
     lap("statistics, a phase")
     memory = exchange.DaskMemory(pool, "x")  # type: ignore[arg-type]
-    memory.fill(None, range(partitions), None)  # type: ignore[arg-type]
+    memory.fill(cutting_for(files), range(partitions), None)  # type: ignore[arg-type]
     lap("transform")
-    memory.deliver(no_work, None, range(files), lambda item: (item, item + 1), None)
+    memory.deliver(no_work, None, range(files), ranges_of, None)
     lap("shuffle_write, memory")
     pool.map(no_work, None, range(files))
     lap("shuffle_write, disk")
     return found
+
+
+def cutting_for(files: int) -> Any:
+    """As much of a `Cutting` as the exchange looks at."""
+    return SimpleNamespace(order=SimpleNamespace(ranges=RANGES_PER_FILE * files))
+
+
+def ranges_of(file: int) -> tuple[int, int]:
+    return file * RANGES_PER_FILE, (file + 1) * RANGES_PER_FILE
 
 
 # ---- scheduler: what it sees
@@ -256,8 +272,8 @@ def squared(side: int) -> dict[str, Any]:
         client, scheduler = stack.enter_context(running(2))
         with Watched(scheduler) as watched:
             memory = exchange.DaskMemory(DaskPool(client), "scale")
-            memory.fill(None, partitions, None)  # type: ignore[arg-type]
-            memory.deliver(no_write, None, list(range(side)), lambda item: (item, item + 1), None)
+            memory.fill(cutting_for(side), partitions, None)
+            memory.deliver(no_write, None, list(range(side)), ranges_of, None)
             memory.close()
     counts = counted(side, side, 2)
     steps = [counts["transform"], counts["shuffle_write, memory"]]

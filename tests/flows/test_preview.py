@@ -237,7 +237,7 @@ def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
 
     found = expected(Cluster(**asked))
     if asked.get("workers"):
-        assert (len(found.workers), found.threads, found.device) == (2, 6, 0)
+        assert (len(found.workers), found.threads, found.device_memory) == (2, 6, 0)
         return
     with make_cluster(Cluster(**asked)) as running:
         info = running.scheduler_info["workers"]

@@ -148,13 +148,15 @@ def test_allocator_spilling_and_transport_fit_the_gpus_found() -> None:
     assert memory_settings(asked, [T4]) == {
         "rmm_async": True, "rmm_maximum_pool_size": 16 * 10**9, "device_memory_limit": 8 * 10**9,
     }  # fmt: skip
+    limited = memory_settings(Cluster(rmm_pool_size="50GB"), H200)
+    assert (limited["rmm_pool_size"], limited["rmm_maximum_pool_size"]) == (50 * 10**9, 50 * 10**9)
     assert [over_nvlink(found) for found in ([T4], H200, H200[:1], [*H200, T4])] == [False, True, False, False]
 
 
 def test_a_gpu_has_a_thread_for_8_gib_that_may_be_allocated() -> None:
-    assert [threads_for(Cluster(), found) for found in ([T4], H200, [*H200, T4])] == [1, 16, 1]
-    sizes = ("1.5GB", "20GB", "0.5", "500GB")
-    assert [threads_for(Cluster(rmm_pool_size=size), H200) for size in sizes] == [1, 2, 8, 16]
+    assert [threads_for(Cluster(), found) for found in ([T4], H200, [*H200, T4])] == [4, 16, 4]
+    sizes = ("1.5GB", "50GB", "0.5", "500GB")
+    assert [threads_for(Cluster(rmm_pool_size=size), H200) for size in sizes] == [4, 5, 8, 16]
 
 
 @pytest.fixture(scope="module")

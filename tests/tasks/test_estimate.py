@@ -35,6 +35,7 @@ class Two:
     threads: int = 2
     workers: tuple[str, ...] = ("one",)
     memory: int = 10**9
+    device_memory: int = 0
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,16 @@ def test_memory_and_disk_write_the_same_bytes(
     assert not list(tmp_path.glob(".*.millrace"))
 
 
+@pytest.mark.parametrize("output", [{}, {"shuffle": "key", "keys": ["s"], "sort_by": ["n"]}])
+def test_pieces_kept_in_host_memory_make_the_same_bytes(
+    source: Path, tmp_path: Path, engine: str, output: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_stages(request(source, tmp_path / "device", engine, "memory", **output))
+    monkeypatch.setattr(run, "choose", lambda *_: exchange_choice.Choice("memory", "the GPU is small", on_host=True))
+    run_stages(request(source, tmp_path / "host", engine, "memory", **output))
+    assert parts(tmp_path / "host") == parts(tmp_path / "device")
+
+
 def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp_path: Path, engine: str) -> None:
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
     with asked.staging.locked():
@@ -93,8 +103,24 @@ def test_auto_takes_memory_while_the_estimate_fits() -> None:
     assert choose("auto", 12_501, schema, pool) == (
         "disk",
         "about 0.00 GB of pieces, 0.00 GB allowed in the workers' memory",
+        False,
     )
     assert choose("memory", 10**9, schema, pool)[0] == "memory"
+
+
+def test_pieces_that_gpus_cannot_hold_are_kept_in_host_memory() -> None:
+    from types import SimpleNamespace
+
+    schema = Schema.from_arrow(pa.schema([("a", pa.int64()), ("b", pa.float64())]))  # 24 bytes a row with its position
+    pool: Any = SimpleNamespace(memory=24 * 10**9, device_memory=4 * 10**9)
+    told = "about 2.40 GB of pieces, 12.00 GB allowed in the workers' memory, 2.00 GB on their GPUs"
+    assert choose("auto", 80_000_000, schema, pool, "cudf").on_host is False
+    assert choose("auto", 100_000_000, schema, pool, "cudf") == (
+        "memory", f"{told}: they are kept in host memory", True,
+    )  # fmt: skip
+    assert choose("auto", 600_000_000, schema, pool, "cudf")[::2] == ("disk", False)
+    assert choose("auto", 100_000_000, schema, pool, "pandas").on_host is False
+    assert choose("disk", 100_000_000, schema, pool, "cudf")[::2] == ("disk", False)
 
 
 def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(

@@ -33,6 +33,7 @@ from tasks.frame.gpu.columns import (
     with_leaves,
 )
 from tasks.frame.gpu.files import (
+    allocatable,
     device_memory,
     host_columns,
     read_partition,
@@ -87,6 +88,7 @@ __all__ = [
     "Pieces",
     "adopt",
     "affine",
+    "allocatable",
     "array",
     "assemble",
     "assemble_sorted",

@@ -12,6 +12,7 @@ import cupy
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pylibcudf as plc
+import rmm
 
 from tasks.frame.expression import Expression
 from tasks.frame.gpu.columns import DATE, DECIMALS, cast, device, finite, from_pylibcudf, host, renumbered
@@ -194,6 +195,18 @@ def device_memory() -> tuple[int, int]:
     """(free, all) bytes of the GPU."""
     free, total = cupy.cuda.runtime.memGetInfo()
     return int(free), int(total)
+
+
+def allocatable() -> int:
+    """Bytes that this process may allocate on the GPU: as many as RMM's resource is limited to, else all."""
+    resource, total = rmm.mr.get_current_device_resource(), device_memory()[1]
+    while resource is not None:
+        if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
+            return min(total, int(resource.get_allocation_limit()))
+        if isinstance(resource, rmm.mr.PoolMemoryResource):
+            return min(total, int(resource.pool_size()))
+        resource = getattr(resource, "upstream_mr", None)
+    return total
 
 
 def _on_device(writing: Any) -> bool:

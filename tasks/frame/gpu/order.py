@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import cudf
 import cupy
@@ -44,61 +43,81 @@ def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
     return made
 
 
+class Mark(NamedTuple):
+    """What `rebuilt` has to know of a column: cuDF's type, and the name that stands for a type that cuDF lacks."""
+
+    dtype: Any
+    name: str | None
+
+
+Marks = dict[str, Mark]
+
+
 @dataclass(frozen=True)
 class Pieces:
     """A partition cut into equal ranges of position: rows sorted by position, `offsets[r]` the first row of range r.
 
-    Some ranges of it are a view: `whole` is what they are of and `start` their first row there; `table` is then all
-    of it.
+    `whole` has the columns that `marks` names, and the positions behind them; the rows begin at `start` there.
+    `buffer` and `metadata` are what libcudf packed `whole` into, where it is a copy that stands for itself.
     """
 
-    table: cudf.DataFrame
-    positions: cupy.ndarray
+    whole: plc.Table
+    marks: Marks
     offsets: np.ndarray
-    whole: Pieces | None = None
+    width: float  # bytes of a row
     start: int = 0
+    buffer: cupy.ndarray | None = None
+    metadata: bytes = b""
 
     @property
     def counts(self) -> np.ndarray:
         return np.diff(self.offsets)
 
-    @cached_property
+    @property
+    def rows(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
     def nbytes(self) -> int:
-        width = sum(self.table[n].memory_usage(index=False) for n in self.table.columns) / max(len(self.table), 1)
-        return int(width * len(self.positions) + self.positions.nbytes)
+        return int(self.width * self.rows)
 
-    @cached_property
-    def _held(self) -> plc.Table:
-        """The columns of `table`, taken out of cuDF once: a file asks every partition for its ranges."""
-        return plc.Table([device(self.table[n]) for n in self.table.columns])
-
-    def _rows(self) -> plc.Table:
+    def table(self) -> plc.Table:
         """Its own rows."""
-        if self.whole is None:
-            return self._held
-        return plc.copying.slice(self.whole._held, [self.start, self.start + len(self.positions)])[0]
+        if self.rows == self.whole.num_rows():
+            return self.whole
+        return plc.copying.slice(self.whole, [self.start, self.start + self.rows])[0]
 
     def ranges(self, first: int, last: int) -> Pieces:
         """The rows of ranges [first, last), a view."""
-        low, high = int(self.offsets[first]), int(self.offsets[last])
-        inside = self.offsets[first : last + 1] - low
-        return Pieces(self.table, self.positions[low:high], inside, self.whole or self, self.start + low)
+        low = int(self.offsets[first])
+        return Pieces(self.whole, self.marks, self.offsets[first : last + 1] - low, self.width, self.start + low)
 
     def packed(self) -> Pieces:
-        """The same rows in buffers of their own, so that the partition can be let go."""
-        packed = Pieces(
-            _framed([c.copy() for c in self._rows().columns()], self.table), self.positions.copy(), self.offsets
-        )
+        """The same rows in one buffer of their own, so that the partition can be let go, and to be sent as it is."""
+        metadata, data = plc.contiguous_split.pack(self.table()).release()
         synchronize()
-        return packed
+        buffer = cupy.asarray(data) if data.nbytes else cupy.zeros(1, cupy.uint8)
+        return unpacked(bytes(metadata), buffer, self.marks, self.offsets)
 
 
-def _framed(columns: Sequence[plc.Column], like: cudf.DataFrame) -> cudf.DataFrame:
-    return cudf.DataFrame({n: rebuilt(c, like[n]) for n, c in zip(like.columns, columns, strict=True)})
+def unpacked(metadata: bytes, buffer: cupy.ndarray, marks: Marks, offsets: np.ndarray) -> Pieces:
+    """Pieces in the buffer that `Pieces.packed` made, in this process or another one."""
+    table = plc.contiguous_split.unpack_from_memoryviews(memoryview(metadata), plc.gpumemoryview(buffer))
+    return Pieces(table, marks, offsets, buffer.nbytes / max(int(offsets[-1]), 1), 0, buffer, metadata)
 
 
-def _all_rows(pieces: Sequence[Pieces]) -> plc.Table:
-    return plc.concatenate.concatenate([p._rows() for p in pieces]) if len(pieces) > 1 else pieces[0]._rows()
+def _marks(columns: Any) -> Marks:
+    return {name: Mark(values.dtype, values.name) for name, values in columns.items()}
+
+
+def _framed(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
+    return cudf.DataFrame({n: rebuilt(c, mark) for c, (n, mark) in zip(columns, marks.items(), strict=True)})
+
+
+def _joined(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
+    """(the columns, the positions) of all rows."""
+    *columns, positions = plc.concatenate.concatenate([p.table() for p in pieces]).columns()
+    return columns, from_pylibcudf(positions).values
 
 
 def cut(frame: dict[str, Column], positions: cupy.ndarray, edges: np.ndarray) -> Pieces:
@@ -113,16 +132,24 @@ def cut(frame: dict[str, Column], positions: cupy.ndarray, edges: np.ndarray) ->
     starts = cupy.searchsorted(positions, cupy.asarray(np.asarray(edges[:-1])).astype(small))
     offsets = np.append(cupy.asnumpy(starts).astype(np.int64), len(positions))
     synchronize()
-    return Pieces(table, positions, offsets)
+    return made_pieces(table, positions, offsets)
+
+
+def made_pieces(table: cudf.DataFrame, positions: cupy.ndarray, offsets: np.ndarray) -> Pieces:
+    """Pieces of the rows of a table that are sorted by position."""
+    last = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(positions))
+    nbytes = sum(table[n].memory_usage(index=False) for n in table.columns) + positions.nbytes
+    whole = plc.Table([*(device(table[n]) for n in table.columns), last])
+    return Pieces(whole, _marks(table), offsets, nbytes / max(len(positions), 1))
 
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> cudf.DataFrame:
     """Rows `skip` to `skip + rows` of all pieces in the order of (position, order of the pieces)."""
-    pieces = [p for p in pieces if len(p.positions)] or list(pieces[:1])
-    order = cupy.argsort(cupy.concatenate([p.positions for p in pieces]))[skip : skip + rows].astype(cupy.int32)
+    columns, positions = _joined([p for p in pieces if p.rows] or pieces[:1])
+    order = cupy.argsort(positions)[skip : skip + rows].astype(cupy.int32)
     places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(order))
-    made = plc.copying.gather(_all_rows(pieces), places, plc.copying.OutOfBoundsPolicy.DONT_CHECK)
-    return _framed(made.columns(), pieces[0].table)
+    made = plc.copying.gather(plc.Table(columns), places, plc.copying.OutOfBoundsPolicy.DONT_CHECK)
+    return _framed(made.columns(), pieces[0].marks)
 
 
 def table_rows(table: cudf.DataFrame, index: np.ndarray) -> cudf.DataFrame:
@@ -132,9 +159,10 @@ def table_rows(table: cudf.DataFrame, index: np.ndarray) -> cudf.DataFrame:
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.DataFrame:
     """All rows by (hash of the keys, keys, sort columns, row number); columns named `hidden`.. are dropped."""
-    table = _framed(_all_rows(pieces).columns(), pieces[0].table)
-    hashes = plc.Column.from_cuda_array_interface(cupy.concatenate([p.positions for p in pieces]))
+    columns, positions = _joined(pieces)
+    table = _framed(columns, pieces[0].marks)
     names = [f"{hidden}{kind}{i}" for kind, n in (("key", order.keys), ("sort", order.sort_by)) for i in range(len(n))]
+    hashes = plc.Column.from_cuda_array_interface(positions)
     keys = [hashes, *(device(table[n]) for n in [*names, f"{hidden}row"])]
     ascending, first = [plc.types.Order.ASCENDING] * len(keys), [plc.types.NullOrder.BEFORE] * len(keys)
     index = from_pylibcudf(plc.sorting.stable_sorted_order(plc.Table(keys), ascending, first)).values
@@ -143,11 +171,12 @@ def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.D
 
 def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """(table, positions, offsets) in host memory; dates and other types that cuDF lacks as what stands for them."""
-    frame = _framed(pieces._rows().columns(), pieces.table)
+    columns, positions = _joined([pieces])
+    frame = _framed(columns, pieces.marks)
     table = pa.table({n: frame[n].to_arrow() for n in frame.columns})
-    return table, cupy.asnumpy(pieces.positions), pieces.offsets
+    return table, cupy.asnumpy(positions), pieces.offsets
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
     own = pa.table([in_own_memory(c) for c in table.columns], table.column_names)
-    return Pieces(cudf.DataFrame.from_arrow(own), cupy.asarray(positions), offsets)
+    return made_pieces(cudf.DataFrame.from_arrow(own), cupy.asarray(positions), offsets)

@@ -5,47 +5,35 @@ Imported with the engine: a worker that receives pieces must have imported it be
 
 from __future__ import annotations
 
+import pickle
+from itertools import islice
 from typing import Any
 
-import numpy as np
 from dask.sizeof import sizeof
 from distributed.protocol import deserialize, serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from tasks.frame.gpu.order import Pieces
+from tasks.frame.gpu.order import Pieces, unpacked
 
 KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, dask_deserialize)}
 
 
-def _dump(parts: list[Any], kind: str) -> tuple[dict[str, Any], list[Any]]:
-    """Header and frames of several objects, each by its own serializer of one kind."""
-    dumped = [serialize(part, serializers=(kind,), on_error="raise") for part in parts]
-    header = {"parts": [header for header, _ in dumped], "frames": [len(frames) for _, frames in dumped]}
-    return header, [frame for _, frames in dumped for frame in frames]
-
-
-def _load(header: dict[str, Any], frames: list[Any]) -> list[Any]:
-    found, start = [], 0
-    for part, count in zip(header["parts"], header["frames"], strict=True):
-        found.append(deserialize(part, frames[start : start + count]))
-        start += count
-    return found
-
-
 def _register_pieces(kind: str) -> None:
+    """Pieces are one buffer, and what libcudf and `rebuilt` have to know to see columns in it."""
     dumps, loads = KINDS[kind]
 
     @dumps.register(Pieces)
     def dump(pieces: Pieces) -> tuple[dict[str, Any], list[Any]]:
-        pieces = pieces if pieces.whole is None else pieces.packed()
-        header, frames = _dump([pieces.table, pieces.positions], kind)
-        return {**header, "offsets": [int(o) for o in pieces.offsets]}, frames
+        pieces = pieces if pieces.buffer is not None else pieces.packed()
+        header, frames = serialize(pieces.buffer, serializers=(kind,), on_error="raise")
+        known = pickle.dumps((pieces.metadata, pieces.marks, pieces.offsets))
+        return {"buffer": header, "known": known}, frames
 
     @loads.register(Pieces)
     def load(header: dict[str, Any], frames: list[Any]) -> Pieces:
-        table, positions = _load(header, frames)
-        return Pieces(table, positions, np.array(header["offsets"], dtype=np.int64))
+        metadata, marks, offsets = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
+        return unpacked(metadata, deserialize(header["buffer"], frames), marks, offsets)
 
 
 def _register_cuts(kind: str) -> None:
@@ -58,13 +46,19 @@ def _register_cuts(kind: str) -> None:
     def dump(cut: Any) -> tuple[dict[str, Any], list[Any]]:
         if not all(isinstance(piece, Pieces) for piece in cut.pieces):
             raise NotImplementedError
-        header, frames = _dump(cut.pieces, kind)
+        dumped = [serialize(piece, serializers=(kind,), on_error="raise") for piece in cut.pieces]
         rest = {name: int(value) for name, value in cut.__dict__.items() if name != "pieces"}
-        return {**header, "packed": type(cut) is Packed, "rest": rest}, frames
+        header = {"packed": type(cut) is Packed, "rest": rest, "pieces": [header for header, _ in dumped],
+                  "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
+        return header, [frame for _, frames in dumped for frame in frames]
 
     def load(header: dict[str, Any], frames: list[Any]) -> Any:
         cut = Packed() if header["packed"] else Cut()
-        cut.pieces = _load(header, frames)
+        left = iter(frames)
+        cut.pieces = [
+            deserialize(piece, list(islice(left, count)))
+            for piece, count in zip(header["pieces"], header["frames"], strict=True)
+        ]
         cut.__dict__.update(header["rest"])
         return cut
 

@@ -1,0 +1,64 @@
+"""Who may work on the GPU of a process at once: a number of threads, and no more bytes than fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+MOST = 8  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
+EACH = 10 << 30  # bytes of GPU memory for which there is one such place; there are two at least
+WORKING = 0.5  # of the GPU's memory that work in progress may fill: as much again is for the pieces that are kept
+COPIES = 4  # of a partition that computes: as it is stored, its source columns, its output columns, in another order
+COPIES_WRITTEN = 3  # of a file's rows: gathered, in their order, encoded
+
+
+def places(device_memory: int) -> int:
+    """How many partitions compute at once on a GPU with so many bytes.
+
+    >>> places(141 * 10**9), places(40 * 10**9), places(8 * 10**9)
+    (8, 3, 2)
+    """
+    return min(MOST, max(2, device_memory // EACH))
+
+
+def largest_partition(device_memory: int) -> int:
+    """Bytes of a partition of which as many as there are places fit.
+
+    >>> largest_partition(8 * 10**9)
+    500000000
+    """
+    return int(WORKING * device_memory) // (COPIES * places(device_memory))
+
+
+class Places:
+    """Threads of this process that work on its GPU; whoever comes when it is full waits."""
+
+    def __init__(self, memory: Callable[[], int]) -> None:
+        self._memory, self._changed = memory, threading.Condition()
+        self._computing = self._bytes = 0
+
+    @contextmanager
+    def taken(self, nbytes: int, computing: bool = True, share: float = WORKING) -> Iterator[None]:
+        """A place for work that needs so many bytes; what needs more than there are works alone.
+
+        `computing`: it is one of the few that hold the interpreter's lock much of the time. `share` is the part of the
+        GPU's memory that all work in progress may fill.
+        """
+        memory = self._memory()
+        limit, most = share * memory, places(memory)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    not self._bytes or (self._bytes + nbytes <= limit and not (computing and self._computing >= most))
+                )
+            )
+            self._bytes += nbytes
+            self._computing += computing
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._bytes -= nbytes
+                self._computing -= computing
+                self._changed.notify_all()
