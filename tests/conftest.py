@@ -28,6 +28,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def python_path() -> str:
+    """PYTHONPATH of a process elsewhere: this repository, and the folders in which this process was told to look."""
+    told = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).resolve().parents[1]), *told]))
+
+
 for name in [name for name in os.environ if name.startswith("PREFECT_")]:
     del os.environ[name]
 os.environ |= {

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import python_path
+
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Nothing is fetched from outside, neither by the browser itself nor by the pages.
@@ -78,7 +80,7 @@ def serve(prefect_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
         (folder / "deployments.yaml").write_text(yaml.safe_dump({"deployments": deployments}))
         command = [sys.executable, "-P", "-c", "from flows.cli import main; main()"]
         environment = os.environ | {
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": python_path(),
             "PREFECT_API_URL": prefect_server.api_url,
             "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PYTHONWARNINGS": "ignore",

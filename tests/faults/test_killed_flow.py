@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, make_data, make_job, plan_chaos, run_flow
 
 pytestmark = pytest.mark.xdist_group("faults")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(
@@ -27,7 +27,7 @@ def start(
     (place / "job.json").write_text(json.dumps(job))
     plan = plan_chaos(place / "chaos.json", faults)
     environment = os.environ | {
-        chaos.VARIABLE: str(plan), "MILLRACE_TEST_DIE_BEFORE": before, "PYTHONPATH": str(ROOT),
+        chaos.VARIABLE: str(plan), "MILLRACE_TEST_DIE_BEFORE": before, "PYTHONPATH": python_path(),
         "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.chaos",
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.faults.run_job", str(place / "job.json")]

@@ -43,11 +43,9 @@ def expected(data: Path, place: Path, prefect_server: Any) -> dict[str, str]:
     return found
 
 
-def kill_workers() -> None:
-    """kill -9 of every worker process of this process's clusters, as the kernel does when memory is short."""
-    for child in psutil.Process().children():
-        if "spawn_main" in " ".join(child.cmdline()):
-            os.kill(child.pid, signal.SIGKILL)
+def workers() -> set[int]:
+    """The worker processes of this process's clusters."""
+    return {child.pid for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())}
 
 
 def test_one_worker_killed_once_in_every_stage(
@@ -67,12 +65,13 @@ def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_wri
 ) -> None:
     from flows import preprocess
 
-    run_stage, started = preprocess.run_stage, []
+    run_stage, started, of_others = preprocess.run_stage, [], workers()
 
     def between(function: Any, *args: Any) -> Any:
         started.append(function.name)
         if function.name == "shuffle_write":
-            kill_workers()
+            for worker in workers() - of_others:  # kill -9, as the kernel does when memory is short
+                os.kill(worker, signal.SIGKILL)
         return run_stage(function, *args)
 
     monkeypatch.setattr(preprocess, "run_stage", between)

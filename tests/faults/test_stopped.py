@@ -19,11 +19,11 @@ from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Cancelling
 
+from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
 
 pytestmark = pytest.mark.xdist_group("faults")
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
 SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
 SECONDS = 10.0  # in which a stopped run has ended
@@ -34,7 +34,7 @@ class Process:
 
     def __init__(self, command: list[str], folder: Path) -> None:
         environment = os.environ | {
-            chaos.VARIABLE: str(folder / "chaos.json"), "PYTHONPATH": str(ROOT), "COLUMNS": "200",
+            chaos.VARIABLE: str(folder / "chaos.json"), "PYTHONPATH": python_path(), "COLUMNS": "200",
             "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.chaos",
         }  # fmt: skip
         self.process = subprocess.Popen(

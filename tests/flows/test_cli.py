@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from tests.conftest import python_path
 from tests.flows.runs import rows_of
 
 pytestmark = pytest.mark.xdist_group("cli")
@@ -32,7 +33,7 @@ def typed(*words: Any) -> Any:
 
 def started(folder: Path, *words: Any) -> subprocess.Popen[str]:
     """A command in a process of its own, in a folder, without a terminal."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "COLUMNS": "120"}
     command = [*MILLRACE, *(str(word) for word in words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(

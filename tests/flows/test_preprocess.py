@@ -101,15 +101,13 @@ def dask_rows(out: Path) -> Any:
 
 
 def duckdb_rows(out: Path) -> Any:
-    import duckdb
-
+    duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
         return pd.DataFrame(connection.sql(f"from '{out}/**/*.parquet'").fetchnumpy())
 
 
 def polars_rows(out: Path) -> Any:
-    import polars
-
+    polars = pytest.importorskip("polars")
     return pd.DataFrame(polars.read_parquet(out / "**" / "*.parquet").to_dict(as_series=False))
 
 

@@ -48,7 +48,8 @@ class Observer(threading.Thread):
 
 
 def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
-    rows = 18 * BLOCK
+    threads = sum(worker["nthreads"] for worker in cluster.scheduler_info["workers"].values())
+    rows = 9 * threads * BLOCK
     pq.write_table(pa.table({"x": np.arange(rows)}), tmp_path / "data.parquet", row_group_size=BLOCK)
     job = {
         "source": {"path": str(tmp_path / "data.parquet"), "partition_size": 1},

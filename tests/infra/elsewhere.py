@@ -14,13 +14,15 @@ from typing import Any
 
 import psutil
 
+from tests.conftest import python_path
+
 ROOT = Path(__file__).resolve().parents[2]
 DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 
 
 def environment(**more: str) -> dict[str, str]:
     """That of a process elsewhere: this millrace, and only errors of Dask."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "DASK_LOGGING__DISTRIBUTED": "error"} | more
+    return os.environ | {"PYTHONPATH": python_path(), "DASK_LOGGING__DISTRIBUTED": "error"} | more
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from infra import clusters, gpus
 from infra.clusters import Cluster, make_cluster
 from infra.cuda_settings import memory_settings, over_nvlink, threads_for
 from tasks.errors import GiveUpError
-from tests.conftest import free_port
+from tests.conftest import free_port, python_path
 
 pytestmark = pytest.mark.xdist_group("clusters")
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +165,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A scheduler and a worker started by Dask's own commands in another folder."""
     folder, port = tmp_path_factory.mktemp("elsewhere"), free_port()
     address = f"tcp://127.0.0.1:{port}"
-    known = os.environ | {"PYTHONPATH": str(ROOT), "DASK_LOGGING__DISTRIBUTED": "error"}
+    known = os.environ | {"PYTHONPATH": python_path(), "DASK_LOGGING__DISTRIBUTED": "error"}
     dask = [sys.executable, "-W", "ignore", "-m", "dask"]
     common = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
     commands = [
@@ -184,7 +185,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_a_running_scheduler_is_used_and_never_closed(elsewhere: str) -> None:
     asked = Cluster(kind="address", address=elsewhere)
-    assert asked.resolved() == ("address", "pandas")
+    assert asked.resolved() == ("address", "cudf" if find_spec("cudf") else "pandas")
     for _ in range(2):
         with make_cluster(asked) as cluster:
             assert cluster.scheduler_address == elsewhere
@@ -254,7 +255,8 @@ def test_workers_take_the_installed_packages_not_those_of_the_current_folder(tmp
         (tmp_path / "here" / name).mkdir(parents=True)
         (tmp_path / "here" / name / "__init__.py").write_text("raise RuntimeError('the decoy was imported')")
     (tmp_path / "command.py").write_text(COMMAND)
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"} | {"PYTHONPATH": str(ROOT)}
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    known["PYTHONPATH"] = python_path()
     done = subprocess.run(
         [sys.executable, "-W", "error", str(tmp_path / "command.py"), str(tmp_path / "here")],
         cwd=tmp_path / "here", env=known, capture_output=True, text=True, timeout=120,

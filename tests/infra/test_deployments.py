@@ -20,10 +20,10 @@ import yaml
 
 from infra import deployments
 from tasks.errors import GiveUpError, JobError
+from tests.conftest import python_path
 from tests.flows.runs import rows_of
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
-ROOT = Path(__file__).resolve().parents[2]
 POOL = "millrace-test"
 SMALL = {"sample": {"name": "toy", "rows": 2000}}
 ON_CPU = {"kind": "cpu", "workers": 1, "threads_per_worker": 2}
@@ -48,7 +48,7 @@ def folder_with_decoys(folder: Path) -> Path:
 
 def started(folder: Path, *command: str) -> subprocess.Popen[str]:
     """A Python module with arguments, in that folder, knowing the session's server and this millrace only."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PREFECT_WORKER_QUERY_SECONDS": "1",
+    environment = os.environ | {"PYTHONPATH": python_path(), "PREFECT_WORKER_QUERY_SECONDS": "1",
                                 "PREFECT_RUNNER_POLL_FREQUENCY": "1"}  # fmt: skip
     with (folder / "log.txt").open("a") as log:
         return subprocess.Popen([sys.executable, "-P", "-m", *command], cwd=folder, env=environment, text=True,
@@ -134,7 +134,7 @@ def test_deploying_again_updates(home: Path, api: Any, monkeypatch: pytest.Monke
         return [(d.id, [s.slug for s in d.schedules]) for d in known], automations
 
     before = there()
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path())
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.chdir(home)
     deployments.deploy(POOL, limit=2)
@@ -308,7 +308,7 @@ def test_a_wrong_file_is_told(tmp_path: Path, text: str, message: str) -> None:
 def test_what_prefect_refuses_is_told(tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"name": "wrong", "entrypoint": "flows.preprocess.preprocess", "schedules": [{"cron": "not a cron"}]}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump({"deployments": [spec]}))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path())
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(GiveUpError, match="could not be registered"):
         deployments.deploy(POOL, tmp_path / "wrong.yaml")

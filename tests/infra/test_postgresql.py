@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import free_port
+from tests.conftest import free_port, python_path
 from tests.faults.jobs import make_data, make_job
-from tests.infra.elsewhere import ROOT, eventually
+from tests.infra.elsewhere import eventually
 
 PLACES = os.pathsep.join([os.environ.get("PATH", ""), *map(str, Path("/usr/lib/postgresql").glob("*/bin"))])
 INITDB, POSTGRES = (shutil.which(program, path=PLACES) for program in ("initdb", "postgres"))
@@ -74,7 +74,7 @@ def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     home, port = tmp_path_factory.mktemp("prefect"), free_port()
     api = f"http://127.0.0.1:{port}/api"
     known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    known |= {"PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore",
+    known |= {"PREFECT_HOME": str(home), "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore",
               "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}  # fmt: skip
     command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     settings = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database, "PREFECT_SERVER_API_AUTH_STRING": AUTH}

@@ -15,10 +15,9 @@ import httpx
 import pytest
 
 from infra.server import flow_run_url
-from tests.conftest import free_port
+from tests.conftest import free_port, python_path
 
 pytestmark = pytest.mark.xdist_group("server")
-ROOT = Path(__file__).resolve().parents[2]
 ENSURE = "import json; from infra.server import *; print(json.dumps(ensure_server()))"
 STOP = "import json; from infra.server import *; print(json.dumps(stop_server()))"
 
@@ -26,7 +25,7 @@ STOP = "import json; from infra.server import *; print(json.dumps(stop_server())
 def started(code: str, home: Path, **environment: Any) -> subprocess.Popen[str]:
     """Another Python process that knows this home only."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    known |= {"PREFECT_HOME": str(home), "PYTHONPATH": str(ROOT)} | {k: str(v) for k, v in environment.items()}
+    known |= {"PREFECT_HOME": str(home), "PYTHONPATH": python_path()} | {k: str(v) for k, v in environment.items()}
     command = [sys.executable, "-W", "error", "-c", code]
     return subprocess.Popen(command, cwd=home, env=known, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
