@@ -128,15 +128,13 @@ def dask_rows(out: Path, partitioning: Any) -> Any:
 
 
 def polars_rows(out: Path, partitioning: Any) -> Any:
-    import polars
-
+    polars = pytest.importorskip("polars")
     found = polars.scan_parquet(out / "**" / "*.parquet", hive_partitioning=True).collect()
     return pd.DataFrame(found.to_dict(as_series=False))
 
 
 def duckdb_rows(out: Path, partitioning: Any) -> Any:
-    import duckdb
-
+    duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
         found = connection.sql(f"from read_parquet('{out}/**/*.parquet', hive_partitioning = true)").fetchnumpy()
     return pd.DataFrame({name: [None if v is np.ma.masked else v for v in values] for name, values in found.items()})

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from tasks.shuffle import MODES, PERMUTATION_VERSION, Layout, file_ranks, permute, range_edges
 
@@ -18,6 +17,11 @@ fixed = settings(deadline=None, derandomize=True, suppress_health_check=[HealthC
 SEEDS = st.integers(-(2**80), 2**80)
 LENGTHS = [65_536, 65_537, 2**17, 2**17 + 1, 200_000]
 CHANCE = 0.0001  # some 1,000 such chances are looked at below, each far from it if an order is not random
+
+
+def stats():
+    """scipy.stats; on a host without it what is judged by it is skipped, and the rest is tested."""
+    return pytest.importorskip("scipy.stats")
 
 
 def host(array) -> np.ndarray:
@@ -36,12 +40,12 @@ def table_p(rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]) -> float
     """The chance of a table this uneven if rows and columns were independent."""
     seen = np.bincount(rows * shape[1] + cols, minlength=shape[0] * shape[1]).reshape(shape)
     expected = np.outer(seen.sum(axis=1), seen.sum(axis=0)) / seen.sum()
-    return float(stats.chi2.sf(((seen - expected) ** 2 / expected).sum(), (shape[0] - 1) * (shape[1] - 1)))
+    return float(stats().chi2.sf(((seen - expected) ** 2 / expected).sum(), (shape[0] - 1) * (shape[1] - 1)))
 
 
 def even_p(cells: np.ndarray, count: int) -> float:
     """The chance of counts this uneven if all cells were equally likely."""
-    return float(stats.chisquare(np.bincount(cells, minlength=count)).pvalue)
+    return float(stats().chisquare(np.bincount(cells, minlength=count)).pvalue)
 
 
 # ---- the definition, in plain Python integers
@@ -210,7 +214,7 @@ def test_every_so_manyth_row_is_spread_like_all(xp, n, stride):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_neighbours_1_to_64_rows_apart_are_uncorrelated(xp, n):
     for seed in range(3):
-        x = stats.zscore(order(n, seed, xp))
+        x = stats().zscore(order(n, seed, xp))
         assert max(abs((x[:-lag] * x[lag:]).sum()) / math.sqrt(n) for lag in range(1, 65)) < 4.5
 
 
@@ -241,10 +245,10 @@ def test_two_seeds_agree_on_about_one_row(xp, n):
     orders = [order(n, seed, xp) for seed in range(40)]
     agree = np.array([(a == b).sum() for a, b in itertools.combinations(orders, 2)])
     stay = np.array([(a == np.arange(n)).sum() for a in orders])
-    expected = stats.poisson(1).pmf([0, 1, 2, 3]) * len(agree)
+    expected = stats().poisson(1).pmf([0, 1, 2, 3]) * len(agree)
     seen = np.bincount(np.minimum(agree, 4), minlength=5)
-    assert stats.chisquare(seen, [*expected, len(agree) - expected.sum()]).pvalue > CHANCE
-    assert stats.poisson(len(stay)).cdf(stay.sum()) == pytest.approx(0.5, abs=0.4995)
+    assert stats().chisquare(seen, [*expected, len(agree) - expected.sum()]).pvalue > CHANCE
+    assert stats().poisson(len(stay)).cdf(stay.sum()) == pytest.approx(0.5, abs=0.4995)
     correlation = np.corrcoef(orders)[np.triu_indices(len(orders), 1)]
     assert np.abs(correlation).max() < 4.5 / math.sqrt(n)
 
@@ -265,7 +269,7 @@ def test_every_python_integer_is_a_seed_of_its_own(xp):
 def test_the_order_of_a_range_is_not_that_of_a_longer_one(xp):
     a, b = order(100_000, 1, xp), order(100_001, 1, xp)[:100_000]
     assert (a == b).sum() < 10
-    assert stats.spearmanr(order(1_000, 1, xp), order(1_001, 1, xp)[:1_000]).statistic == pytest.approx(0, abs=0.12)
+    assert stats().spearmanr(order(1_000, 1, xp), order(1_001, 1, xp)[:1_000]).statistic == pytest.approx(0, abs=0.12)
 
 
 # ---- modes

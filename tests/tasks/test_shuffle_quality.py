@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from tasks import ops
 from tasks.direct import write_transformed
@@ -31,6 +30,7 @@ from tasks.state import State
 from tasks.work import Work
 from tests.learning import cut
 
+stats = pytest.importorskip("scipy.stats")
 CHANCE = 1e-4  # about 200 of them are looked at below
 LAGS = range(1, 65)
 SHUFFLING = ["full", "worker", "partition"]

@@ -6,9 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy.sparse import csr_matrix
-from sklearn.feature_extraction.text import TfidfTransformer
-from sklearn.metrics.pairwise import cosine_similarity
 
 from tasks import ops
 from tasks.errors import DataError, JobError
@@ -37,7 +34,9 @@ def test_null_and_unknown_rows_give_null(engine):
 
 def _sparse(rows, width):
     places = [(i, f) for i, row in enumerate(rows) for f in row]
-    return csr_matrix((np.ones(len(places)), tuple(np.array(places).T)), shape=(len(rows), width))
+    return pytest.importorskip("scipy.sparse").csr_matrix(
+        (np.ones(len(places)), tuple(np.array(places).T)), shape=(len(rows), width)
+    )
 
 
 @pytest.mark.parametrize("metric", ["inner", "cosine", "tfidf"])
@@ -48,8 +47,10 @@ def test_metrics_are_those_of_scikit_learn(engine, metric):
     a, b = rng.integers(0, 40, 200), rng.integers(0, 20, 200)
     x, y = _sparse(left, 30), _sparse(right, 30)
     if metric == "tfidf":
-        x, y = TfidfTransformer().fit_transform(x), TfidfTransformer().fit_transform(y)
-    expected = (x @ y.T).toarray() if metric == "inner" else cosine_similarity(x, y)
+        text = pytest.importorskip("sklearn.feature_extraction.text")
+        x, y = (text.TfidfTransformer().fit_transform(side) for side in (x, y))
+    cosine = pytest.importorskip("sklearn.metrics.pairwise").cosine_similarity
+    expected = (x @ y.T).toarray() if metric == "inner" else cosine(x, y)
     nodes = [["a", "b"]] >> ops.ColumnSimilarity(left, right, metric=metric)
     made = transformed(nodes, pa.table({"a": a, "b": b}), engine)["a_b_sim"]
     np.testing.assert_allclose(made, expected[a, b], rtol=1e-6, atol=1e-7)
