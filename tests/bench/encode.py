@@ -71,7 +71,8 @@ class _Counts:
             with self.lock:
                 self.seen[found] += times.astype(np.uint32)
         else:
-            self.xp.add.at(self.seen, ids, self.xp.uint32(1))  # atomic: any number of threads at once
+            once = self.xp.ones(len(ids), dtype=self.xp.uint32)
+            self.xp.add.at(self.seen, ids, once)  # atomic: any number of threads at once
 
 
 _counts: dict[str, _Counts] = {}
