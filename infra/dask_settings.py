@@ -27,6 +27,8 @@ DASK_SETTINGS: dict[str, Any] = {
     # A lost worker is started again by its nanny. Dask would close that for good if, 15 seconds after a first loss, it
     # happened to be starting the worker after a second one.
     "distributed.deploy.lost-worker-timeout": "10 minutes",
+    # A hundred looks a second at what every thread does take the interpreter from those that compute.
+    "distributed.worker.profile.interval": "100ms",
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
     "distributed.worker.preload": ["infra.worker"],

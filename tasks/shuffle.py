@@ -221,23 +221,30 @@ def _permute(index: Array, n: int, key: int, xp: Any) -> Array:
 def _permute_on_host(index: np.ndarray, n: int, key: int) -> np.ndarray:
     """The rounds and the walk in numpy, chunk by chunk: after each pass only the rows outside range(n) go on."""
     bits = (n - 1).bit_length()
-    keys = _round_keys(key, bits)
+    keys, last = _round_keys(key, bits), _word(bits)(n - 1)
     positions = np.empty(len(index), dtype=np.uint64)
+    all_of_chunk = np.empty(min(_CHUNK, len(index)), dtype=_word(bits))
     for start in range(0, len(index), _CHUNK):
-        chunk = positions[start : start + _CHUNK]
+        chunk = all_of_chunk[: len(index) - start]
         _rounds(index[start : start + _CHUNK], chunk, bits, keys)
-        outside = np.flatnonzero(chunk >= n)
+        outside = np.flatnonzero(chunk > last)
         while len(outside):
-            walking = chunk[outside]
+            walking = chunk.take(outside)
             _rounds(walking, walking, bits, keys)
             chunk[outside] = walking
-            outside = outside[walking >= n]
+            outside = outside[walking > last]
+        positions[start : start + _CHUNK] = chunk
     return positions
 
 
+def _word(bits: int) -> Any:
+    """The narrower of the two integers that hold so many bits: it gives the same ones."""
+    return np.uint32 if bits <= 32 else np.uint64
+
+
 def _rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[int]) -> None:
-    """All rounds over range(2^bits), block by block, in place; 32-bit words, if they hold it, give the same bits."""
-    word: Any = np.uint32 if bits <= 32 else np.uint64
+    """All rounds over range(2^bits), block by block, in place."""
+    word = _word(bits)
     mask, half = word(2**bits - 1), word(bits // 2)
     pairs = [(word(multiplier), word(addend)) for multiplier, addend in zip(keys[::2], keys[1::2], strict=True)]
     x_all, shifted_all = np.empty((2, min(_BLOCK, len(source))), dtype=word)

@@ -18,6 +18,9 @@ from tasks.schema import Schema, described
 
 ROW_GROUP = 1_000_000
 ORC_BATCH = 1024
+FAST = ("snappy", "lz4")  # codecs that are chosen for their speed
+SAVED = 1 / 8  # of a column's bytes that a fast codec has to save to be worth its time
+SAMPLE, RUNS = 1 << 16, 8  # rows that tell it, in so many runs
 
 
 def true_mask(condition: Expression, frame: dict[str, Any]) -> np.ndarray:
@@ -82,10 +85,42 @@ def write_runs(tables: Iterator[pa.Table], path: str, writing: Any) -> None:
 
     The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
     """
-    with _opened(path, writing) as append:
-        while (table := next(tables, None)) is not None:
-            append(conform(table, writing.schema).replace_schema_metadata(described(writing.schema)))
-            del table
+    table = _next(tables, writing)
+    with _opened(path, writing, column_codecs(table, writing)) as append:
+        while table is not None:
+            append(table)
+            del table  # before the next one is made
+            table = _next(tables, writing)
+
+
+def _next(tables: Iterator[pa.Table], writing: Any) -> pa.Table | None:
+    table = next(tables, None)
+    if table is None:
+        return None
+    return conform(table, writing.schema).replace_schema_metadata(described(writing.schema))
+
+
+def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
+    """The codec of each column of a Parquet file that begins with this table; one name where all have the same.
+
+    Snappy and lz4 are asked for to be fast. A column of which they save less than an eighth, such as numbers drawn at
+    random, is stored as it is: that is faster to write and to read. Rows of the first row group tell it, so that it
+    does not matter in how many tables the rows come. Files of few rows, and codecs that are asked for to save space,
+    are left as they are.
+    """
+    output, codec = writing.output, str(writing.output.compression)
+    rows = min(table.num_rows, run_unit(writing)) if table is not None else 0
+    if table is None or output.format != "parquet" or codec not in FAST or rows < 4 * SAMPLE:
+        return codec
+    sample = pa.concat_tables([table.slice(rows // RUNS * run, SAMPLE // RUNS) for run in range(RUNS)])
+    sink = pa.BufferOutputStream()
+    pq.write_table(sample, sink, compression=codec, use_dictionary=writing.dictionary_columns)
+    group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {
+        c.path_in_schema: codec if c.total_compressed_size <= (1 - SAVED) * c.total_uncompressed_size else "none"
+        for c in columns
+    }
 
 
 def run_unit(writing: Any) -> int:
@@ -95,13 +130,13 @@ def run_unit(writing: Any) -> int:
 
 
 @contextmanager
-def _opened(path: str, writing: Any) -> Iterator[Callable[[pa.Table], None]]:
+def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
     """A new file of the output's format and compression: what appends a table to it."""
     output, schema = writing.output, writing.schema.to_arrow().with_metadata(described(writing.schema))
     rows, codec = output.row_group_size or ROW_GROUP, output.compression
     if output.format == "parquet":
         named = writing.dictionary_columns
-        with pq.ParquetWriter(path, schema, compression=codec, use_dictionary=named, store_schema=True) as file:
+        with pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=named, store_schema=True) as file:
             yield lambda table: file.write_table(table, row_group_size=rows)
     elif output.format == "arrow":
         options = pa.ipc.IpcWriteOptions(compression=codec if codec in ("zstd", "lz4") else None)
