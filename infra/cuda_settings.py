@@ -19,13 +19,13 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     """Threads of a GPU's worker, each with a CUDA stream of its own: partitions and files overlap on the device.
 
     Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is
-    one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 4 at least and 16 at most.
+    one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 8 at least and 16 at most.
     """
     from infra.clusters import size_in_bytes
 
     total = min(gpu.memory for gpu in gpus)
     usable = min(size_in_bytes(cluster.rmm_pool_size, total), total) if cluster.rmm_pool_size else total
-    return min(16, max(4, usable // (8 * 2**30)))
+    return min(16, max(8, usable // (8 * 2**30)))
 
 
 def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:

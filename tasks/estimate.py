@@ -11,8 +11,9 @@ from typing import Any
 from tasks.commit import Staging, existing
 from tasks.errors import GiveUpError, MillraceError
 from tasks.exchange_choice import POSITION, Workers, choose, row_bytes
-from tasks.frame.places import largest_partition, places
+from tasks.frame import places
 from tasks.graph import Bound
+from tasks.ingest import largest_partition
 from tasks.plan import Plan
 from tasks.report import amount
 from tasks.request import Request
@@ -92,7 +93,9 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
     largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
-    largest = max(largest, min(int(largest * scale), source.partition_size))
+    largest = max(
+        largest, min(int(largest * scale), largest_partition(source, partition_limit(request.engine, workers)))
+    )
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
@@ -123,13 +126,13 @@ def computing_threads(engine: str, workers: Workers) -> int:
     """How many partitions are computed at once."""
     if engine != "cudf":
         return workers.threads
-    return min(workers.threads, places(_each_gpu(workers)) * len(workers.workers))
+    return min(workers.threads, places.places(_each_gpu(workers)) * len(workers.workers))
 
 
 def partition_limit(engine: str, workers: Workers) -> int | None:
     """Bytes of a partition of which a GPU takes as many as compute at once; None without GPUs, or if nobody knows them
     yet."""
-    return largest_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
+    return places.largest_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
 
 
 def _each_gpu(workers: Workers) -> int:

@@ -48,7 +48,7 @@ class ScratchCut:
             table = pa.Table.from_batches([reader.get_batch(number).slice(low, high - low)])
             positions = np.asarray(table.column(POSITION).combine_chunks())
             inside = np.array(offsets[first : last + 1], dtype=np.int64) - low
-            found.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside))
+            found.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside, mapped=True))
         return found
 
     def rows_of(self, first: int, last: int) -> np.ndarray:

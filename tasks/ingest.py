@@ -19,6 +19,8 @@ from tasks.schema import Column, Schema, dtype_name, is_list, parse_dtype, plain
 from tasks.secrets import storage
 from tasks.settings import Source
 
+PARTITION = 10**9  # bytes
+
 
 def make_plan(
     source: Source,
@@ -103,13 +105,20 @@ def read_options(source: Source) -> dict[str, Any]:
     }
 
 
+def largest_partition(source: Source, limit: int | None = None) -> int:
+    """Decoded bytes that a partition has at most: what the source says, else `limit`, else `PARTITION`."""
+    if source.partition_size is None:
+        return limit or PARTITION
+    return min(source.partition_size, limit or source.partition_size)
+
+
 def partition_size(
     source: Source, total: int, threads: int | None, smallest: int, memory: int | None = None, limit: int | None = None
 ) -> int:
     """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four
-    partitions each, and never more than `limit`, which a GPU's memory sets.
+    partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing.
     """
-    largest = min(source.partition_size, limit or source.partition_size)
+    largest = largest_partition(source, limit)
     if source.part_mem_fraction is not None and memory:
         largest = max(1, int(source.part_mem_fraction * memory))
     if threads is None:

@@ -93,20 +93,25 @@ def _in_halves(
 
 
 def in_runs(
-    stage: str, number: int, most: int, attempt: Callable[[int], Any], refusal: Callable[[BaseException], GiveUpError]
+    stage: str,
+    number: int,
+    most: int,
+    first: int,
+    attempt: Callable[[int], Any],
+    refusal: Callable[[BaseException], GiveUpError],
 ) -> tuple[Any, int]:
-    """(attempt(runs), halvings): work on rows in 1, 2, 4, .. runs one after another until memory is enough.
+    """(attempt(runs), halvings): work on rows in `first`, twice, four times .. as many runs until memory is enough.
 
     From the second attempt on it is the only one of its kind at work in this process. `most` runs are possible; where
     these fail, one attempt alone included, the refusal is raised.
-    """
+    """  # fmt: skip
     depth = 0
     while True:
-        runs = min(1 << depth, most)
+        runs = min(first << depth, most)
         try:
             with _alone if depth else nullcontext():
                 injected(stage, number, depth)
-                return attempt(runs), runs - 1
+                return attempt(runs), runs - first
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tasks import frame
 from tasks.frame.cpu.order import Pieces
@@ -34,10 +36,25 @@ class OnHost:
         """The same rows in buffers of their own."""
         return OnHost(self.pieces.packed(), self.name)
 
-    def on_device(self) -> Any:
-        """The engine's pieces."""
-        found = self.pieces
-        return frame.engine(self.name).pieces_from_host(found.table, found.positions, found.offsets)
+
+def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
+    """Pieces in host memory as one, so that they go to the GPU at once; pieces on the GPU as they are."""
+    found = [piece.pieces for piece in pieces if isinstance(piece, OnHost)]
+    if not found:
+        return list(pieces)
+    table = pa.concat_tables([piece.table for piece in found]).unify_dictionaries().combine_chunks()
+    positions = np.concatenate([piece.positions for piece in found])
+    return [OnHost(Pieces(table, positions, np.array([0, len(positions)], dtype=np.int64)), pieces[0].name)]
+
+
+def on_device(pieces: Sequence[Any]) -> list[Any]:
+    """The engine's pieces of those that are in host memory, and the others."""
+    return [_loaded(piece) if isinstance(piece, OnHost) else piece for piece in pieces]
+
+
+def _loaded(piece: OnHost) -> Any:
+    found = piece.pieces
+    return frame.engine(piece.name).pieces_from_host(found.table, found.positions, found.offsets, mapped=False)
 
 
 def to_host(pieces: Any, name: str) -> OnHost:

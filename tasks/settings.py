@@ -68,7 +68,7 @@ class Source(Section):
         None, alias="schema", description="types by column name, instead of the inferred ones"
     )
     null_values: list[str] = [""]
-    partition_size: Bytes = 10**9
+    partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
         None, gt=0, le=1, description="partition size as a part of a worker's memory"
     )

@@ -17,7 +17,7 @@ from tasks.errors import DataError, GiveUpError
 from tasks.exchange_choice import row_bytes
 from tasks.manifest import digest
 from tasks.memory import in_runs, megabytes, more_memory, shortage
-from tasks.on_host import OnHost
+from tasks.on_host import joined_on_host, on_device
 from tasks.row_runs import runs_of, units_of
 from tasks.schema import Schema
 from tasks.settings import Output
@@ -115,6 +115,7 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[Cut]) -> list[dict[s
         "shuffle_write",
         part.number,
         most_runs(writing, part),
+        first_runs(writing, part),
         lambda runs: _attempt(writing, part, cuts, runs),
         lambda error: _too_large(writing, part, error),
     )
@@ -131,25 +132,35 @@ def most_runs(writing: Writing, part: Part) -> int:
     return max(1, min(units, part.rows * row_bytes(writing.schema) // max(writing.floor, 1)))
 
 
+def first_runs(writing: Writing, part: Part) -> int:
+    """In how many runs a file is written at first: in more than one where a GPU is small and files shall be written
+    side by side."""
+    return min(frame.runs_of_a_file(writing.engine, part.rows * row_bytes(writing.schema)), most_runs(writing, part))
+
+
 def _attempt(writing: Writing, part: Part, cuts: Sequence[Cut], runs: int) -> list[dict[str, Any]]:
     """Gather and write the rows of a file, in so many runs; its records."""
     engine, name = frame.engine(writing.engine), part.name(writing.suffix)
+    pieces = joined_on_host(pieces_of(part, cuts)) if runs == 1 else []
     with frame.writing(writing.engine, part.rows * row_bytes(writing.schema) // runs, writing.on_host):
         if writing.output.partition_on:
-            return _write_folders(writing, gather(writing, part, cuts), name)
+            return _write_folders(writing, gather(writing, part, pieces), name)
         if runs == 1:
-            return [write_table(writing, gather(writing, part, cuts), name, part.rows)]
+            return [write_table(writing, gather(writing, part, pieces), name, part.rows)]
         counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
         parts = runs_of(part, counts, engine.run_unit(writing), runs)
-        tables = (gather(writing, run, cuts) for run in parts)
+        tables = (gather(writing, run, joined_on_host(pieces_of(run, cuts))) for run in parts)
         return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
 
 
-def gather(writing: Writing, part: Part, cuts: Sequence[Cut]) -> Any:
+def pieces_of(part: Part, cuts: Sequence[Cut]) -> list[Any]:
+    """What all cuts have of a part."""
+    return [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
+
+
+def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
     """The rows of a part, in their order, as a table of the engine."""
-    engine = frame.engine(writing.engine)
-    found = [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
-    pieces = [piece.on_device() if isinstance(piece, OnHost) else piece for piece in found]
+    engine, pieces = frame.engine(writing.engine), on_device(pieces)
     if writing.order.mode != "key":
         return engine.assemble(pieces, part.skip, part.rows)
     table = engine.assemble_sorted(pieces, writing.order, HIDDEN)

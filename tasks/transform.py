@@ -120,8 +120,9 @@ def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
     with frame.computing(work.engine, partition.nbytes):
         cut_part = partial(_cut, cutting)
         found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
-    for pieces, rows_in, rows_out in found:
-        cut.pieces.append(pieces)
+    while found:  # one after another: what is copied to the host is let go on the GPU
+        pieces, rows_in, rows_out = found.pop(0)
+        cut.pieces.append(to_host(pieces, work.engine) if cutting.on_host else pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out
     monitor.count(cut.rows_in, partition.nbytes)
@@ -149,8 +150,7 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int]:
         positions = shuffle.MODES[order.mode](context.ordered(), order.layout, order.seed, engine.xp)
     pieces = engine.cut(out, positions, order.edges)
     frame.synchronize()
-    kept = to_host(pieces, work.engine) if cutting.on_host else pieces
-    return kept, partition.rows, len(context.rows)
+    return pieces, partition.rows, len(context.rows)
 
 
 def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:

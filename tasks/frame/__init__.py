@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from tasks.frame.places import COPIES, COPIES_WRITTEN, WORKING, Places
+from tasks.frame.places import COPIES, COPIES_WRITTEN, WORKING, Places, file_runs
 
 Frame = dict[str, Any]
 MODULES = {"pandas": "tasks.frame.cpu", "cudf": "tasks.frame.gpu"}
@@ -55,6 +55,11 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
         yield
 
 
+def runs_of_a_file(name: str, nbytes: int) -> int:
+    """In how many runs of rows a file of so many bytes is written so that several are written at once on a GPU."""
+    return file_runs(allocatable(), nbytes) if name == "cudf" else 1
+
+
 @contextmanager
 def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
     """A place to write a file of so many bytes of rows: on a GPU as many at once as fit.
@@ -64,5 +69,5 @@ def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
     if name != "cudf":
         yield
         return
-    with _places.taken(COPIES_WRITTEN * nbytes, computing=False, share=2 * WORKING if alone else WORKING):
+    with _places.taken(int(COPIES_WRITTEN * nbytes), computing=False, share=2 * WORKING if alone else WORKING):
         yield

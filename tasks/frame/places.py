@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ MOST = 8  # partitions that compute at once on one GPU; more only wait for the i
 EACH = 10 << 30  # bytes of GPU memory for which there is one such place; there are two at least
 WORKING = 0.5  # of the GPU's memory that work in progress may fill: as much again is for the pieces that are kept
 COPIES = 4  # of a partition that computes: as it is stored, its source columns, its output columns, in another order
-COPIES_WRITTEN = 3  # of a file's rows: gathered, in their order, encoded
+COPIES_WRITTEN = 2.5  # of a file's rows: as they come and in their order, or in their order and encoded
 
 
 def places(device_memory: int) -> int:
@@ -29,6 +30,15 @@ def largest_partition(device_memory: int) -> int:
     500000000
     """
     return int(WORKING * device_memory) // (COPIES * places(device_memory))
+
+
+def file_runs(device_memory: int, nbytes: int) -> int:
+    """Runs of rows of a file so that `MOST` of such files are written at once.
+
+    >>> file_runs(139 * 10**9, 10**9), file_runs(8 * 10**9, 10**9)
+    (1, 5)
+    """
+    return max(1, math.ceil(COPIES_WRITTEN * MOST * nbytes / max(WORKING * device_memory, 1)))
 
 
 class Places:

@@ -49,7 +49,7 @@ output: {path: out}
     assert job.features[1].columns == [["a", "b"]]
     assert [feature.keep for feature in job.features] == [True, False]
     assert (job.output.shuffle, job.output.seed, job.output.on_existing) == ("full", 0, "fail")
-    assert (job.source.partition_size, job.run.retries, job.cluster.kind) == (10**9, 2, "auto")
+    assert (job.source.partition_size, job.run.retries, job.cluster.kind) == (None, 2, "auto")
 
 
 def test_changes_are_yaml_values_by_section_and_key() -> None:

@@ -155,9 +155,9 @@ def test_allocator_spilling_and_transport_fit_the_gpus_found() -> None:
 
 
 def test_a_gpu_has_a_thread_for_8_gib_that_may_be_allocated() -> None:
-    assert [threads_for(Cluster(), found) for found in ([T4], H200, [*H200, T4])] == [4, 16, 4]
-    sizes = ("1.5GB", "50GB", "0.5", "500GB")
-    assert [threads_for(Cluster(rmm_pool_size=size), H200) for size in sizes] == [4, 5, 8, 16]
+    assert [threads_for(Cluster(), found) for found in ([T4], H200, [*H200, T4])] == [8, 16, 8]
+    sizes = ("1.5GB", "90GB", "0.5", "500GB")
+    assert [threads_for(Cluster(rmm_pool_size=size), H200) for size in sizes] == [8, 10, 8, 16]
 
 
 @pytest.fixture(scope="module")

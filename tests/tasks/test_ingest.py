@@ -14,7 +14,7 @@ import pytest
 
 from tasks.dataset import read
 from tasks.errors import DataError, JobError
-from tasks.ingest import make_plan
+from tasks.ingest import make_plan, partition_size
 from tasks.plan import Limits, Plan
 from tasks.settings import Source
 
@@ -99,6 +99,16 @@ def test_fingerprint_follows_content_not_partition_size(tmp_path: Path) -> None:
     assert one.fingerprint == many.fingerprint
     write(tmp_path / "a.parquet", list(range(1, 11)), row_group_size=2)
     assert make_plan(Source(path=str(tmp_path)), limits=Limits(join_below=1)).fingerprint != one.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "size"),
+    [(None, None, 10**9), (None, 3 * 10**9, 3 * 10**9), ("2GB", 3 * 10**9, 2 * 10**9), ("5GB", 3 * 10**9, 3 * 10**9)],
+)
+def test_the_largest_partition_is_what_was_asked_for_or_what_a_gpu_takes(
+    asked: str | None, limit: int | None, size: int
+) -> None:
+    assert partition_size(Source(path="x", partition_size=asked), 10**12, None, 1, limit=limit) == size
 
 
 def test_threads_make_partitions_smaller(tmp_path: Path) -> None:

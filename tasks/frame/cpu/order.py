@@ -162,5 +162,6 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     return pieces.table, pieces.positions, pieces.offsets
 
 
-def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
+def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
+    """What `pieces_to_host` gave; `mapped`: out of a mapped file."""
     return Pieces(table, positions, offsets)

@@ -116,7 +116,9 @@ def _framed(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
 
 def _joined(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
     """(the columns, the positions) of all rows."""
-    *columns, positions = plc.concatenate.concatenate([p.table() for p in pieces]).columns()
+    alone = len(pieces) == 1 and pieces[0].rows == pieces[0].whole.num_rows() and pieces[0].buffer is None
+    table = pieces[0].whole if alone else plc.concatenate.concatenate([p.table() for p in pieces])
+    *columns, positions = table.columns()
     return columns, from_pylibcudf(positions).values
 
 
@@ -177,6 +179,7 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     return table, cupy.asnumpy(positions), pieces.offsets
 
 
-def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
-    own = pa.table([in_own_memory(c) for c in table.columns], table.column_names)
+def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
+    """What `pieces_to_host` gave, on the GPU again; `mapped`: out of a mapped file."""
+    own = pa.table([in_own_memory(c) for c in table.columns], table.column_names) if mapped else table
     return made_pieces(cudf.DataFrame.from_arrow(own), cupy.asarray(positions), offsets)
