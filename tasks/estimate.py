@@ -93,9 +93,8 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
     keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
     largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
-    largest = max(
-        largest, min(int(largest * scale), largest_partition(source, partition_limit(request.engine, workers)))
-    )
+    most = largest_partition(source, partition_limit(request.engine, workers))
+    largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
