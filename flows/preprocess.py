@@ -25,6 +25,7 @@ from flows.lost import Workers, in_every_attempt, workers_of
 from flows.parameters import job_data
 from flows.ready import check_workers
 from flows.sample import make_sample
+from flows.shown import all_shown, show
 from flows.stopping import mark_task_run, stop_stage
 from infra.encryption import security_of
 from infra.runner import runner, use_cluster
@@ -107,7 +108,7 @@ def started(job: Job | Application, request: Request) -> Iterator[Request]:
     use_cluster(job.cluster)
     staging = request.staging
     staging.check(job.output.on_existing)
-    with staging.locked(wait=job.run.lock == "wait") as owner, _released(job, request):
+    with all_shown(), staging.locked(wait=job.run.lock == "wait") as owner, _released(job, request):
         staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
         yield replace(request, owner=owner)
 
@@ -166,6 +167,9 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
             raise
         else:
             summary["retries"] += attempt
+            text = summary.pop("shown")
+            if text:
+                show(text, future.task_run_id)
             log.info(_line(summary))
             return summary
         finally:

@@ -142,11 +142,11 @@ def dividing_threads(engine: str, workers: Workers) -> int:
     """Threads that a source is divided for.
 
     On the CPU three times as many as there are: what a partition makes on its way is memory that the system has to
-    clear first, and of twelve small partitions a thread needs a third of what four take. On a GPU half of those that
-    compute: a partition there costs some 20 ms of the interpreter's time, whatever its size.
+    clear first, and of twelve small partitions a thread needs a third of what four take. On a GPU a quarter of those
+    that compute, so that each has one partition, which costs some 40 ms of the interpreter's time, whatever its size.
     """
     threads = computing_threads(engine, workers)
-    return max(1, threads // 2) if engine == "cudf" else SMALLER * threads
+    return max(1, threads // 4) if engine == "cudf" else SMALLER * threads
 
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:

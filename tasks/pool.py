@@ -214,20 +214,36 @@ class DaskPool:
         from distributed import as_completed
 
         observed = self.start(function, shared, items)
-        groups = self.call(merge, [(observed[i : i + FAN_IN],) for i in range(0, len(observed), FAN_IN)])
         number = {future.key: i for i, future in enumerate(observed)}
         waiting = as_completed(observed)
         observed.clear()  # a result is let go as soon as it is merged
+        groups: list[Any] = []
+        unmerged: dict[str, list[Any]] = {}  # by the worker that has them: results are merged where they are
         try:
-            for future in waiting:
-                if future.status in ("error", "cancelled"):
-                    future.result()
-                if done:
-                    done(number[future.key], None)
+            for batch in waiting.batches():
+                for worker, future in self._placed(list(batch)):
+                    group = unmerged.setdefault(worker, [])
+                    group.append(future)
+                    if len(group) == FAN_IN:
+                        groups += self.call(merge, [(unmerged.pop(worker),)])
+                    if done:
+                        done(number[future.key], None)
+                del batch, future, group
+            return groups + self.call(merge, [(group,) for _, group in sorted(unmerged.items())])
         except BaseException:
-            self.client.cancel([*waiting.futures, *groups], force=True)
+            left = [future for group in unmerged.values() for future in group]
+            self.client.cancel([*waiting.futures, *groups, *left], force=True)
             raise
-        return groups
+
+    def _placed(self, futures: list[Any]) -> list[tuple[str, Any]]:
+        """(a worker that has it, future) of results; the first error is raised."""
+        for future in futures:
+            if future.status in ("error", "cancelled"):
+                future.result()
+        if len(self.workers) == 1:
+            return [(self.workers[0], future) for future in futures]
+        where = self.client.who_has(futures)
+        return [(min(where.get(future.key) or [""]), future) for future in futures]
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [self.submit(function, *given) for given in arguments]

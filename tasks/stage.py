@@ -17,9 +17,7 @@ from distributed.threadpoolexecutor import thread_state
 from prefect import get_client as get_prefect_client
 from prefect import get_run_logger, task
 from prefect.artifacts import (
-    create_markdown_artifact,
     create_progress_artifact,
-    create_table_artifact,
     update_progress_artifact,
 )
 from prefect.cache_policies import NO_CACHE
@@ -170,8 +168,7 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         summary["retries"] = (context.task_run.run_count - 1) if context else 0
         summary |= {"began": began, "ended": time.time()}
         told.info(report.stage_line(summary))
-        publish(summary, request, watch)
-        return summary
+        return summary | {"shown": texts(summary, request, watch)}
 
     body.__name__, body.__doc__ = name, work.__doc__
     return task(
@@ -183,19 +180,26 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
     )(body)
 
 
-def publish(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> None:
-    """One Markdown and one table artifact of a stage, under keys that stay the same from run to run of a flow.
+def texts(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> dict[str, Any] | None:
+    """What the flow shows of a stage: one Markdown and one table artifact, under keys that stay the same from run to
+    run of a flow.
 
     The samples of the workers stay in the staging folder, for the report; those of a stage that was found done are
     older.
     """
-    key = f"{request.flow}-{summary['stage'].replace('_', '-')}"
-    with fresh_client():
-        if watch.workers and not summary.get("reused"):
-            monitor.save(samples_path(request.staging.folder, summary), watch.workers)
+    if watch.workers and not summary.get("reused"):
+        monitor.save(samples_path(request.staging.folder, summary), watch.workers)
+    try:
         text = report.stage_markdown(summary, workflow_diagram(request), watch.workers, dashboard_of(watch.client))
-        create_markdown_artifact(text, key=f"{key}-summary", description=report.stage_line(summary))
-        create_table_artifact(report.stage_table(summary), key=f"{key}-table")
+        return {
+            "key": f"{request.flow}-{summary['stage'].replace('_', '-')}",
+            "description": report.stage_line(summary),
+            "markdown": text,
+            "table": report.stage_table(summary),
+        }
+    except Exception as error:  # the work is done all the same
+        log.warning("an artifact could not be made: %s: %s", type(error).__name__, error)
+        return None
 
 
 def dashboard_of(client: Any) -> str:

@@ -124,6 +124,9 @@ class CountingClient:
     def unpublish_dataset(self, name: str) -> None:
         self.kept.pop(name, None)
 
+    def who_has(self, futures: list[Promise]) -> dict[str, list[str]]:
+        return {}
+
     def scatter(self, values: list[Any], **_: Any) -> list[Promise]:
         return [Promise("scattered") for _ in values]
 
@@ -140,6 +143,9 @@ class CountingPool(DaskPool):
 
 class Completed(list[Promise]):
     """Stands in for `distributed.as_completed`."""
+
+    def batches(self) -> Iterator[list[Promise]]:
+        yield list(self)
 
 
 def counted(partitions: int, files: int, workers: int) -> dict[str, dict[str, int]]:

@@ -14,6 +14,7 @@ from distributed.protocol import deserialize, serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
+from tasks.frame.gpu import holders
 from tasks.frame.gpu.order import Pieces, unpacked
 
 KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, dask_deserialize)}
@@ -77,8 +78,12 @@ def register() -> None:
 
 
 def _when_first_asked() -> None:
+    from tasks.large import Part, Piece, Split
+    from tasks.statistics import Observed
+
     for kind in KINDS:
         _register_cuts(kind)
+    holders.register((Observed, Part, Piece, Split), KINDS)
 
 
 def _register_sizes() -> None:
