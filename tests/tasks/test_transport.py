@@ -46,7 +46,7 @@ def test_pieces_are_one_buffer(kind: str, ranges: tuple[int, int]) -> None:
     wanted = whole.ranges(*ranges)
     (found, frames), (cut, _) = sent(wanted, kind), sent(Cut([wanted], 4, 4), kind)
     assert frames == 1
-    assert type(cut) is Cut and (cut.rows_in, cut.rows_out) == (4, 4)
+    assert (type(cut), cut.rows_in, cut.rows_out) == (Cut, 4, 4)
     for pieces in (found, cut.pieces[0], wanted.packed()):
         for one, other in zip(engine.pieces_to_host(pieces), engine.pieces_to_host(wanted), strict=True):
             assert one.equals(other) if isinstance(one, pa.Table) else one.tolist() == other.tolist()
