@@ -15,30 +15,44 @@ from prefect.artifacts import MarkdownArtifact, TableArtifact
 from tasks.stage import fresh_client
 
 PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
-_threads: ContextVar[list[threading.Thread]] = ContextVar("artifacts")
+DELAY = 0.4  # seconds that they leave to the next stage, which the server has to hear of first
+
+
+class _Shown:
+    """The threads that write the artifacts of a run; they wait no longer once it ends."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.ending = threading.Event()
+
+
+_shown: ContextVar[_Shown] = ContextVar("artifacts")
 
 
 @contextmanager
 def all_shown() -> Iterator[None]:
     """Every artifact that `show` is given in this block is written when the block is left."""
-    threads: list[threading.Thread] = []
-    token = _threads.set(threads)
+    shown = _Shown()
+    token = _shown.set(shown)
     try:
         yield
     finally:
-        _threads.reset(token)
-        for thread in threads:
+        _shown.reset(token)
+        shown.ending.set()
+        for thread in shown.threads:
             thread.join(PATIENCE)
 
 
 def show(text: dict[str, Any], task_run: UUID) -> None:
     """Write what `tasks.stage.texts` made as the artifacts of a task run, soon."""
-    context = contextvars.copy_context()
-    thread = threading.Thread(
-        target=context.run, args=(_create, text, task_run), name="millrace-artifacts", daemon=True
-    )
-    thread.start()
-    _threads.get([]).append(thread)
+    shown, context = _shown.get(), contextvars.copy_context()
+
+    def create() -> None:
+        shown.ending.wait(DELAY)
+        context.run(_create, text, task_run)
+
+    shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
+    shown.threads[-1].start()
 
 
 def _create(text: dict[str, Any], task_run: UUID) -> None:

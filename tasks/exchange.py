@@ -144,14 +144,14 @@ class DaskMemory:
         if not items:
             return []
         kept = Kept(**self.pool.client.get_dataset(self.name))
-        handle, futures = self.pool.share(shared), []
+        (call, given), futures = self.pool.given(function, shared, len(items)), []
         for item in items:
             first, last = ranges(item)
             last = max(last, first + 1)
             owner = bisect_right(kept.bounds, first) - 1
             where = {"workers": [self._worker(owner)], "allow_other_workers": True} if kept.step > 1 else {}
             parts = list(self._parts(kept, owner, first, last))
-            futures.append(self.pool.submit(function, handle, item, parts, **where))
+            futures.append(self.pool.submit(call, *given, item, parts, **where))
         return self.pool.finish(futures, done)
 
     def _parts(self, kept: Kept, owner: int, first: int, last: int) -> Iterator[Any]:

@@ -13,15 +13,12 @@ from typing import Any, Protocol
 import psutil
 
 from tasks import frame
+from tasks.given import Given
 
 FAN_IN = 8  # partials that one merge takes
-LARGE = 4 << 20  # bytes of what tasks share from which it is kept out of their graph: the scheduler holds every graph
+LARGE = 4 << 20  # bytes in a graph from which what its tasks share is kept out of it: the scheduler holds every graph
 BATCH = 5_000  # tasks that are handed in at once
 Done = Callable[[int, Any], None]
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def pickled_bytes(value: Any) -> int:
@@ -149,12 +146,15 @@ class DaskPool:
     def device_memory(self) -> int:
         return sum(self.client.run(frame.allocatable).values())
 
-    def share(self, value: Any) -> Any:
-        """A future of the value. With several workers it is on every one of them, or the scheduler would give nearly
-        all tasks to the one that has it; so is a large one, past the scheduler, and both have no lineage."""
-        if len(self.workers) > 1 or pickled_bytes(value) > LARGE:
-            return self.everywhere(value)
-        return self.client.submit(_itself, value, key=_key("share"), pure=False)
+    def given(self, function: Callable[..., Any], shared: Any, tasks: int) -> tuple[Callable[..., Any], list[Any]]:
+        """(a function for so many tasks, its first arguments) that stand for `function` with `shared` as the first one.
+
+        What is small goes along with every task; a large value is put on every worker past the scheduler, and has no
+        lineage. On one worker alone it would draw nearly all tasks there.
+        """
+        if pickled_bytes(shared) * tasks > LARGE:
+            return function, [self.everywhere(shared)]
+        return Given(function, shared), []
 
     def everywhere(self, value: Any) -> Any:
         """A future of the value, which is on every worker."""
@@ -165,11 +165,11 @@ class DaskPool:
 
     def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> list[Any]:
         """Futures of function(shared, item)."""
-        handle = self.share(shared)
-        run = uuid.uuid4().hex[:8]
         items = list(items)
+        function, first = self.given(function, shared, len(items))
+        run = uuid.uuid4().hex[:8]
         keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items))]
-        return self._mapped(function, [handle] * len(items), items, key=keys)
+        return self._mapped(function, *([handle] * len(items) for handle in first), items, key=keys)
 
     def each(self, function: Callable[..., Any], *items: Sequence[Any], priority: int = 0) -> list[Any]:
         """Futures of function(item, ..) over values or futures."""

@@ -84,7 +84,7 @@ def test_what_is_learned_spills_to_the_host() -> None:
     from infra.clusters import Cluster, make_cluster
 
     asked = Cluster(kind="cuda", workers=1, rmm_pool_size="4GB", device_memory_limit="80MB")
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
+    with make_cluster(asked) as cluster, Client(cluster) as client:
         results = client.map(learned, range(4), pure=False)
         wait(results)
         (spilled,) = client.run(spilled_to_host).values()

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import wait
 
 from flows.job import make_job
 from tasks import ops, pool, run
@@ -124,19 +123,23 @@ def test_a_run_hands_the_workers_the_place_of_the_state(
     assert max(sizes.values()) < SMALL
 
 
-def test_what_is_small_stays_a_task_that_can_be_done_again(
+def at(numbers: np.ndarray, place: int) -> tuple[int, int]:
+    """(the number at a place, who the array is)."""
+    return int(numbers[place]), id(numbers)
+
+
+def test_what_is_small_goes_along_with_its_tasks_and_is_made_once(
     client: Any, sizes: dict[Any, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers = DaskPool(client)
-    numbers = np.arange(2_000)
-    handle = workers.share(numbers)
-    wait(handle)
-    assert sizes[handle.key] > numbers.nbytes
-    monkeypatch.setattr(pool, "LARGE", numbers.nbytes - 1)
-    large = workers.share(numbers)
-    wait(large)
-    assert large.key not in sizes
-    assert workers.values(workers.call(len, [(handle,), (large,)])) == [2_000, 2_000]
+    workers, numbers = DaskPool(client), np.arange(2_000)
+    found = workers.map(at, numbers, range(6))
+    assert [number for number, _ in found] == list(range(6))
+    assert len({who for _, who in found}) <= len(workers.workers)
+    assert min(size for key, size in sizes.items() if key.startswith("at-")) > numbers.nbytes
+    sizes.clear()
+    monkeypatch.setattr(pool, "LARGE", 6 * numbers.nbytes - 1)
+    assert [number for number, _ in workers.map(at, numbers, range(6))] == list(range(6))
+    assert max(size for key, size in sizes.items() if key.startswith("at-")) < numbers.nbytes
     assert pool.pickled_bytes(pa.table({"x": numbers})) >= numbers.nbytes
 
 
