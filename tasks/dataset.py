@@ -22,7 +22,7 @@ from tasks.formats.conform import conform_column
 from tasks.frame import convert
 from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
-from tasks.ingest import make_plan
+from tasks.ingest import PARTITION, make_plan, shared_out
 from tasks.plan import ROW, Partition, Piece, Plan, cut_partitions
 from tasks.schema import Schema, dtype_name
 from tasks.settings import Source, checked, parse_bytes
@@ -35,7 +35,9 @@ class Dataset:
 
     `source` is a path, folder, glob, list of these or fsspec URL; or a pandas, Arrow, cuDF, Dask or dask_cudf frame.
     Nothing is read
-    before something is asked for; then every file is looked at once (`plan`).
+    before something is asked for; then every file is looked at once (`plan`). Partitions have `partition_size` decoded
+    bytes; left out, as many as give every core (of the current Dask client's workers, else of this host) several
+    partitions, and 1GB at most.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x
@@ -47,7 +49,7 @@ class Dataset:
         self,
         source: Any,
         format: str = "auto",
-        partition_size: int | str = "1GB",
+        partition_size: int | str | None = None,
         part_mem_fraction: float | None = None,
         engine: str = "auto",
         schema: dict[str, Any] | None = None,
@@ -83,13 +85,25 @@ class Dataset:
         """Files, blocks, partitions, row numbers and schema."""
         if self.frames is not None:
             blocks = self.frames.blocks()
-            return Plan(
-                (), "frame", self.frames.schema, blocks, cut_partitions(blocks, parse_bytes(self._partition_size))
-            )
+            size = self._bytes_of_a_partition(sum(block.nbytes for block in blocks))
+            return Plan((), "frame", self.frames.schema, blocks, cut_partitions(blocks, size))
         assert self._section is not None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if self._section.part_mem_fraction else None
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
-            return make_plan(self._section, parallel_map=pool.map, memory=memory)
+            return make_plan(self._section, parallel_map=pool.map, memory=memory, threads=self._threads)
+
+    @property
+    def _threads(self) -> int | None:
+        """Threads that partitions are cut for, where nobody said how large they are."""
+        from tasks.estimate import dividing_threads
+        from tasks.pool import current_pool
+
+        said = self._partition_size or (self._section and self._section.part_mem_fraction)
+        return None if said else dividing_threads(convert.resolve_engine(self.engine), current_pool())
+
+    def _bytes_of_a_partition(self, total: int) -> int:
+        threads = self._threads
+        return parse_bytes(self._partition_size or PARTITION) if threads is None else shared_out(total, threads)
 
     @property
     def schema(self) -> Schema:
@@ -118,7 +132,7 @@ class Dataset:
 
         folder = _Scratch(tempfile.mkdtemp(prefix="millrace-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
-        engine, size = convert.resolve_engine(self.engine), parse_bytes(self._partition_size)
+        engine, size = convert.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
             plan = by_keys(self.handle, self.plan, names, sort, engine, current_pool(), Path(folder.path), size)
         except BaseException:

@@ -19,7 +19,7 @@ from tasks.schema import Column, Schema, dtype_name, is_list, parse_dtype, plain
 from tasks.secrets import storage
 from tasks.settings import Source
 
-PARTITION = 10**9  # bytes
+PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
 
 
 def make_plan(
@@ -27,7 +27,7 @@ def make_plan(
     *,
     parallel_map: Callable[..., Any] = map,
     threads: int | None = None,
-    min_partition_size: int = 16 * 2**20,
+    min_partition_size: int = SMALLEST,
     needed: Sequence[str] | None = None,
     memory: int | None = None,
     limits: Limits = LIMITS,
@@ -121,8 +121,11 @@ def partition_size(
     largest = largest_partition(source, limit)
     if source.part_mem_fraction is not None and memory:
         largest = max(1, int(source.part_mem_fraction * memory))
-    if threads is None:
-        return largest
+    return largest if threads is None else shared_out(total, threads, smallest, largest)
+
+
+def shared_out(total: int, threads: int, smallest: int = SMALLEST, largest: int = PARTITION) -> int:
+    """Bytes of a partition of which each thread gets about four, between the smallest and the largest."""
     return min(max(total // (4 * threads), smallest), largest)
 
 

@@ -7,7 +7,7 @@ Input and outputs lie in `--folder` (use a tmpfs). Every contender is one proces
 its time goes from the first look at the input to the last file (millrace: from ingest to the committed manifest;
 starts of cluster and server are left out). Memory is the largest sum of the resident sets of all its processes,
 servers included, sampled every 50 ms. A run during which other processes used more than a tenth of the machine is
-measured again.
+measured again. A `--variant` is millrace with some changes to its job, beside millrace as it is.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "pol
 BUSY = 0.1
 
 
-def command(name: str, source: Path, target: Path, files: int) -> list[str]:
+def command(name: str, source: Path, target: Path, files: int, variants: dict[str, list[str]]) -> list[str]:
     """The process that runs one contender once."""
-    if name == "millrace":
+    if name not in PEERS:
         return [
             sys.executable,
             "-m",
@@ -54,6 +54,8 @@ def command(name: str, source: Path, target: Path, files: int) -> list[str]:
             str(target),
             "--files",
             str(files),
+            "--set",
+            *variants.get(name, []),
         ]
     script, *options = PEERS[name]
     where = [str(HERE / "peers" / script), *options]
@@ -117,7 +119,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def compare(names: list[str], repeats: int, source: Path, folder: Path, files: int) -> dict[str, list[dict[str, Any]]]:
+def compare(
+    names: list[str], repeats: int, source: Path, folder: Path, files: int, variants: dict[str, list[str]]
+) -> dict[str, list[dict[str, Any]]]:
     """All contenders in turn, `repeats` times, after one run of each that does not count."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}
@@ -125,7 +129,7 @@ def compare(names: list[str], repeats: int, source: Path, folder: Path, files: i
         for name in names:
             for _ in range(4):
                 target = folder / f"out-{name}"
-                found = measured(command(name, source, target, files), environment)
+                found = measured(command(name, source, target, files, variants), environment)
                 shutil.rmtree(target, ignore_errors=True)
                 if found.get("others_cpu_share", 0) <= BUSY:
                     break
@@ -158,18 +162,21 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--folder", type=Path, required=True, help="where input and outputs lie; a tmpfs")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    what = "a name, and changes to millrace's job that it stands for: disk run.exchange=disk"
+    parser.add_argument("--variant", nargs="+", action="append", default=[], metavar="TEXT", help=what)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    variants = {name: changes for name, *changes in args.variant}
 
     from flows.sample import make_sample
     from infra.server import ensure_server, stop_server
 
     os.environ.setdefault("PREFECT_HOME", str(args.folder / "prefect"))
-    source = args.folder / f"toy-{args.rows}"
+    source, names = args.folder / f"toy-{args.rows}", ["millrace", *variants, *args.peers]
     make_sample("toy", source, args.rows, files=8)
     ensure_server()
     try:
-        runs = compare(["millrace", *args.peers], args.repeats, source, args.folder, args.files)
+        runs = compare(names, args.repeats, source, args.folder, args.files, variants)
     finally:
         stop_server()
     result = {

@@ -71,6 +71,12 @@ def test_a_missing_column_names_near_ones(tmp_path: Path) -> None:
         read(Dataset(TABLE), 0, ["quantity"])
 
 
+@pytest.mark.parametrize(("asked", "partitions"), [(None, 2), ("1GB", 1), ("8MiB", 4)])
+def test_left_to_itself_it_has_partitions_for_every_core(asked: str | None, partitions: int) -> None:
+    rows = pa.table({"x": np.arange(4 << 20)})  # 32 MiB in blocks of 8
+    assert Dataset(rows, engine="pandas", partition_size=asked).npartitions == partitions
+
+
 def test_what_is_no_source_is_refused() -> None:
     with pytest.raises(JobError, match="is no source"):
         _ = Dataset(3).plan
