@@ -1,9 +1,9 @@
 """Tables of keys that do not fit one task: split by the hash of the key, merged split by split, put in order by ranges.
 
-A partial of a `Keyed` operator that reaches LARGE rows is cut into SPLITS tables (`Split`); from then on equal keys
-meet in equal splits. Chains of neighbouring splits are merged in parallel. Each chain's rows are then put in order by
-themselves; quantiles of all chains cut the order into ranges, each of which gathers its rows from every chain. Since
-all keys are distinct and the order is total, neither the cuts nor who did what leave a trace in the result.
+A partial of a `Keyed` operator that reaches `Sizes.large` rows is cut into `splits` tables (`Split`); from then on
+equal keys meet in equal splits. Chains of neighbouring splits are merged in parallel. Each chain's rows are then put in
+order by themselves; quantiles of all chains cut the order into ranges, each of which gathers its rows from every chain.
+Since all keys are distinct and the order is total, neither the cuts nor who did what leave a trace in the result.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,19 +22,37 @@ from tasks.ops.base import Learned, Operator, Unit
 from tasks.ops.keyed import Keyed
 from tasks.pool import Pool
 
-SPLITS = 64  # tables that a large one is cut into, a power of two
-LARGE = 1_000_000  # rows from which a table is split
-CHAIN = 2_000_000  # rows that a chain is meant to have
-ONE_TASK = 10_000_000  # rows up to which one task puts all in order
-RANGE = 4_000_000  # rows that a range of the order is meant to have
 SAMPLES = 256  # rows of each chain that the ranges are cut by
+
+
+class Sizes(NamedTuple):
+    """From which numbers of rows on tables are cut, and into what."""
+
+    splits: int  # tables that a large one is cut into, a power of two
+    large: int  # rows from which a table is split
+    chain: int  # rows that a chain is meant to have
+    one_task: int  # rows up to which one task puts all in order
+    range: int  # rows that a range of the order is meant to have
+
+
+# On a GPU a table costs a millisecond whatever its size, and tens of millions of rows are little.
+SIZES = {
+    "pandas": Sizes(64, 1_000_000, 2_000_000, 10_000_000, 4_000_000),
+    "cudf": Sizes(16, 8_000_000, 32_000_000, 64_000_000, 32_000_000),
+}
+
+
+def sizes_of(table: Any) -> Sizes:
+    """The sizes for the engine of a table."""
+    return SIZES[frame.engine_of(table).NAME]
+
 
 Tables = dict[str, "Part"]  # by step
 
 
 @dataclass(frozen=True)
 class Split:
-    """A large partial: SPLITS tables by the hash of the key."""
+    """A large partial: tables by the hash of the key."""
 
     tables: tuple[Any, ...]
 
@@ -67,12 +85,13 @@ class Part:
 def split(op: Operator, partial: Any) -> Split:
     """The partial of a `Keyed` operator as tables by hash."""
     assert isinstance(op, Keyed)
-    return partial if isinstance(partial, Split) else Split(tuple(op.split(partial, SPLITS)))
+    return partial if isinstance(partial, Split) else Split(tuple(op.split(partial, sizes_of(partial).splits)))
 
 
 def split_if_large(op: Learned, partial: Any) -> Any:
     """The order-free partial, split if its operator allows it and it is large."""
-    return split(op, partial) if isinstance(op, Keyed) and rows_of(op, partial) >= LARGE else partial
+    large = isinstance(op, Keyed) and not isinstance(partial, Split) and len(partial) >= sizes_of(partial).large
+    return split(op, partial) if large else partial
 
 
 def merge_all(op: Learned, partials: Sequence[Any]) -> Any:
@@ -85,22 +104,23 @@ def merge_all(op: Learned, partials: Sequence[Any]) -> Any:
 
 
 def rows_of(op: Operator, partial: Any) -> int:
-    """How many rows count towards LARGE: 0 for what cannot be split, at least LARGE for what is split."""
+    """How many rows count towards `large`: 0 for what cannot be split, at least `large` for what is split."""
     if isinstance(partial, Split):
-        return max(LARGE, sum(len(t) for t in partial.tables))
+        return max(sizes_of(partial.tables[0]).large, sum(len(t) for t in partial.tables))
     return len(partial) if isinstance(op, Keyed) else 0
 
 
-def chains_for(sizes: Mapping[str, int]) -> int:
+def chains_for(rows: Mapping[str, int], sizes: Sizes) -> int:
     """Into how many chains the steps of these numbers of rows are merged, a power of two; 0: none of them is large."""
-    rows = max((size for size in sizes.values() if size >= LARGE), default=0)
-    return min(SPLITS, 1 << (-(-rows // CHAIN) - 1).bit_length()) if rows else 0
+    most = max((count for count in rows.values() if count >= sizes.large), default=0)
+    return min(sizes.splits, 1 << (-(-most // sizes.chain) - 1).bit_length()) if most else 0
 
 
 def chain_of(op: Operator, unit: Unit, partial: Split, chain: int, chains: int) -> Part:
     """The splits of one chain."""
     assert isinstance(op, Keyed)
-    return Part(op, unit, partial.tables[chain * SPLITS // chains : (chain + 1) * SPLITS // chains])
+    splits = len(partial.tables)
+    return Part(op, unit, partial.tables[chain * splits // chains : (chain + 1) * splits // chains])
 
 
 def merge_parts(found: Sequence[Tables]) -> Tables:
@@ -113,7 +133,7 @@ def merge_parts(found: Sequence[Tables]) -> Tables:
     return merged
 
 
-def finalize(pool: Pool, chains: list[Any]) -> dict[str, dict[str, Any]]:
+def finalize(pool: Pool, chains: list[Any], sizes: Sizes) -> dict[str, dict[str, Any]]:
     """What was learned, by step, of the handles of all chains (merged `Tables`), which the list loses."""
     arranged = pool.call(_arrange, [(chain,) for chain in chains])
     chains.clear()
@@ -122,7 +142,7 @@ def finalize(pool: Pool, chains: list[Any]) -> dict[str, dict[str, Any]]:
     for key, first in outlines[0].items():
         parts = [outline[key] for outline in outlines]
         total = sum(part.rows for part in parts)
-        edges = _edges([part.sample for part in parts], total)
+        edges = _edges([part.sample for part in parts], total, sizes)
         cuts = pool.call(_cut, [(part, key, edges) for part in arranged])
         pieces = [pool.call(_piece, [(cut, i) for cut in cuts]) for i in range(len(edges) + 1)]
         del cuts
@@ -173,12 +193,12 @@ def _places(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]
     return [op.place(row) for row in found.to_pylist()]
 
 
-def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int) -> list[tuple[Any, ...]]:
-    """Where the order is cut into ranges of about RANGE rows; nowhere if one task can take all rows.
+def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int, sizes: Sizes) -> list[tuple[Any, ...]]:
+    """Where the order is cut into ranges of about `range` rows; nowhere if one task can take all rows.
 
-    More ranges than SPLITS are of no use: each takes a piece of every chain, and a chain is no smaller than they.
+    More ranges than splits are of no use: each takes a piece of every chain, and a chain is no smaller than they.
     """
-    ranges = 1 if rows <= ONE_TASK else min(-(-rows // RANGE), SPLITS)
+    ranges = 1 if rows <= sizes.one_task else min(-(-rows // sizes.range), sizes.splits)
     places = sorted(itertools.chain.from_iterable(samples))
     return [places[len(places) * i // ranges] for i in range(1, ranges)] if places else []
 

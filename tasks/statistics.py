@@ -81,7 +81,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         phase = Phase(work, depth, floor)
         while phase.steps:
             observed = pool.gather(observe, merge, phase, plan.partitions, done)
-            fitted, kept, questions = conclude(pool, observed, halved or _unheard)
+            fitted, kept, questions = conclude(pool, observed, engine, halved or _unheard)
             state = State({**state.values, **fitted}, {**state.partials, **kept})
             phase, done = replace(phase, questions=questions), None
     return state
@@ -192,17 +192,17 @@ def join_siblings(op: Learned, tree: Tree) -> Tree:
 
 
 def conclude(
-    pool: Pool, roots: list[Any], halved: Callable[[int], None] = _unheard
+    pool: Pool, roots: list[Any], engine: str, halved: Callable[[int], None] = _unheard
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """`finalize` of the handles of partials, which the list loses; tables too large for one task in many."""
-    sizes: dict[str, int] = {}
-    for found, times in pool.values(pool.call(_sizes, [(root,) for root in roots])):
-        sizes = {key: sizes.get(key, 0) + size for key, size in found.items()}
+    rows, sizes = dict[str, int](), large.SIZES[engine]
+    for found, times in pool.values(pool.call(_rows, [(root,) for root in roots])):
+        rows = {key: rows.get(key, 0) + count for key, count in found.items()}
         halved(times)
-    chains = large.chains_for(sizes)
+    chains = large.chains_for(rows, sizes)
     if not chains:
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
-    steps = {key for key, size in sizes.items() if size >= large.LARGE}
+    steps = {key for key, count in rows.items() if count >= sizes.large}
     small = pool.call(_without, [(root, steps) for root in roots])
     roots[:] = pool.call(_split, [(root, steps) for root in roots])
     parts = [pool.call(_chain, [(root, chain, chains) for root in roots]) for chain in range(chains)]
@@ -210,14 +210,14 @@ def conclude(
     handles = merged(pool, large.merge_parts, parts)
     del parts
     fitted, kept, questions = pool.values(pool.call(finalize, [(merged(pool, merge, [small])[0],)]))[0]
-    found = large.finalize(pool, handles)
+    found = large.finalize(pool, handles, sizes)
     fitted |= found
     kept |= {key: {} for key in found}
-    return {k: fitted[k] for k in sizes if k in fitted}, {k: kept[k] for k in sizes if k in kept}, questions
+    return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, questions
 
 
-def _sizes(found: Observed) -> tuple[dict[str, int], int]:
-    """(the rows of each step that count towards LARGE, how often partitions were halved)."""
+def _rows(found: Observed) -> tuple[dict[str, int], int]:
+    """(the rows of each step that count towards `Sizes.large`, how often partitions were halved)."""
     rows = {key: large.rows_of(p.step.op, p.tree[-1, 0]) if (-1, 0) in p.tree else 0 for key, p in found.items()}
     return rows, found.halved
 

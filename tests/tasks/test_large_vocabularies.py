@@ -26,8 +26,8 @@ from tests.learning import close, cut, learned
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything from 6 rows on is large, and every range of the order has about 16."""
-    for name, value in (("SPLITS", 8), ("LARGE", 6), ("CHAIN", 8), ("ONE_TASK", 8), ("RANGE", 16)):
-        monkeypatch.setattr(large, name, value)
+    sizes = large.Sizes(splits=8, large=6, chain=8, one_task=8, range=16)
+    monkeypatch.setattr(large, "SIZES", {"pandas": sizes, "cudf": sizes})
 
 
 def table(rows: int = 400) -> pa.Table:
@@ -62,7 +62,8 @@ def nodes() -> Any:
 
 def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
     split = [learned(nodes(), cut(table(), 16, n), engine, threads) for n, threads in ((1, 3), (4, 2), (100, 1))]
-    monkeypatch.setattr(large, "LARGE", 1 << 30)
+    never = large.SIZES[engine]._replace(large=1 << 30)
+    monkeypatch.setitem(large.SIZES, engine, never)
     whole = learned(nodes(), cut(table(), 16, 3), engine)
     for state in split:
         assert close(state.values, whole.values)
