@@ -57,8 +57,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row group is a block, in this process."""
+    """Every row group is a block, and a thread has four partitions, in this process."""
     monkeypatch.setattr(stages, "make_plan", partial(stages.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(stages, "dividing_threads", lambda engine, pool: pool.threads)
 
 
 def small_job(source: Path, out: Path, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def test_halves_write_the_same_bytes_and_are_counted(
 def test_the_flow_answers_with_halves_on_the_workers_of_a_cluster(
     tmp_path: Path, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = make_source(tmp_path / "in", 9, 65_536)  # partitions of two blocks, but the last
+    source = make_source(tmp_path / "in", 26, 65_536)  # a thread has twelve partitions: of two blocks, one more
     job = small_job(source, tmp_path / "quiet", output={"row_group_size": 10_000})
     run_stages(job_of(job).request("pandas"))
     faults = "statistics:0:1,transform:0:1,transform:2:1,shuffle_write:0:1,shuffle_write:3:2"
