@@ -74,18 +74,18 @@ class Pieces:
         return np.diff(self.offsets)
 
     @property
-    def rows(self) -> int:
+    def _rows(self) -> int:
         return int(self.offsets[-1])
 
     @property
     def nbytes(self) -> int:
-        return int(self.width * self.rows)
+        return int(self.width * self._rows)
 
-    def table(self) -> plc.Table:
+    def _table(self) -> plc.Table:
         """Its own rows."""
-        if self.rows == self.whole.num_rows():
+        if self._rows == self.whole.num_rows():
             return self.whole
-        return plc.copying.slice(self.whole, [self.start, self.start + self.rows])[0]
+        return plc.copying.slice(self.whole, [self.start, self.start + self._rows])[0]
 
     def ranges(self, first: int, last: int) -> Pieces:
         """The rows of ranges [first, last), a view."""
@@ -94,7 +94,7 @@ class Pieces:
 
     def packed(self) -> Pieces:
         """The same rows in one buffer of their own, so that the partition can be let go, and to be sent as it is."""
-        metadata, data = plc.contiguous_split.pack(self.table()).release()
+        metadata, data = plc.contiguous_split.pack(self._table()).release()
         synchronize()
         buffer = cupy.asarray(data) if data.nbytes else cupy.zeros(1, cupy.uint8)
         return unpacked(bytes(metadata), buffer, self.marks, self.offsets)
@@ -116,8 +116,8 @@ def _framed(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
 
 def _joined(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
     """(the columns, the positions) of all rows."""
-    alone = len(pieces) == 1 and pieces[0].rows == pieces[0].whole.num_rows() and pieces[0].buffer is None
-    table = pieces[0].whole if alone else plc.concatenate.concatenate([p.table() for p in pieces])
+    alone = len(pieces) == 1 and pieces[0]._rows == pieces[0].whole.num_rows() and pieces[0].buffer is None
+    table = pieces[0].whole if alone else plc.concatenate.concatenate([p._table() for p in pieces])
     *columns, positions = table.columns()
     return columns, from_pylibcudf(positions).values
 
@@ -147,7 +147,7 @@ def made_pieces(table: cudf.DataFrame, positions: cupy.ndarray, offsets: np.ndar
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> cudf.DataFrame:
     """Rows `skip` to `skip + rows` of all pieces in the order of (position, order of the pieces)."""
-    columns, positions = _joined([p for p in pieces if p.rows] or pieces[:1])
+    columns, positions = _joined([p for p in pieces if p._rows] or pieces[:1])
     order = cupy.argsort(positions)[skip : skip + rows].astype(cupy.int32)
     places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(order))
     made = plc.copying.gather(plc.Table(columns), places, plc.copying.OutOfBoundsPolicy.DONT_CHECK)
