@@ -131,7 +131,7 @@ def computing_threads(engine: str, workers: Workers) -> int:
 def partition_limit(engine: str, workers: Workers) -> int | None:
     """Bytes of a partition of which a GPU takes as many as compute at once; None without GPUs, or if nobody knows them
     yet."""
-    return places.largest_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
+    return places.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
 
 
 def _each_gpu(workers: Workers) -> int:

@@ -23,10 +23,10 @@ def places(device_memory: int) -> int:
     return min(MOST, max(2, device_memory // EACH))
 
 
-def largest_partition(device_memory: int) -> int:
+def fitting_partition(device_memory: int) -> int:
     """Bytes of a partition of which as many as there are places fit.
 
-    >>> largest_partition(8 * 10**9)
+    >>> fitting_partition(8 * 10**9)
     500000000
     """
     return int(WORKING * device_memory) // (COPIES * places(device_memory))

@@ -19,7 +19,7 @@ import pylibcudf as plc
 from distributed.protocol import deserialize, serialize
 
 from tasks.frame.gpu.columns import device, rebuilt, synchronize
-from tasks.frame.gpu.order import Mark, Marks
+from tasks.frame.gpu.order import Marks, marks_of, pack, unpack
 
 
 class Packed(NamedTuple):
@@ -31,19 +31,17 @@ class Packed(NamedTuple):
     rows: list[int]
 
 
-def pack(tables: Sequence[cudf.DataFrame]) -> Packed:
+def pack_run(tables: Sequence[cudf.DataFrame]) -> Packed:
     """Tables of the same columns, copied into one buffer."""
     parts = [plc.Table([device(table[name]) for name in table.columns]) for table in tables]
     joined = plc.concatenate.concatenate(parts) if len(parts) > 1 else parts[0]
-    metadata, data = plc.contiguous_split.pack(joined).release()
-    buffer = cupy.asarray(data) if data.nbytes else cupy.zeros(1, cupy.uint8)
-    return Packed(buffer, bytes(metadata), _marks(tables[0]), [len(table) for table in tables])
+    metadata, buffer = pack(joined)
+    return Packed(buffer, metadata, marks_of(tables[0]), [len(table) for table in tables])
 
 
-def unpack(packed: Packed) -> list[cudf.DataFrame]:
+def unpack_run(packed: Packed) -> list[cudf.DataFrame]:
     """The tables, each column in memory of its own."""
-    view = plc.gpumemoryview(packed.buffer)
-    table = plc.contiguous_split.unpack_from_memoryviews(memoryview(packed.metadata), view)
+    table = unpack(packed.metadata, packed.buffer)
     ends = list(accumulate(packed.rows))
     parts = plc.copying.split(table, ends[:-1]) if len(ends) > 1 else [table]
     marks = packed.marks
@@ -53,16 +51,12 @@ def unpack(packed: Packed) -> list[cudf.DataFrame]:
     ]
 
 
-def _marks(table: cudf.DataFrame) -> Marks:
-    return {name: Mark(table[name].dtype, table[name].name) for name in table.columns}
-
-
 def _is_plain(value: Any) -> bool:
     return type(value) is cudf.DataFrame and isinstance(value.index, cudf.RangeIndex) and len(value.columns) > 0
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
-    return all(_is_plain(value) for value in values) and all(_marks(v) == _marks(values[0]) for v in values[1:])
+    return all(_is_plain(value) for value in values) and all(marks_of(v) == marks_of(values[0]) for v in values[1:])
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -74,10 +68,10 @@ class _Pickler(cloudpickle.Pickler):
 
     def persistent_id(self, value: Any) -> tuple[int, str] | None:
         if _is_plain(value):
-            self.held.append(pack([value]))
+            self.held.append(pack_run([value]))
             return len(self.held) - 1, "one"
         if type(value) in (list, tuple) and len(value) > 1 and _are_alike(value):
-            self.held.append(pack(value))
+            self.held.append(pack_run(value))
             return len(self.held) - 1, type(value).__name__
         return None
 
@@ -89,7 +83,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, place: tuple[int, str]) -> Any:
         number, kind = place
-        tables = unpack(self.held[number])
+        tables = unpack_run(self.held[number])
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
 
 

@@ -94,19 +94,29 @@ class Pieces:
 
     def packed(self) -> Pieces:
         """The same rows in one buffer of their own, so that the partition can be let go, and to be sent as it is."""
-        metadata, data = plc.contiguous_split.pack(self._table()).release()
+        metadata, buffer = pack(self._table())
         synchronize()
-        buffer = cupy.asarray(data) if data.nbytes else cupy.zeros(1, cupy.uint8)
-        return unpacked(bytes(metadata), buffer, self.marks, self.offsets)
+        return unpacked(metadata, buffer, self.marks, self.offsets)
 
 
 def unpacked(metadata: bytes, buffer: cupy.ndarray, marks: Marks, offsets: np.ndarray) -> Pieces:
     """Pieces in the buffer that `Pieces.packed` made, in this process or another one."""
-    table = plc.contiguous_split.unpack_from_memoryviews(memoryview(metadata), plc.gpumemoryview(buffer))
+    table = unpack(metadata, buffer)
     return Pieces(table, marks, offsets, buffer.nbytes / max(int(offsets[-1]), 1), 0, buffer, metadata)
 
 
-def _marks(columns: Any) -> Marks:
+def pack(table: plc.Table) -> tuple[bytes, cupy.ndarray]:
+    """(metadata, buffer): a table copied into one buffer, of which it has its own rows alone."""
+    metadata, data = plc.contiguous_split.pack(table).release()
+    return bytes(metadata), cupy.asarray(data) if data.nbytes else cupy.zeros(1, cupy.uint8)
+
+
+def unpack(metadata: bytes, buffer: cupy.ndarray) -> plc.Table:
+    """The table in the buffer that `pack` made, a view."""
+    return plc.contiguous_split.unpack_from_memoryviews(memoryview(metadata), plc.gpumemoryview(buffer))
+
+
+def marks_of(columns: cudf.DataFrame) -> Marks:
     return {name: Mark(values.dtype, values.name) for name, values in columns.items()}
 
 
@@ -142,7 +152,7 @@ def made_pieces(table: cudf.DataFrame, positions: cupy.ndarray, offsets: np.ndar
     last = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(positions))
     nbytes = sum(table[n].memory_usage(index=False) for n in table.columns) + positions.nbytes
     whole = plc.Table([*(device(table[n]) for n in table.columns), last])
-    return Pieces(whole, _marks(table), offsets, nbytes / max(len(positions), 1))
+    return Pieces(whole, marks_of(table), offsets, nbytes / max(len(positions), 1))
 
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> cudf.DataFrame:
