@@ -334,7 +334,7 @@ def write(
         with no_space(path):
             path.mkdir(parents=True, exist_ok=True)
     output, order = request.settings[1], ready.cutting.order
-    emptied = found["exchange"] == "disk" or found["on_host"]
+    emptied = found["exchange"] == "disk" or found.get("on_host", False)  # an earlier millrace did not note it
     writing = Writing(str(folder), str(notes), request.engine, output, order, ready.work.bound.output,
                       ready.fingerprint, ready.cutting.floor, emptied)  # fmt: skip
     counter = _Counter(progress, sum(p.rows for p in parts))
