@@ -176,10 +176,17 @@ def _next(console: Console, what: str, root: Path, pages: Sequence[str], report:
 
 def _quiet(debug: bool) -> None:
     """Prefect's and Dask's own lines go to the server, not to the screen; also in the workers, by the environment."""
-    if not debug:
-        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
-        os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    if debug:
+        return
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    import dask.config
+    import distributed  # noqa: F401  # it sets its loggers when it is imported
+
+    dask.config.set({"logging.distributed": "critical"})  # imported before the environment was set, as a rule
+    for name in ("distributed", "distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class _Warnings(logging.Handler):

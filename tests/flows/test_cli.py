@@ -357,6 +357,23 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
     assert ended(started(tmp_path, "run", "toy"))[0] == 0
 
 
+@pytest.mark.parametrize(("name", "ends"), [("SIGINT", -signal.SIGINT), ("SIGTERM", 143)])
+def test_a_stop_is_understood_where_a_library_makes_an_error_of_it(name: str, ends: int) -> None:
+    code = f"""
+import signal
+from flows.stopping import stoppable
+with stoppable([]):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Prefect does, with one of its own
+    try:
+        signal.raise_signal(signal.{name})
+    except BaseException:
+        raise ValueError("cannot serialize: KeyboardInterrupt") from None
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    assert done.returncode == ends, done.stderr
+    assert "ValueError" not in done.stderr
+
+
 # learning and applying apart
 
 
