@@ -20,7 +20,7 @@ from tasks.graph import Bound
 from tasks.manifest import Manifest, current, damages, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.report import amount
-from tasks.report.learned import fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
+from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.schema import Schema, dtype_name, embeddings_of
 
 SPLITS = ("train", "valid")
@@ -158,7 +158,7 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
         fitted = state.values[key]
         if is_vocabulary(fitted):
             table, size = fitted["values"], fitted["size"]
-            counts = (size, len(table) - size, fitted.get("nulls", 0))
+            counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
             row = (*(f"{count:,}" for count in counts), frequent_text(table, size, values))
             vocabularies.add_row(", ".join(step.unit), *row)
         else:

@@ -208,10 +208,25 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
     return found[: cluster.workers]
 
 
+class Connection(Client):
+    """A client that is closed where it cannot connect, whatever the reason.
+
+    Dask leaves it half made after all but an OSError; the garbage collector then closes it, perhaps in the middle of
+    making another client, whose lock it waits for: forever.
+    """
+
+    async def _start(self, *args: Any, **options: Any) -> None:
+        try:
+            await super()._start(*args, **options)
+        except BaseException:
+            await self._close()
+            raise
+
+
 def engine_at(address: str, security: Security | None = None) -> Engine:
     """The engine that every worker of a running scheduler can use; GiveUpError when there is none to ask."""
     try:
-        client = Client(address, set_as_default=False, timeout="8s", name="millrace-look", security=security)
+        client = Connection(address, set_as_default=False, timeout="8s", name="millrace-look", security=security)
     except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
         raise GiveUpError(
             "no Dask scheduler answers", where=f"cluster.address = {address}", why=str(error) or type(error).__name__,

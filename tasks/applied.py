@@ -17,7 +17,7 @@ from tasks.plan import ROW, Plan
 from tasks.request import Request, new_request
 from tasks.schema import Column, Schema, Tags, check_kinds
 from tasks.settings import Output, Run, Source
-from tasks.state import SUFFIX, State
+from tasks.state import SUFFIX, check_saved
 
 TEXTS = ("csv", "tsv")  # their values are read as whatever type is asked for
 
@@ -104,7 +104,7 @@ def adopt(request: Request) -> None:
     with no_space(folder), partial_folder(folder) as partial:
         for path in [origin / "state.json", *sorted(origin.glob(f"*{SUFFIX}"))]:
             shutil.copyfile(path, partial / path.name)
-        State.load(partial, digest=fitted["state"])  # every table is whole, or it says which is not
+        check_saved(partial, fitted["state"])  # every table is whole, or it says which is not
         write_json(partial / "manifest.json", {"digest": fitted["state"]})
 
 

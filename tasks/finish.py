@@ -33,7 +33,7 @@ def commit(
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
     staging, (_, output, _) = request.staging, request.settings
     plans = PlanOf(request)
-    state = State.load(staging.folder / "state")
+    state = State.load(staging.folder / "state", partials=False)
     final, schema = subject(request, plans.plan(request.splits[0]).schema)
     bound = Bound(final, schema, state.values)
     manifests = {}
@@ -59,7 +59,7 @@ def commit_fitted(request: Request) -> str:
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
-        _save_fitted(request, State.load(staging.folder / "state"), staging.new)
+        _save_fitted(request, State.load(staging.folder / "state", partials=False), staging.new)
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
     return str(publish(staging, request.settings[1]))
@@ -69,7 +69,8 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """The fitted workflow with what the job said of the rows; one that was applied stays what it was."""
     schema = request.fitted_schema if request.fitted else PlanOf(request).plan(request.splits[0]).schema
     source = {name: getattr(request.settings[0], name) for name in ROWS_OF}
-    save_fitted(request.final, schema, state, folder, {name: value for name, value in source.items() if value})
+    said = {name: value for name, value in source.items() if value}
+    save_fitted(request.final, schema, state, folder, said, request.staging.folder / "state")
 
 
 def _only_parts(folder: Path, parts: set[Path]) -> None:

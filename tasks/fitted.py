@@ -11,7 +11,7 @@ from tasks.errors import DataError
 from tasks.graph import Bound, Node, graph_from_json, graph_to_json
 from tasks.manifest import current, millrace_version, versions
 from tasks.schema import Schema
-from tasks.state import FORMAT, State, read_json
+from tasks.state import FORMAT, State, copy_saved, read_json
 
 README = """# A fitted workflow of millrace
 
@@ -23,9 +23,13 @@ README = """# A fitted workflow of millrace
 
 
 def save_fitted(
-    final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None
-) -> None:
-    """Write the folder; `source` is what the job said of the rows (filter, keys, sort_by), for who applies it."""
+    final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
+    saved: Path | None = None,
+) -> None:  # fmt: skip
+    """Write the folder; `source` is what the job said of the rows (filter, keys, sort_by), for who applies it.
+
+    `saved` is where the state is saved already, if it is; then the values are all that is looked at here.
+    """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     folder.mkdir(parents=True, exist_ok=True)
     data = {
@@ -36,7 +40,7 @@ def save_fitted(
         "schema": schema.to_json(),
         "output": bound.output.to_json(),
         "source": dict(source or {}),
-        "state": state.save(folder),
+        "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
     (folder / "README.md").write_text(README)
     write_json(folder / FITTED, data)

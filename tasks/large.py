@@ -9,7 +9,8 @@ Since all keys are distinct and the order is total, neither the cuts nor who did
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ class Sizes(NamedTuple):
     """From which numbers of rows on tables are cut, and into what."""
 
     splits: int  # tables that a large one is cut into, a power of two
+    alone: int  # rows from which a step is finished by itself, beside the others
     large: int  # rows from which a table is split
     chain: int  # rows that a chain is meant to have
     one_task: int  # rows up to which one task puts all in order
@@ -37,17 +39,14 @@ class Sizes(NamedTuple):
 
 # On a GPU a table costs a millisecond whatever its size, and tens of millions of rows are little.
 SIZES = {
-    "pandas": Sizes(64, 1_000_000, 2_000_000, 10_000_000, 4_000_000),
-    "cudf": Sizes(16, 8_000_000, 32_000_000, 64_000_000, 32_000_000),
+    "pandas": Sizes(64, 1_000_000, 1_000_000, 2_000_000, 10_000_000, 4_000_000),
+    "cudf": Sizes(16, 1_000_000, 32_000_000, 32_000_000, 64_000_000, 32_000_000),
 }
 
 
 def sizes_of(table: Any) -> Sizes:
     """The sizes for the engine of a table."""
     return SIZES[frame.engine_of(table).NAME]
-
-
-Tables = dict[str, "Part"]  # by step
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Part:
-    """Tables of one step that share no key; arranged: one table in order, and the numbers to be summed."""
+    """Tables of a step that share no key; arranged: one table in order, and the numbers to be summed."""
 
     op: Keyed
     unit: Unit
@@ -110,47 +109,69 @@ def rows_of(op: Operator, partial: Any) -> int:
     return len(partial) if isinstance(op, Keyed) else 0
 
 
-def chains_for(rows: Mapping[str, int], sizes: Sizes) -> int:
-    """Into how many chains the steps of these numbers of rows are merged, a power of two; 0: none of them is large."""
-    most = max((count for count in rows.values() if count >= sizes.large), default=0)
-    return min(sizes.splits, 1 << (-(-most // sizes.chain) - 1).bit_length()) if most else 0
+def chains_for(rows: int, sizes: Sizes) -> int:
+    """Into how many chains the partials of a step with so many rows are merged, a power of two.
+
+    0: the step is not finished by itself. Partials that are not split are one chain.
+    """
+    if rows < sizes.alone:
+        return 0
+    return min(sizes.splits, 1 << (-(-rows // sizes.chain) - 1).bit_length()) if rows >= sizes.large else 1
 
 
-def chain_of(op: Operator, unit: Unit, partial: Split, chain: int, chains: int) -> Part:
-    """The splits of one chain."""
+def chain_of(op: Operator, unit: Unit, partial: Any, chain: int, chains: int) -> Part:
+    """What belongs to one chain."""
     assert isinstance(op, Keyed)
-    splits = len(partial.tables)
-    return Part(op, unit, partial.tables[chain * splits // chains : (chain + 1) * splits // chains])
+    tables = partial.tables if isinstance(partial, Split) else (partial,)
+    return Part(op, unit, tables[chain * len(tables) // chains : (chain + 1) * len(tables) // chains])
 
 
-def merge_parts(found: Sequence[Tables]) -> Tables:
+def merge_parts(found: Sequence[Part]) -> Part:
     """The tables of one chain from several places as one for each split."""
-    merged = {}
-    for key, first in found[0].items():
-        alike = zip(*(f[key].tables for f in found), strict=True)
-        merged[key] = Part(first.op, first.unit, [first.op.merge_all(same) for same in alike])
-    frame.synchronize()
-    return merged
+    op = found[0].op
+    with _working([table for part in found for table in part.tables]):
+        return Part(op, found[0].unit, [op.merge_all(same) for same in zip(*(f.tables for f in found), strict=True)])
 
 
-def finalize(pool: Pool, chains: list[Any], sizes: Sizes) -> dict[str, dict[str, Any]]:
-    """What was learned, by step, of the handles of all chains (merged `Tables`), which the list loses."""
-    arranged = pool.call(_arrange, [(chain,) for chain in chains])
-    chains.clear()
-    outlines = pool.values(pool.call(_outline, [(part,) for part in arranged]))
-    fitted = {}
-    for key, first in outlines[0].items():
-        parts = [outline[key] for outline in outlines]
-        total = sum(part.rows for part in parts)
-        edges = _edges([part.sample for part in parts], total, sizes)
-        cuts = pool.call(_cut, [(part, key, edges) for part in arranged])
-        pieces = [pool.call(_piece, [(cut, i) for cut in cuts]) for i in range(len(edges) + 1)]
+@contextmanager
+def _working(tables: Sequence[Any]) -> Iterator[None]:
+    """A place on the GPU for work with these tables, until it is done."""
+    with frame.computing(frame.engine_of(tables[0]).NAME, nbytes(list(tables))):
+        yield
+        frame.synchronize()
+
+
+def finalize(pool: Pool, chains: dict[str, list[Any]], sizes: Sizes) -> dict[str, Learning]:
+    """What was learned, by step, of the handles of its chains (merged `Part`s), which the lists lose."""
+    arranged = {key: pool.call(_arrange, [(chain,) for chain in of_step]) for key, of_step in chains.items()}
+    for of_step in chains.values():
+        of_step.clear()
+    outlines = iter(pool.values(pool.call(_outline, [(part,) for parts in arranged.values() for part in parts])))
+    found = {}
+    for key in list(arranged):
+        parts = arranged.pop(key)
+        told = [next(outlines) for _ in parts]
+        edges = _edges([part.sample for part in told], sum(part.rows for part in told), sizes)
+        cuts = pool.call(_cut, [(part, edges) for part in parts])
+        del parts
+        found[key] = told, [pool.call(_piece, [(cut, i) for cut in cuts]) for i in range(len(edges) + 1)]
         del cuts
-        tables = pool.values(pool.call(_range, [(first.op, same) for same in pieces]))
+    learnt = {}
+    for key in list(found):
+        told, pieces = found.pop(key)
+        op, unit = told[0].op, told[0].unit
+        table = pa.concat_tables(pool.values(pool.call(_range, [(op, same) for same in pieces]))).combine_chunks()
         del pieces
-        sums = {name: sum(part.sums[name] for part in parts) for name in first.sums}
-        fitted[key] = first.op.finish(pa.concat_tables(tables).combine_chunks(), sums, first.unit)
-    return fitted
+        sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
+        learnt[key] = Learning(op, op.finish(table, sums, unit))
+    return learnt
+
+
+class Learning(NamedTuple):
+    """What a step has learned."""
+
+    op: Keyed
+    values: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -164,24 +185,18 @@ class Outline:
     sample: list[tuple[Any, ...]]
 
 
-def _arrange(tables: Tables) -> Tables:
-    made = {}
-    for key, part in tables.items():
-        engine = frame.engine_of(part.tables[0])
+def _arrange(part: Part) -> Part:
+    engine = frame.engine_of(part.tables[0])
+    with _working(part.tables):
         table, sums = part.op.arrange(engine.join_tables(part.tables), part.unit)
         table = table.combine_chunks() if isinstance(table, pa.Table) else table
-        made[key] = Part(part.op, part.unit, [table], sums)
-    frame.synchronize()
-    return made
+    return Part(part.op, part.unit, [table], sums)
 
 
-def _outline(tables: Tables) -> dict[str, Outline]:
-    found = {}
-    for key, part in tables.items():
-        (table,), rows = part.tables, part.rows
-        sample = _places(part.op, table, [rows * i // SAMPLES for i in range(min(SAMPLES, rows))])
-        found[key] = Outline(part.op, part.unit, rows, part.sums or {}, sample)
-    return found
+def _outline(part: Part) -> Outline:
+    (table,), rows = part.tables, part.rows
+    sample = _places(part.op, table, [rows * i // SAMPLES for i in range(min(SAMPLES, rows))])
+    return Outline(part.op, part.unit, rows, part.sums or {}, sample)
 
 
 def _places(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
@@ -203,10 +218,12 @@ def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int, sizes: Sizes) ->
     return [places[len(places) * i // ranges] for i in range(1, ranges)] if places else []
 
 
-def _cut(tables: Tables, key: str, edges: Sequence[tuple[Any, ...]]) -> list[Piece]:
-    """The arranged table of one step in its ranges."""
-    op, (table,) = tables[key].op, tables[key].tables
-    at = [0, *_first_not_before(op, table, edges), len(table)]
+def _cut(part: Part, edges: Sequence[tuple[Any, ...]]) -> list[Piece]:
+    """The arranged table in its ranges."""
+    (table,) = part.tables
+    if not edges:
+        return [Piece(table)]
+    at = [0, *_first_not_before(part.op, table, edges), len(table)]
     engine = frame.engine_of(table)
     pieces = [Piece(engine.slice_table(table, start, stop)) for start, stop in itertools.pairwise(at)]
     frame.synchronize()
@@ -245,5 +262,7 @@ def _piece(pieces: Sequence[Piece], number: int) -> Piece:
 
 
 def _range(op: Keyed, pieces: list[Piece]) -> pa.Table:
-    table = op.in_order([piece.table for piece in pieces])
-    return frame.engine_of(table).host_table(table)
+    tables = [piece.table for piece in pieces]
+    with _working(tables):
+        table = tables[0] if len(tables) == 1 else op.in_order(tables)
+        return frame.engine_of(table).host_table(table)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,15 +56,12 @@ class State:
     def save(self, folder: Path) -> str:
         """Write `state.json` and its tables into the folder; returns the digest that names the whole state."""
         folder.mkdir(parents=True, exist_ok=True)
-        data: dict[str, Any] = {
-            "format": FORMAT,
-            "fitted": _packed(self.values, folder, "v"),
-            "partials": _packed(self.partials, folder, "p"),
-        }
+        with _threads() as threads:
+            fitted, partials = _packed(self.values, folder, "v", threads), _packed(self.partials, folder, "p", threads)
+            data: dict[str, Any] = {"format": FORMAT, "fitted": _waited(fitted), "partials": _waited(partials)}
         text = json.dumps(data, indent=1, allow_nan=False)
         _write(folder / "state.json", text.encode())
-        entries = [*data["fitted"].values(), *data["partials"].values()]
-        used = {value["table"] for entry in entries for value in entry.values() if _is_table(value)}
+        used = {entry["table"] for entry in _tables(data)}
         for stale in folder.glob(f"*{SUFFIX}"):
             if stale.name not in used:
                 stale.unlink()
@@ -70,14 +70,42 @@ class State:
     @staticmethod
     def load(folder: Path, partials: bool = True, digest: str | None = None) -> State:
         """The state of a folder; tables are checked against their digests, state.json against `digest` (DataError)."""
-        data = read_json(folder / "state.json", digest)
-        if data.get("format", 0) > FORMAT:
-            raise DataError(
-                f"the state has format {data['format']}, this version reads up to {FORMAT}",
-                where=str(folder),
-                do="upgrade millrace",
-            )
-        return State(_unpacked(data["fitted"], folder), _unpacked(data["partials"], folder) if partials else {})
+        data = _checked(folder, digest)
+        with _threads() as threads:
+            fitted = _unpacked(data["fitted"], folder, threads)
+            kept = _unpacked(data["partials"], folder, threads) if partials else {}
+            return State(_waited(fitted), _waited(kept))
+
+
+def check_saved(folder: Path, digest: str | None = None) -> None:
+    """A DataError if anything of the state in a folder is missing, damaged or of a newer format."""
+    with _threads() as threads:
+        list(threads.map(lambda entry: _whole(folder, entry), _tables(_checked(folder, digest))))
+
+
+def copy_saved(origin: Path, folder: Path) -> str:
+    """The state of a folder in another one too, as it is; its digest. Where it is possible both share the files."""
+    data = _checked(origin)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ["state.json", *(entry["table"] for entry in _tables(data))]:
+        (folder / name).unlink(missing_ok=True)
+        try:
+            os.link(origin / name, folder / name)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(origin / name, folder / name)
+    return _digest(folder / "state.json")
+
+
+def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
+    """What state.json says."""
+    data = read_json(folder / "state.json", digest)
+    if data.get("format", 0) > FORMAT:
+        raise DataError(
+            f"the state has format {data['format']}, this version reads up to {FORMAT}",
+            where=str(folder),
+            do="upgrade millrace",
+        )
+    return data
 
 
 def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
@@ -100,22 +128,37 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
         raise DataError(f"{path.name} is damaged", where=str(path), why=str(error)) from None
 
 
-def _packed(values: Mapping[str, dict[str, Any]], folder: Path, prefix: str) -> dict[str, Any]:
+def _threads() -> ThreadPoolExecutor:
+    """Tables are encoded, decoded and digested side by side."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-state")
+
+
+def _packed(
+    values: Mapping[str, dict[str, Any]], folder: Path, prefix: str, threads: ThreadPoolExecutor
+) -> dict[str, dict[str, Any]]:
+    """The values with a Future of what is noted of it in place of every table, which is written."""
     out: dict[str, Any] = {}
     for number, (key, fitted) in enumerate(values.items()):
         out[key] = {}
         for name, value in fitted.items():
             if isinstance(value, pa.Table):
-                file = f"{prefix}{number:03d}-{name}{SUFFIX}"
-                value = {"table": file, "rows": value.num_rows, "sha256": _write_table(folder / file, value)}
+                value = threads.submit(_write_table, folder / f"{prefix}{number:03d}-{name}{SUFFIX}", value)
             out[key][name] = value
     return out
 
 
-def _unpacked(data: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+def _unpacked(data: Mapping[str, Any], folder: Path, threads: ThreadPoolExecutor) -> dict[str, dict[str, Any]]:
+    """The values with a Future of every table."""
     return {
-        key: {name: _table(folder, value) if _is_table(value) else value for name, value in fitted.items()}
+        key: {name: threads.submit(_table, folder, v) if _is_table(v) else v for name, v in fitted.items()}
         for key, fitted in data.items()
+    }
+
+
+def _waited(values: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        key: {name: v.result() if isinstance(v, Future) else v for name, v in fitted.items()}
+        for key, fitted in values.items()
     }
 
 
@@ -123,7 +166,13 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"table", "rows", "sha256"}
 
 
-def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
+def _tables(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What state.json notes of its tables."""
+    entries = [*data["fitted"].values(), *data["partials"].values()]
+    return [value for entry in entries for value in entry.values() if _is_table(value)]
+
+
+def _whole(folder: Path, entry: Mapping[str, Any]) -> None:
     try:
         digest = _digest(folder / entry["table"])
     except OSError as error:
@@ -135,17 +184,21 @@ def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
             why="its digest differs",
             do="restore the folder or fit again",
         )
+
+
+def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
+    _whole(folder, entry)
     with pa.OSFile(str(folder / entry["table"])) as file:
         return pq.read_table(file)
 
 
-def _write_table(path: Path, table: pa.Table) -> str:
-    """Write row group by row group, whole or not at all; the file's sha256."""
+def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
+    """Write row group by row group, whole or not at all; what is noted of it."""
     partial = path.with_name(path.name + ".tmp")
     pq.write_table(table, partial, compression="zstd", row_group_size=ROW_GROUP)
     digest = _digest(partial)
     partial.replace(path)
-    return digest
+    return {"table": path.name, "rows": table.num_rows, "sha256": digest}
 
 
 def _digest(path: Path) -> str:

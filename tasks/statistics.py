@@ -194,25 +194,27 @@ def join_siblings(op: Learned, tree: Tree) -> Tree:
 def conclude(
     pool: Pool, roots: list[Any], engine: str, halved: Callable[[int], None] = _unheard
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """`finalize` of the handles of partials, which the list loses; tables too large for one task in many."""
+    """`finalize` of the handles of partials, which the list loses; large tables in tasks of their own."""
     rows, sizes = dict[str, int](), large.SIZES[engine]
     for found, times in pool.values(pool.call(_rows, [(root,) for root in roots])):
         rows = {key: rows.get(key, 0) + count for key, count in found.items()}
         halved(times)
-    chains = large.chains_for(rows, sizes)
+    chains = {key: count for key, n in rows.items() if (count := large.chains_for(n, sizes))}
     if not chains:
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
-    steps = {key for key, count in rows.items() if count >= sizes.large}
-    small = pool.call(_without, [(root, steps) for root in roots])
-    roots[:] = pool.call(_split, [(root, steps) for root in roots])
-    parts = [pool.call(_chain, [(root, chain, chains) for root in roots]) for chain in range(chains)]
+    small = pool.call(_without, [(root, set(chains)) for root in roots])
+    split = {key for key in chains if rows[key] >= sizes.large}
+    roots[:] = pool.call(_split, [(root, set(chains), split) for root in roots])
+    cuts = [(key, chain) for key, count in chains.items() for chain in range(count)]
+    parts = [pool.call(_chain, [(root, key, chain, chains[key]) for root in roots]) for key, chain in cuts]
     roots.clear()
-    handles = merged(pool, large.merge_parts, parts)
-    del parts
+    handles: dict[str, list[Any]] = {key: [] for key in chains}
+    for (key, _), handle in zip(cuts, merged(pool, large.merge_parts, parts), strict=True):
+        handles[key].append(handle)
+    del parts, handle
     fitted, kept, questions = pool.values(pool.call(finalize, [(merged(pool, merge, [small])[0],)]))[0]
-    found = large.finalize(pool, handles, sizes)
-    fitted |= found
-    kept |= {key: {} for key in found}
+    for key, found in large.finalize(pool, handles, sizes).items():
+        fitted[key], kept[key] = parted(found.op, None, found.values)
     return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, questions
 
 
@@ -226,14 +228,18 @@ def _without(found: Observed, steps: set[str]) -> Observed:
     return Observed({key: partial for key, partial in found.items() if key not in steps})
 
 
-def _split(found: dict[str, Partial], steps: set[str]) -> dict[str, Partial]:
-    split = {k: Partial(found[k].step, {(-1, 0): large.split(found[k].step.op, found[k].tree[-1, 0])}) for k in steps}
+def _split(found: dict[str, Partial], keys: set[str], split: set[str]) -> dict[str, Partial]:
+    """The partials of these steps, those of `split` as tables by hash."""
+    made = {k: found[k] for k in keys}
+    for k in split:
+        made[k] = Partial(found[k].step, {(-1, 0): large.split(found[k].step.op, found[k].tree[-1, 0])})
     frame.synchronize()
-    return split
+    return made
 
 
-def _chain(found: dict[str, Partial], chain: int, chains: int) -> large.Tables:
-    return {k: large.chain_of(p.step.op, p.step.unit, p.tree[-1, 0], chain, chains) for k, p in found.items()}
+def _chain(found: dict[str, Partial], key: str, chain: int, chains: int) -> large.Part:
+    partial = found[key]
+    return large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], chain, chains)
 
 
 def finalize(partials: dict[str, Partial]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -252,8 +258,14 @@ def finalize(partials: dict[str, Partial]) -> tuple[dict[str, Any], dict[str, An
             if question is not None:
                 questions[key] = question
                 continue
-            fitted[key] = op.finalize_unit(whole, partial.step.unit)
-            kept[key] = op.kept_partial(whole, fitted[key])
+            fitted[key], kept[key] = parted(op, whole, op.finalize_unit(whole, partial.step.unit))
         except Exception as error:
             raise explained(error, partial.step, "statistics") from error
     return fitted, kept, questions
+
+
+def parted(op: Learned, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the fitted values, what is kept beside them for a refit) of a step."""
+    kept = op.kept_partial(partial, learned)
+    fitted = {name: value for name, value in learned.items() if name not in op.for_refit}
+    return fitted, kept | {name: value for name, value in learned.items() if name in op.for_refit}

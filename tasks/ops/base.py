@@ -189,6 +189,7 @@ class Learned(Operator):
 
     passes: ClassVar[int] = 1  # the most passes that it takes
     refittable: ClassVar[bool] = True  # False: a refit has to read all data again
+    for_refit: ClassVar[frozenset[str]] = frozenset()  # what was learned that `apply` does not need: saved apart
     settles_schema: ClassVar[bool] = False  # which columns come out, or their types, is known only when it is fitted
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:

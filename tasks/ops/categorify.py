@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import model_validator
 
 from tasks import frame
@@ -65,6 +66,7 @@ class Categorify(Keyed):
     leaves = True
     encoded = True
     grouped = True
+    for_refit = frozenset({"rest"})
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
     @model_validator(mode="after")
@@ -178,7 +180,10 @@ class Categorify(Keyed):
         return (-row["count"], *ascending_place(row, [name for name in row if name != "count"]))
 
     def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
-        """`values`: every value with its count, in vocabulary order; the first `size` of them are the vocabulary."""
+        """`values`: the vocabulary with the counts, `size` values in order; `rest`: the values that were not kept.
+
+        `distinct` and `occurrences` are the numbers of both together; nulls are counted apart.
+        """
         given = self._given(unit)
         if given is not None:
             values = _vocabulary(given, table.schema.types[:-1], "_".join(unit))
@@ -188,7 +193,12 @@ class Categorify(Keyed):
         limit, size = self._per_column(self.max_size, unit), sums["kept"]
         if limit:
             size = min(size, limit - FIRST - self.num_buckets)
-        return {"values": table, "size": size, "nulls": sums["nulls"]}
+        known = {"distinct": len(table), "occurrences": pc.sum(table["count"]).as_py() or 0}
+        values = table.slice(0, size)
+        if 2 * size < len(table):  # a slice would keep, and take along, the memory of all
+            values = values.take(pa.array(np.arange(size)))
+        rest = {"rest": table.slice(size)} if size < len(table) else {}
+        return {"values": values, "size": size, "nulls": sums["nulls"], **known, **rest}
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         table = fitted["values"].slice(0, fitted["size"])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tasks.commit import REPORTS
 from tasks.graph import Bound
 from tasks.report import diagram, profile, sampling, series, svg
-from tasks.report.learned import fitted_text, frequent_text, is_vocabulary, learned_steps
+from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.report.text import amount, rate, title_of
 
 REPORT = REPORTS[0]
@@ -191,7 +191,7 @@ def learned(facts: Facts) -> dict[str, Any]:
         fitted, columns = facts.values[key], diagram.names_text(step.unit, 8)
         if is_vocabulary(fitted):
             table, size = fitted["values"], fitted["size"]
-            counts = {"values": size, "left": table.num_rows - size, "nulls": fitted.get("nulls", 0)}
+            counts = {"values": size, "left": distinct_values(fitted) - size, "nulls": fitted.get("nulls", 0)}
             vocabularies.append({"columns": columns, "frequent": frequent_text(table, size, 8), **counts})
         else:
             others.append({"operator": type(step.op).__name__, "columns": columns, "what": fitted_text(fitted)})

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.graph import SOURCE, Bound, Step
+from tasks.report.learned import distinct_values
 from tasks.schema import Schema, dtype_name, is_list, kind_of
 
 BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
@@ -155,8 +156,9 @@ def _add_vocabulary(profile: Profile, fitted: Mapping[str, Any]) -> None:
     table = fitted["values"]
     if table.num_columns != 2 or table["count"].null_count:
         return
-    known, nulls = int(pc.sum(table["count"]).as_py() or 0), int(fitted.get("nulls", 0))
-    profile.distinct = table.num_rows
+    known = fitted.get("occurrences") or int(pc.sum(table["count"]).as_py() or 0)
+    nulls = int(fitted.get("nulls", 0))
+    profile.distinct = distinct_values(fitted)
     profile.top = [(shown(v), n / max(known, 1)) for v, n in zip(
         table.column(0).slice(0, TOP).to_pylist(), table["count"].slice(0, TOP).to_pylist(), strict=True)]  # fmt: skip
     profile.exact |= {"distinct", "top"}

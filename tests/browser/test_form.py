@@ -88,7 +88,6 @@ def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> 
         page.get_by_role("link", name="by-hand").first.click()
         page.get_by_role("button", name="Run", exact=True).click()
         page.get_by_role("menuitem", name="Custom run").click()
-        page.get_by_label("Run Name").fill("shop-by-hand")
         page.get_by_label("recipe").click()
         page.get_by_role("option", name="ecommerce").click()
         field(page, "output", "Path").fill(str(output))
@@ -96,8 +95,8 @@ def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> 
         field(page, "output", "Files").fill("3")
         page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
         keep(page, "form")
-        submit(page)
-        find_run(page, api, "shop-by-hand")
+        submit(page, "shop-by-hand")
+        find_run(page, api, "shop-by-hand", output)
         run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
         page.get_by_text("Completed", exact=True).first.wait_for()
     return ByForm(run, output)
@@ -119,17 +118,19 @@ def open_form(page: Any, served: Served, deployment: str = "by-hand") -> None:
     page.get_by_label("recipe").wait_for()
 
 
-def submit(page: Any) -> None:
+def submit(page: Any, name: str = "") -> None:
+    """Hand the form in, as a run of that name. The page puts a name of its own there when it is ready, so this is
+    last."""
+    if name:
+        page.get_by_label("Run Name").fill(name)
     page.get_by_role("button", name="Submit").click()
 
 
-def find_run(page: Any, api: Any, name: str) -> None:
+def find_run(page: Any, api: Any, name: str, output: Path) -> None:
     """Once the form is taken, to the page of its run by the list of runs.
 
     A click while the page still looks at what was typed is lost: a person clicks again.
     """
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
-
     taken = False
     for _ in range(6):
         try:
@@ -137,15 +138,16 @@ def find_run(page: Any, api: Any, name: str) -> None:
             taken = True
             break
         except Exception:
-            submit(page)
+            submit(page, name)
     assert taken
     page.get_by_role("link", name="Runs", exact=True).first.click()
     try:
         page.get_by_role("link", name=name, exact=True).first.click(timeout=20_000)
-    except Exception:  # the list has the newest runs only, and other tests' runs are newer by now
-        named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
-        (run,) = wait_for(lambda: api.read_flow_runs(flow_run_filter=named), PATIENCE)
-        page.goto(f"{page.url.partition('/runs')[0]}/runs/flow-run/{run.id}")
+    except Exception:  # the list has the newest runs only, and other tests' runs are newer by now; a late page renames
+        found = {run.id: run for run in api.read_flow_runs(limit=200)}
+        wanted = [i for i, run in found.items() if run.parameters.get("output", {}).get("path") == str(output)]
+        assert wanted, [(run.name, run.parameters) for run in found.values()]
+        page.goto(f"{page.url.partition('/runs')[0]}/runs/flow-run/{wanted[0]}")
 
 
 def final(api: Any, run_id: Any) -> Any:
@@ -250,11 +252,10 @@ def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     served: Served, page: Any, api: Any, keep: Any
 ) -> None:
     open_form(page, served)
-    page.get_by_label("Run Name").fill("nonsense")
     group(page.locator("body"), "features").locator("textarea").fill(NONSENSE)
     field(page, "output", "Path").fill(str(served.folder / "never"))
-    submit(page)
-    find_run(page, api, "nonsense")
+    submit(page, "nonsense")
+    find_run(page, api, "nonsense", served.folder / "never")
     run = wait_for(lambda: final(api, page.url.partition("?")[0].rpartition("/")[2]), PATIENCE)
     page.get_by_role("tab", name="Details").click()
     page.get_by_text("did not generate any task").wait_for()

@@ -97,16 +97,19 @@ def test_the_log_of_a_run_has_a_line_of_each_stage_and_none_of_dask(
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[UUID(Manifest.load(outs[0]).data["run"])]))
-    last, deadline = "shuffle_write valid: ", time.monotonic() + 60  # lines are sent some seconds later, in batches
+    titles = ("ingest", "statistics", "transform train", "shuffle_write valid")
+    lines = [f(title) for title in titles for f in (r"{} on 1 worker\(s\) with \d+ threads".format,
+                                                    r"{}: [\d,]+ rows in .*".format)]  # fmt: skip
+    deadline = time.monotonic() + 60  # flow and workers each send their lines some seconds later, in batches
     with get_client(sync_client=True) as api:
-        logs = api.read_logs(log_filter=wanted)
-        while not any(entry.message.startswith(last) for entry in logs) and time.monotonic() < deadline:
-            time.sleep(0.5)
+        while True:
             logs = api.read_logs(log_filter=wanted)
-    of_tasks = [entry.message for entry in logs if entry.name == "prefect.task_runs"]
-    for title in ("ingest", "statistics", "transform train", "shuffle_write valid"):
-        assert [m for m in of_tasks if re.fullmatch(rf"{title} on 1 worker\(s\) with \d+ threads", m)]
-        assert [m for m in of_tasks if re.match(rf"{title}: [\d,]+ rows in ", m)]
+            of_tasks = [entry.message for entry in logs if entry.name == "prefect.task_runs"]
+            missing = [line for line in lines if not any(re.fullmatch(line, m) for m in of_tasks)]
+            if not missing or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+    assert not missing
     assert not [entry for entry in logs if entry.name.startswith(("distributed", "dask")) or entry.level > 20]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from distributed.scheduler import KilledWorker
 from pydantic import ValidationError
 
 from infra import clusters, gpus
-from infra.clusters import Cluster, make_cluster
+from infra.clusters import Cluster, Connection, engine_at, make_cluster
 from infra.cuda_settings import memory_settings, over_nvlink, threads_for
 from tasks.errors import GiveUpError
 from tests.conftest import free_port, python_path
@@ -228,6 +229,13 @@ def test_nobody_answers_at_the_address() -> None:
     assert caught.value.what == "no Dask scheduler answers"
     assert caught.value.where == f"cluster.address = {address}"
     assert "dask scheduler" in caught.value.do
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "nowhere", "smoke://127.0.0.1:1"])
+def test_a_client_that_cannot_connect_is_closed(address: str) -> None:
+    with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
+        engine_at(address)
+    assert {found.status for found in gc.get_objects() if isinstance(found, Connection)} <= {"closed"}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.learning import close, cut, learned
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything from 6 rows on is large, and every range of the order has about 16."""
-    sizes = large.Sizes(splits=8, large=6, chain=8, one_task=8, range=16)
+    sizes = large.Sizes(splits=8, alone=6, large=6, chain=8, one_task=8, range=16)
     monkeypatch.setattr(large, "SIZES", {"pandas": sizes, "cudf": sizes})
 
 
@@ -62,7 +62,10 @@ def nodes() -> Any:
 
 def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
     split = [learned(nodes(), cut(table(), 16, n), engine, threads) for n, threads in ((1, 3), (4, 2), (100, 1))]
-    never = large.SIZES[engine]._replace(large=1 << 30)
+    alone = large.SIZES[engine]._replace(large=1 << 30)  # steps for themselves, tables in one piece
+    monkeypatch.setitem(large.SIZES, engine, alone)
+    split.append(learned(nodes(), cut(table(), 16, 3), engine))
+    never = alone._replace(alone=1 << 30)
     monkeypatch.setitem(large.SIZES, engine, never)
     whole = learned(nodes(), cut(table(), 16, 3), engine)
     for state in split:
@@ -96,11 +99,15 @@ def test_ids_go_by_count_and_then_by_value_over_all_splits(engine: str, tiny: No
 )
 def test_any_strings_in_any_blocks(engine: str, tiny: None, values: list[Any], rows: int, threshold: int) -> None:
     source = cut(pa.table({"c": pa.array(values, pa.string())}), rows)
-    (found,) = learned(["c"] >> ops.Categorify(freq_threshold=threshold), source, engine).values.values()
+    state = learned(["c"] >> ops.Categorify(freq_threshold=threshold), source, engine)
+    (found,), (kept,) = state.values.values(), state.partials.values()
     counts = Counter(v for v in values if v is not None)
     expected = sorted(counts.items(), key=lambda item: (-item[1], item[0].encode()))
-    assert list(zip(*found["values"].to_pydict().values(), strict=True)) == expected
-    assert found["size"] == sum(n >= threshold for n in counts.values())
+    size = sum(n >= threshold for n in counts.values())
+    assert list(zip(*found["values"].to_pydict().values(), strict=True)) == expected[:size]
+    rest = kept["rest"].to_pydict().values() if kept else ()
+    assert list(zip(*rest, strict=True)) == expected[size:]
+    assert (found["size"], found["distinct"], found["occurrences"]) == (size, len(expected), counts.total())
     assert found["nulls"] == values.count(None)
 
 
@@ -172,7 +179,7 @@ def test_dask_knows_how_large_what_is_learned_is(engine: str, tiny: None) -> Non
     (partial,) = whole.values()
     chain = large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], 0, 2)
     assert 300_000 < sizeof(chain) < 340_000
-    pieces = large._cut(large._arrange({"c": chain}), "c", [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])
+    pieces = large._cut(large._arrange(chain), [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])
     assert sizeof(pieces) == pytest.approx(sizeof(chain), rel=0.05)  # slices of one table: each by what it shows
 
 

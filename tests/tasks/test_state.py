@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import DataError
-from tasks.state import State
+from tasks.state import State, check_saved, copy_saved
 from tests.learning import close
 
 STATE = State(
@@ -47,14 +48,32 @@ def test_saving_again_leaves_no_old_tables(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_saved_state_is_put_elsewhere_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    if not links:
+        monkeypatch.setattr("os.link", _refuse)
+    digest = STATE.save(tmp_path / "one")
+    for _ in range(2):
+        assert copy_saved(tmp_path / "one", tmp_path / "two") == digest
+    check_saved(tmp_path / "two", digest)
+    assert (tmp_path / "two" / "state.json").samefile(tmp_path / "one" / "state.json") == links
+    shutil.rmtree(tmp_path / "one")
+    assert close(State.load(tmp_path / "two", digest=digest).values, STATE.values)
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(18, "Invalid cross-device link")
+
+
 def test_damage_is_noticed(tmp_path: Path) -> None:
     digest = STATE.save(tmp_path)
     vocabulary = tmp_path / "v000-values.vocab"
     content = bytearray(vocabulary.read_bytes())
     content[20] ^= 1
     vocabulary.write_bytes(content)
-    with pytest.raises(DataError, match=r"(?s)the table v000-values.vocab is damaged.*its digest differs"):
-        State.load(tmp_path)
+    for look in (State.load, check_saved):
+        with pytest.raises(DataError, match=r"(?s)the table v000-values.vocab is damaged.*its digest differs"):
+            look(tmp_path)
     vocabulary.unlink()
     with pytest.raises(DataError, match=r"the table v000-values\.vocab is missing"):
         State.load(tmp_path)

@@ -188,9 +188,10 @@ def test_inverse_gives_the_values_back(engine: str) -> None:
 def test_what_was_not_kept_is_counted_too(engine: str) -> None:
     workflow = fitted(["c"] >> Categorify(freq_threshold=2), {"c": ["a", "a", "b", None]}, engine)
     assert workflow.state is not None
-    ((found),) = workflow.state.values.values()
-    assert found["values"].to_pydict() == {"v0": ["a", "b"], "count": [2, 1]}
-    assert (found["size"], found["nulls"]) == (1, 1)
+    (found,), (kept,) = workflow.state.values.values(), workflow.state.partials.values()
+    assert found.pop("values").to_pydict() == {"v0": ["a"], "count": [2]}
+    assert found == {"size": 1, "nulls": 1, "distinct": 2, "occurrences": 3}
+    assert kept["rest"].to_pydict() == {"v0": ["b"], "count": [1]}
 
 
 @pytest.mark.parametrize(
