@@ -27,6 +27,7 @@ from flows.ready import check_workers
 from flows.sample import make_sample
 from flows.shown import all_shown, show
 from flows.stopping import mark_task_run, stop_stage
+from flows.watch import tell
 from infra.encryption import security_of
 from infra.runner import runner, use_cluster
 from tasks import run, stage
@@ -171,6 +172,7 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
             if text:
                 show(text, future.task_run_id)
             log.info(_line(summary))
+            tell(summary)
             return summary
         finally:
             future.wrapped_future.release()  # a result that is held and lost with its worker would be made again

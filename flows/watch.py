@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ class Watch:
         keys = [*whole, *((stage, split) for split in splits for stage in SPLIT_STAGES)]
         self.lines = {key: Line(" ".join(filter(None, key))) for key in keys}
         self.said: dict[str, float] = {}
+        self.told: set[tuple[str, str]] = set()  # stages whose own figures are known
         self.spinner = Spinner("dots")
         self.started = False
 
@@ -63,7 +64,7 @@ class Watch:
         if not isinstance(found, dict) or found.get("at", 0) < self.began:
             return
         key = (found.get("stage"), found.get("split", ""))
-        if key not in self.lines:
+        if key not in self.lines or key in self.told:
             return
         place = list(self.lines).index(key)  # type: ignore[arg-type]
         for number, line in enumerate(self.lines.values()):
@@ -75,6 +76,17 @@ class Watch:
                 line.state = "done" if line.done >= line.total else "running"
             elif number == place + 1 and self.lines[key].state == "done" and line.state == "waiting":  # type: ignore[index]
                 line.state = "running"
+
+    def hear(self, summary: Mapping[str, Any]) -> None:
+        """The figures of a stage that is done. The last file of a short one may be gone before anybody looked at it."""
+        key = (summary["stage"], summary.get("split", ""))
+        if key in self.lines:
+            self.told.add(key)
+            line = self.lines[key]
+            line.done = line.total = summary["rows"]
+            line.seconds, line.state = summary["seconds"], "done"
+            for other in [other for other in self.lines.values() if other.state == "waiting"][:1]:
+                other.state = "running"
 
     def finish(self, manifests: dict[str, Manifest]) -> None:
         """All stages with the exact figures of the committed manifests, as far as there are any."""
@@ -121,6 +133,15 @@ def _figures(line: Line) -> tuple[str, str]:
     return rows, f"{line.per_second:,.0f} rows/s{left}"
 
 
+_shown: list[Watch] = []  # of this process
+
+
+def tell(summary: Mapping[str, Any]) -> None:
+    """What a stage that is done says of itself, to whoever watches the run in this process."""
+    for watch in _shown:
+        watch.hear(summary)
+
+
 @contextmanager
 def shown(watch: Watch) -> Iterator[None]:
     """Keep the lines moving while the body runs."""
@@ -136,6 +157,7 @@ def shown(watch: Watch) -> Iterator[None]:
 
     thread = threading.Thread(target=follow, name="millrace-watch", daemon=True)
     thread.start()
+    _shown.append(watch)
     try:
         if screen:
             with live:
@@ -144,6 +166,7 @@ def shown(watch: Watch) -> Iterator[None]:
             yield
             say(watch, last=True)
     finally:
+        _shown.remove(watch)
         stop.set()
         thread.join()
 

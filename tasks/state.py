@@ -7,8 +7,9 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,15 +28,23 @@ SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for 
 
 class State:
     """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables. `partials` are kept for a
-    refit."""
+    refit; given as a function they are made when somebody asks for them."""
 
     def __init__(
-        self, values: Mapping[str, dict[str, Any]] | None = None, partials: Mapping[str, dict[str, Any]] | None = None
-    ) -> None:
+        self, values: Mapping[str, dict[str, Any]] | None = None,
+        partials: Mapping[str, dict[str, Any]] | Callable[[], dict[str, dict[str, Any]]] | None = None,
+    ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
-        self.partials: dict[str, dict[str, Any]] = dict(partials or {})
+        self._partials = partials if callable(partials) else dict(partials or {})
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
+
+    @property
+    def partials(self) -> dict[str, dict[str, Any]]:
+        with self._lock:
+            if callable(self._partials):
+                self._partials = self._partials()
+            return self._partials
 
     def prepared(self, key: str, op: Operator, engine: ModuleType) -> Any:
         """What the step's `apply` takes, made once per process and engine; None for a step that learns nothing."""
@@ -69,18 +78,22 @@ class State:
 
     @staticmethod
     def load(folder: Path, partials: bool = True, digest: str | None = None) -> State:
-        """The state of a folder; tables are checked against their digests, state.json against `digest` (DataError)."""
+        """The state of a folder; tables are checked against their digests, state.json against `digest` (DataError).
+
+        The partials, which may be much larger than what is applied, stay in the folder until they are asked for.
+        """
         data = _checked(folder, digest)
+        if not partials:
+            return State(_read(folder, data["fitted"]))
         with _threads() as threads:
-            fitted = _unpacked(data["fitted"], folder, threads)
-            kept = _unpacked(data["partials"], folder, threads) if partials else {}
-            return State(_waited(fitted), _waited(kept))
+            list(threads.map(partial(_whole, folder), _tables({"partials": data["partials"]})))
+        return State(_read(folder, data["fitted"]), partial(_read, folder, data["partials"]))
 
 
 def check_saved(folder: Path, digest: str | None = None) -> None:
     """A DataError if anything of the state in a folder is missing, damaged or of a newer format."""
     with _threads() as threads:
-        list(threads.map(lambda entry: _whole(folder, entry), _tables(_checked(folder, digest))))
+        list(threads.map(partial(_whole, folder), _tables(_checked(folder, digest))))
 
 
 def copy_saved(origin: Path, folder: Path) -> str:
@@ -147,12 +160,13 @@ def _packed(
     return out
 
 
-def _unpacked(data: Mapping[str, Any], folder: Path, threads: ThreadPoolExecutor) -> dict[str, dict[str, Any]]:
-    """The values with a Future of every table."""
-    return {
-        key: {name: threads.submit(_table, folder, v) if _is_table(v) else v for name, v in fitted.items()}
-        for key, fitted in data.items()
-    }
+def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The values with their tables."""
+    with _threads() as threads:
+        return _waited({
+            key: {name: threads.submit(_table, folder, v) if _is_table(v) else v for name, v in fitted.items()}
+            for key, fitted in data.items()
+        })  # fmt: skip
 
 
 def _waited(values: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -167,8 +181,8 @@ def _is_table(value: Any) -> bool:
 
 
 def _tables(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What state.json notes of its tables."""
-    entries = [*data["fitted"].values(), *data["partials"].values()]
+    """What state.json notes of the tables of its sections."""
+    entries = [entry for section in ("fitted", "partials") for entry in data.get(section, {}).values()]
     return [value for entry in entries for value in entry.values() if _is_table(value)]
 
 
@@ -194,10 +208,10 @@ def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
 
 def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
     """Write row group by row group, whole or not at all; what is noted of it."""
-    partial = path.with_name(path.name + ".tmp")
-    pq.write_table(table, partial, compression="zstd", row_group_size=ROW_GROUP)
-    digest = _digest(partial)
-    partial.replace(path)
+    unfinished = path.with_name(path.name + ".tmp")
+    pq.write_table(table, unfinished, compression="zstd", row_group_size=ROW_GROUP)
+    digest = _digest(unfinished)
+    unfinished.replace(path)
     return {"table": path.name, "rows": table.num_rows, "sha256": digest}
 
 
@@ -208,6 +222,6 @@ def _digest(path: Path) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all."""
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_bytes(content)
-    partial.replace(path)
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from pathlib import Path
@@ -71,3 +72,23 @@ def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, 
     assert percents[-1] == 100
     assert all("rows/s" in text for _, text in observer.seen)
     assert any("s left" in text for _, text in observer.seen)
+
+
+def test_a_stage_that_ends_before_anybody_looks_is_told_all_the_same(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from flows.watch import Watch, shown, tell
+
+    text = io.StringIO()
+    watch = Watch(tmp_path / "progress.json", (), Console(file=text, width=100))
+    watch.start()
+    with shown(watch):
+        tell({"stage": "ingest", "rows": 1000, "seconds": 0.5})
+        assert [line.state for line in watch.lines.values()] == ["done", "running"]
+        tell({"stage": "statistics", "rows": 2000, "seconds": 0.5})
+        watch.finish({})
+    tell({"stage": "statistics", "rows": 3000, "seconds": 0.5})
+    assert text.getvalue().splitlines() == [
+        "ingest: 1,000 rows 0.5 s, 2,000 rows/s",
+        "statistics: 2,000 rows 0.5 s, 4,000 rows/s",
+    ]

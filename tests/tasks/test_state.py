@@ -48,6 +48,18 @@ def test_saving_again_leaves_no_old_tables(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_partials_stay_in_the_folder_until_they_are_asked_for(tmp_path: Path) -> None:
+    rest = {"rest": pa.table({"v0": ["z"], "count": [1]})}
+    State(STATE.values, {"1/Categorify/a": rest}).save(tmp_path / "s")
+    asked, late = State.load(tmp_path / "s"), State.load(tmp_path / "s")
+    assert close(asked.partials["1/Categorify/a"], rest)
+    shutil.rmtree(tmp_path / "s")
+    assert close(late.values, STATE.values)
+    assert close(asked.partials["1/Categorify/a"], rest)
+    with pytest.raises(DataError, match=r"the table p000-rest\.vocab is missing"):
+        late.partials
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_saved_state_is_put_elsewhere_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     if not links:
