@@ -228,16 +228,16 @@ def _without(found: Observed, steps: set[str]) -> Observed:
     return Observed({key: partial for key, partial in found.items() if key not in steps})
 
 
-def _split(found: dict[str, Partial], keys: set[str], split: set[str]) -> dict[str, Partial]:
+def _split(found: Observed, keys: set[str], split: set[str]) -> Observed:
     """The partials of these steps, those of `split` as tables by hash."""
-    made = {k: found[k] for k in keys}
+    made = Observed({k: found[k] for k in keys})
     for k in split:
         made[k] = Partial(found[k].step, {(-1, 0): large.split(found[k].step.op, found[k].tree[-1, 0])})
     frame.synchronize()
     return made
 
 
-def _chain(found: dict[str, Partial], key: str, chain: int, chains: int) -> large.Part:
+def _chain(found: Observed, key: str, chain: int, chains: int) -> large.Part:
     partial = found[key]
     return large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], chain, chains)
 
