@@ -128,7 +128,7 @@ def _print_schema(title: str, schema: Schema, console: Console) -> None:
 
 
 def _show_workflow(folder: Path, values: int, console: Console) -> None:
-    final, schema, state = load_fitted(folder, partials=False)
+    final, schema, state = load_fitted(folder)
     console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
     _print_schema("takes", schema, console)
     _print_schema("gives", Bound(final, schema, state.values).output, console)
@@ -138,7 +138,7 @@ def _show_workflow(folder: Path, values: int, console: Console) -> None:
 
 def embeddings_json(out: Path) -> str:
     """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
-    final, schema, state = load_fitted(out, partials=False)
+    final, schema, state = load_fitted(out)
     found = embeddings_of(Bound(final, schema, state.values).output)
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in found.items()) + "\n}"
 
@@ -150,7 +150,7 @@ def _show_embeddings(out: Path, console: Console) -> None:
 
 def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
-    final, schema, state = load_fitted(folder, partials=False)
+    final, schema, state = load_fitted(folder)
     steps = learned_steps(Bound(final, schema, state.values), state.values)
     vocabularies = _table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
     others = _table("learned", "operator", "columns", "what")

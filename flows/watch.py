@@ -85,8 +85,9 @@ class Watch:
             line = self.lines[key]
             line.done = line.total = summary["rows"]
             line.seconds, line.state = summary["seconds"], "done"
-            for other in [other for other in self.lines.values() if other.state == "waiting"][:1]:
-                other.state = "running"
+            following = next((other for other in self.lines.values() if other.state == "waiting"), None)
+            if following:
+                following.state = "running"
 
     def finish(self, manifests: dict[str, Manifest]) -> None:
         """All stages with the exact figures of the committed manifests, as far as there are any."""

@@ -33,7 +33,7 @@ def commit(
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
     staging, (_, output, _) = request.staging, request.settings
     plans = PlanOf(request)
-    state = State.load(staging.folder / "state", partials=False)
+    state = State.load(staging.folder / "state")
     final, schema = subject(request, plans.plan(request.splits[0]).schema)
     bound = Bound(final, schema, state.values)
     manifests = {}
@@ -59,7 +59,7 @@ def commit_fitted(request: Request) -> str:
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
-        _save_fitted(request, State.load(staging.folder / "state", partials=False), staging.new)
+        _save_fitted(request, State.load(staging.folder / "state"), staging.new)
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
     return str(publish(staging, request.settings[1]))

@@ -69,8 +69,8 @@ def read_fitted(path: Path) -> dict[str, Any]:
     return data
 
 
-def load_fitted(path: Path, partials: bool = True) -> tuple[Node, Schema, State]:
+def load_fitted(path: Path) -> tuple[Node, Schema, State]:
     """The graph, the schema it was fitted on and its state; an output folder, or `train` in it, will do as path."""
     data = read_fitted(path)
-    state = State.load(fitted_folder(path), partials, data.get("state"))
+    state = State.load(fitted_folder(path), digest=data.get("state"))
     return graph_from_json(data["graph"]), Schema.from_json(data["schema"]), state

@@ -141,8 +141,10 @@ def _working(tables: Sequence[Any]) -> Iterator[None]:
         frame.synchronize()
 
 
-def finalize(pool: Pool, chains: dict[str, list[Any]], sizes: Sizes) -> dict[str, Learning]:
-    """What was learned, by step, of the handles of its chains (merged `Part`s), which the lists lose."""
+def finalize(
+    pool: Pool, chains: dict[str, list[Any]], sizes: Sizes
+) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose."""
     arranged = {key: pool.call(_arrange, [(chain,) for chain in of_step]) for key, of_step in chains.items()}
     for of_step in chains.values():
         of_step.clear()
@@ -156,22 +158,15 @@ def finalize(pool: Pool, chains: dict[str, list[Any]], sizes: Sizes) -> dict[str
         del parts
         found[key] = told, [pool.call(_piece, [(cut, i) for cut in cuts]) for i in range(len(edges) + 1)]
         del cuts
-    learnt = {}
+    learned = {}
     for key in list(found):
         told, pieces = found.pop(key)
         op, unit = told[0].op, told[0].unit
         table = pa.concat_tables(pool.values(pool.call(_range, [(op, same) for same in pieces]))).combine_chunks()
         del pieces
         sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
-        learnt[key] = Learning(op, op.finish(table, sums, unit))
-    return learnt
-
-
-class Learning(NamedTuple):
-    """What a step has learned."""
-
-    op: Keyed
-    values: dict[str, Any]
+        learned[key] = op.parted(None, op.finish(table, sums, unit))
+    return learned
 
 
 @dataclass(frozen=True)

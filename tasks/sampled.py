@@ -78,7 +78,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     """
     source = request.settings[0]
     final, schema = subject(request, plan.schema)
-    state = State.load(Path(request.fitted["path"]), partials=False) if request.fitted else None
+    state = State.load(Path(request.fitted["path"])) if request.fitted else None
     table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
     dataset = Dataset(table, engine="pandas")
     if source.keys:

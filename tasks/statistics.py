@@ -213,8 +213,8 @@ def conclude(
         handles[key].append(handle)
     del parts, handle
     fitted, kept, questions = pool.values(pool.call(finalize, [(merged(pool, merge, [small])[0],)]))[0]
-    for key, found in large.finalize(pool, handles, sizes).items():
-        fitted[key], kept[key] = parted(found.op, None, found.values)
+    for key, learned in large.finalize(pool, handles, sizes).items():
+        fitted[key], kept[key] = learned
     return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, questions
 
 
@@ -258,14 +258,7 @@ def finalize(partials: dict[str, Partial]) -> tuple[dict[str, Any], dict[str, An
             if question is not None:
                 questions[key] = question
                 continue
-            fitted[key], kept[key] = parted(op, whole, op.finalize_unit(whole, partial.step.unit))
+            fitted[key], kept[key] = op.parted(whole, op.finalize_unit(whole, partial.step.unit))
         except Exception as error:
             raise explained(error, partial.step, "statistics") from error
     return fitted, kept, questions
-
-
-def parted(op: Learned, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the fitted values, what is kept beside them for a refit) of a step."""
-    kept = op.kept_partial(partial, learned)
-    fitted = {name: value for name, value in learned.items() if name not in op.for_refit}
-    return fitted, kept | {name: value for name, value in learned.items() if name in op.for_refit}

@@ -239,6 +239,12 @@ class Learned(Operator):
         """The partial as saved beside the fitted values for a refit; {} where the fitted values hold it already."""
         return {"partial": partial}
 
+    def parted(self, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(what `apply` needs of what was learned, what is kept beside it for a refit)."""
+        kept = self.kept_partial(partial, learned)
+        fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
+        return fitted, kept | {name: value for name, value in learned.items() if name in self.for_refit}
+
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:
         nothing."""
