@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,9 +73,22 @@ def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
     return {"distributed.nanny.pre-spawn-environ": {**current, "PYTHONSAFEPATH": "1", **variables}}
 
 
+_told: dict[str, str] = {}  # variables of this process that a cluster's start set
+
+
 def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
-    """The same for workers that this process starts, whose lines would mix with its own."""
-    return dask.config.set(spawn_environment({"DASK_LOGGING__DISTRIBUTED": "error", **variables}))
+    """The same for workers that this process starts, whose lines would mix with its own.
+
+    Dask sets the variables in this process, for good, and what stands there wins over the setting: the next cluster
+    would get the threads of the one before. What an earlier cluster left is therefore taken away first.
+    """
+    for name, told in _told.items():
+        if os.environ.get(name) == told:
+            del os.environ[name]
+    setting = spawn_environment({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
+    told_now = setting["distributed.nanny.pre-spawn-environ"].items()
+    _told.update({name: str(value) for name, value in told_now if value is not None and name not in os.environ})
+    return dask.config.set(setting)
 
 
 def _preloads() -> list[str]:

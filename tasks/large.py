@@ -9,7 +9,9 @@ Since all keys are distinct and the order is total, neither the cuts nor who did
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -102,21 +104,43 @@ def merge_all(op: Learned, partials: Sequence[Any]) -> Any:
     return Split(tuple(op.merge_all(same) for same in zip(*(split(op, p).tables for p in partials), strict=True)))
 
 
-def rows_of(op: Operator, partial: Any) -> int:
-    """How many rows count towards `large`: 0 for what cannot be split, at least `large` for what is split."""
+@dataclass(frozen=True)
+class Rows:
+    """How many rows the partials of a step have, and by which sizes: a step's tables may lie in host memory on a GPU.
+
+    Partials that cannot be split have none.
+    """
+
+    count: int = 0
+    engine: str = ""
+    split: bool = False
+
+    def __add__(self, other: Rows) -> Rows:
+        return Rows(self.count + other.count, self.engine or other.engine, self.split or other.split)
+
+    @property
+    def large(self) -> bool:
+        """Whether the step is merged as tables by hash."""
+        return self.split or (bool(self.engine) and self.count >= SIZES[self.engine].large)
+
+
+def rows_of(op: Operator, partial: Any | None) -> Rows:
     if isinstance(partial, Split):
-        return max(sizes_of(partial.tables[0]).large, sum(len(t) for t in partial.tables))
-    return len(partial) if isinstance(op, Keyed) else 0
+        return Rows(sum(len(t) for t in partial.tables), frame.engine_of(partial.tables[0]).NAME, split=True)
+    if partial is None or not isinstance(op, Keyed):
+        return Rows()
+    return Rows(len(partial), frame.engine_of(partial).NAME)
 
 
-def chains_for(rows: int, sizes: Sizes) -> int:
+def chains_for(rows: Rows) -> int:
     """Into how many chains the partials of a step with so many rows are merged, a power of two.
 
     0: the step is not finished by itself. Partials that are not split are one chain.
     """
-    if rows < sizes.alone:
-        return 0
-    return min(sizes.splits, 1 << (-(-rows // sizes.chain) - 1).bit_length()) if rows >= sizes.large else 1
+    if rows.large:
+        sizes = SIZES[rows.engine]
+        return min(sizes.splits, 1 << (-(-max(rows.count, 1) // sizes.chain) - 1).bit_length())
+    return 1 if rows.engine and rows.count >= SIZES[rows.engine].alone else 0
 
 
 def chain_of(op: Operator, unit: Unit, partial: Any, chain: int, chains: int) -> Part:
@@ -141,9 +165,7 @@ def _working(tables: Sequence[Any]) -> Iterator[None]:
         frame.synchronize()
 
 
-def finalize(
-    pool: Pool, chains: dict[str, list[Any]], sizes: Sizes
-) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def finalize(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose."""
     arranged = {key: pool.call(_arrange, [(chain,) for chain in of_step]) for key, of_step in chains.items()}
     for of_step in chains.values():
@@ -153,20 +175,29 @@ def finalize(
     for key in list(arranged):
         parts = arranged.pop(key)
         told = [next(outlines) for _ in parts]
-        edges = _edges([part.sample for part in told], sum(part.rows for part in told), sizes)
+        edges = _edges([part.sample for part in told], sum(part.rows for part in told), SIZES[told[0].engine])
         cuts = pool.call(_cut, [(part, edges) for part in parts])
         del parts
         found[key] = told, [pool.call(_piece, [(cut, i) for cut in cuts]) for i in range(len(edges) + 1)]
         del cuts
-    learned = {}
+    ranges = {}
     for key in list(found):
         told, pieces = found.pop(key)
-        op, unit = told[0].op, told[0].unit
-        table = pa.concat_tables(pool.values(pool.call(_range, [(op, same) for same in pieces]))).combine_chunks()
+        ranges[key] = told, pool.call(_range, [(told[0].op, same) for same in pieces])
         del pieces
-        sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
-        learned[key] = op.parted(None, op.finish(table, sums, unit))
-    return learned
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
+        learned = {}
+        for key in list(ranges):
+            told, tables = ranges.pop(key)
+            learned[key] = threads.submit(_finish, told, pool.values(tables))
+            del tables
+    return {key: future.result() for key, future in learned.items()}
+
+
+def _finish(told: Sequence[Outline], tables: Sequence[pa.Table]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`Learned.parted` of all rows in order, which come as the tables of the ranges."""
+    op, sums = told[0].op, {name: sum(part.sums[name] for part in told) for name in told[0].sums}
+    return op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, told[0].unit))
 
 
 @dataclass(frozen=True)
@@ -175,6 +206,7 @@ class Outline:
 
     op: Keyed
     unit: Unit
+    engine: str
     rows: int
     sums: Mapping[str, Any]
     sample: list[tuple[Any, ...]]
@@ -191,7 +223,7 @@ def _arrange(part: Part) -> Part:
 def _outline(part: Part) -> Outline:
     (table,), rows = part.tables, part.rows
     sample = _places(part.op, table, [rows * i // SAMPLES for i in range(min(SAMPLES, rows))])
-    return Outline(part.op, part.unit, rows, part.sums or {}, sample)
+    return Outline(part.op, part.unit, frame.engine_of(table).NAME, rows, part.sums or {}, sample)
 
 
 def _places(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:

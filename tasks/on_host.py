@@ -38,11 +38,11 @@ class OnHost:
 
 
 def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
-    """Pieces in host memory as one, so that they go to the GPU at once; pieces on the GPU as they are."""
+    """Pieces in host memory as one, which goes to the GPU at once; pieces on the GPU as they are."""
     found = [piece.pieces for piece in pieces if isinstance(piece, OnHost)]
     if not found:
         return list(pieces)
-    table = pa.concat_tables([piece.table for piece in found]).unify_dictionaries().combine_chunks()
+    table = pa.concat_tables([piece.table for piece in found]).unify_dictionaries()
     positions = np.concatenate([piece.positions for piece in found])
     return [OnHost(Pieces(table, positions, np.array([0, len(positions)], dtype=np.int64)), pieces[0].name)]
 

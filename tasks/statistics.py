@@ -81,7 +81,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         phase = Phase(work, depth, floor)
         while phase.steps:
             observed = pool.gather(observe, merge, phase, plan.partitions, done)
-            fitted, kept, questions = conclude(pool, observed, engine, halved or _unheard)
+            fitted, kept, questions = conclude(pool, observed, halved or _unheard)
             state = State({**state.values, **fitted}, {**state.partials, **kept})
             phase, done = replace(phase, questions=questions), None
     return state
@@ -192,18 +192,18 @@ def join_siblings(op: Learned, tree: Tree) -> Tree:
 
 
 def conclude(
-    pool: Pool, roots: list[Any], engine: str, halved: Callable[[int], None] = _unheard
+    pool: Pool, roots: list[Any], halved: Callable[[int], None] = _unheard
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """`finalize` of the handles of partials, which the list loses; large tables in tasks of their own."""
-    rows, sizes = dict[str, int](), large.SIZES[engine]
+    rows = dict[str, large.Rows]()
     for found, times in pool.values(pool.call(_rows, [(root,) for root in roots])):
-        rows = {key: rows.get(key, 0) + count for key, count in found.items()}
+        rows = {key: rows[key] + told if key in rows else told for key, told in found.items()}
         halved(times)
-    chains = {key: count for key, n in rows.items() if (count := large.chains_for(n, sizes))}
+    chains = {key: count for key, told in rows.items() if (count := large.chains_for(told))}
     if not chains:
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
     small = pool.call(_without, [(root, set(chains)) for root in roots])
-    split = {key for key in chains if rows[key] >= sizes.large}
+    split = {key for key in chains if rows[key].large}
     roots[:] = pool.call(_split, [(root, set(chains), split) for root in roots])
     cuts = [(key, chain) for key, count in chains.items() for chain in range(count)]
     parts = [pool.call(_chain, [(root, key, chain, chains[key]) for root in roots]) for key, chain in cuts]
@@ -213,15 +213,14 @@ def conclude(
         handles[key].append(handle)
     del parts, handle
     fitted, kept, questions = pool.values(pool.call(finalize, [(merged(pool, merge, [small])[0],)]))[0]
-    for key, learned in large.finalize(pool, handles, sizes).items():
+    for key, learned in large.finalize(pool, handles).items():
         fitted[key], kept[key] = learned
     return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, questions
 
 
-def _rows(found: Observed) -> tuple[dict[str, int], int]:
-    """(the rows of each step that count towards `Sizes.large`, how often partitions were halved)."""
-    rows = {key: large.rows_of(p.step.op, p.tree[-1, 0]) if (-1, 0) in p.tree else 0 for key, p in found.items()}
-    return rows, found.halved
+def _rows(found: Observed) -> tuple[dict[str, large.Rows], int]:
+    """(the rows of each step, how often partitions were halved)."""
+    return {key: large.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.items()}, found.halved
 
 
 def _without(found: Observed, steps: set[str]) -> Observed:

@@ -50,6 +50,11 @@ os.environ.setdefault("MILLRACE_TEST_PORT", str(free_port()))
 os.environ["PREFECT_SERVER_API_PORT"] = os.environ["MILLRACE_TEST_PORT"]
 
 import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# How slowly values are drawn says how busy the machine is, and a first test waits for the table of characters.
+settings.register_profile("millrace", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("millrace")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

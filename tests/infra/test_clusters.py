@@ -58,6 +58,18 @@ def test_one_worker_with_a_thread_per_core_on_the_loopback_only() -> None:
     assert not psutil.pid_exists(seen["pid"])
 
 
+def test_a_cluster_takes_no_variables_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(**asked: Any) -> int:
+        with make_cluster(Cluster(kind="cpu", **asked)) as cluster, Client(cluster, set_as_default=False) as client:
+            return int(next(iter(client.run(of_worker).values()))["arrow"])
+
+    assert [seen(threads_per_worker=n) for n in (1, 3)] == [1, 3]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert seen(threads_per_worker=2) == 5  # the user's own
+    monkeypatch.undo()
+    assert seen() == clusters.CPU_COUNT
+
+
 def test_two_workers_as_asked(tmp_path: Path) -> None:
     asked = Cluster(
         kind="cpu", workers=2, threads_per_worker=1, memory_limit="1GB", local_directory=str(tmp_path),
@@ -235,7 +247,7 @@ def test_nobody_answers_at_the_address() -> None:
 def test_a_client_that_cannot_connect_is_closed(address: str) -> None:
     with pytest.raises(GiveUpError, match="no Dask scheduler answers"):
         engine_at(address)
-    assert {found.status for found in gc.get_objects() if isinstance(found, Connection)} <= {"closed"}
+    assert {found.status for found in gc.get_objects() if type(found) is Connection} <= {"closed"}
 
 
 @pytest.mark.parametrize(

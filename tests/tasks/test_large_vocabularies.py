@@ -62,12 +62,19 @@ def nodes() -> Any:
 
 def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
     split = [learned(nodes(), cut(table(), 16, n), engine, threads) for n, threads in ((1, 3), (4, 2), (100, 1))]
-    alone = large.SIZES[engine]._replace(large=1 << 30)  # steps for themselves, tables in one piece
-    monkeypatch.setitem(large.SIZES, engine, alone)
+    tiny_sizes = large.SIZES["pandas"]
+    alone = tiny_sizes._replace(large=1 << 30)  # steps for themselves, tables in one piece
+    monkeypatch.setattr(large, "SIZES", {"pandas": alone, "cudf": alone})
     split.append(learned(nodes(), cut(table(), 16, 3), engine))
     never = alone._replace(alone=1 << 30)
-    monkeypatch.setitem(large.SIZES, engine, never)
+    monkeypatch.setattr(large, "SIZES", {"pandas": never, "cudf": never})
     whole = learned(nodes(), cut(table(), 16, 3), engine)
+    for sizes in ({"pandas": tiny_sizes, "cudf": never}, {"pandas": never, "cudf": tiny_sizes}):
+        monkeypatch.setattr(large, "SIZES", sizes)  # on a GPU some steps keep their tables in host memory
+        split += [learned(nodes(), cut(table(), 16, n), engine) for n in (1, 4)]
+    uneven = tiny_sizes._replace(large=40)  # of one step some partials are split, others not
+    monkeypatch.setattr(large, "SIZES", {"pandas": uneven, "cudf": uneven})
+    split.append(learned(nodes(), cut(table(), 16), engine))
     for state in split:
         assert close(state.values, whole.values)
         assert list(state.values) == list(whole.values)
@@ -91,7 +98,9 @@ def test_ids_go_by_count_and_then_by_value_over_all_splits(engine: str, tiny: No
     assert (found["size"], found["nulls"]) == (12, 1)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     values=st.lists(st.none() | st.text(alphabet="aé\x00bz🜚", max_size=10), min_size=8, max_size=60),
     rows=st.integers(1, 20),

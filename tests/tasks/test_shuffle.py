@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from tasks.shuffle import MODES, PERMUTATION_VERSION, Layout, file_ranks, permute, range_edges
 
-fixed = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fixed = settings(
+    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 SEEDS = st.integers(-(2**80), 2**80)
 LENGTHS = [65_536, 65_537, 2**17, 2**17 + 1, 200_000]
 CHANCE = 0.0001  # some 1,000 such chances are looked at below, each far from it if an order is not random

@@ -42,6 +42,24 @@ def test_a_person_can_read_it(tmp_path: Path) -> None:
     assert pq.read_table(pa.BufferReader((tmp_path / "v000-values.vocab").read_bytes())).num_rows == 2
 
 
+def test_a_large_table_lies_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.state.PART", 3)
+    values = pa.table({"v0": ["a", "b", "c", None, "e", "f", "g"], "count": [7, 6, 5, 4, 3, 2, 1]})
+    state = State({"1/C/x": {"values": values, "own": {"tables": [1, 2]}, "empty": values.slice(0, 0)}}, {"1/C/x": {}})
+    digest = state.save(tmp_path)
+    parts = [f"v000-values-000{i}.vocab" for i in range(3)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json", "v000-empty.vocab", *parts]
+    found = State.load(tmp_path, digest=digest)
+    assert close(found.values, state.values)
+    assert copy_saved(tmp_path, tmp_path / "two") == digest
+    check_saved(tmp_path / "two", digest)
+    (tmp_path / "two" / parts[1]).unlink()
+    with pytest.raises(DataError, match=r"the table v000-values-0001\.vocab is missing"):
+        State.load(tmp_path / "two")
+    State({"1/C/x": {"values": values.slice(0, 3)}}).save(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json", "two", "v000-values.vocab"]
+
+
 def test_saving_again_leaves_no_old_tables(tmp_path: Path) -> None:
     STATE.save(tmp_path)
     State({"1/Normalize/x": {"mean": 0.0}}).save(tmp_path)
@@ -102,9 +120,16 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"format": 2, "fitted": {}, "partials": {}}')
-    with pytest.raises(DataError, match=r"(?s)the state has format 2, this version reads up to 1.*upgrade millrace"):
+    (tmp_path / "state.json").write_text('{"format": 3, "fitted": {}, "partials": {}}')
+    with pytest.raises(DataError, match=r"(?s)the state has format 3, this version reads up to 2.*upgrade millrace"):
         State.load(tmp_path)
+
+
+def test_the_format_before_is_read(tmp_path: Path) -> None:
+    STATE.save(tmp_path)
+    said = tmp_path / "state.json"
+    said.write_text(said.read_text().replace('"format": 2', '"format": 1'))
+    assert close(State.load(tmp_path).values, STATE.values)
 
 
 def test_values_that_are_no_json_are_refused_when_saved(tmp_path: Path) -> None:

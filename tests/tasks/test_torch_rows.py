@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,16 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def numbers(rows: Any, workers: int, **more: Any) -> list[list[int]]:
+def loader(rows: Any, workers: int, **more: Any) -> Any:
+    """Workers begin anew where this process holds a GPU, which it cannot hand down to forks of its own."""
     from torch.utils.data import DataLoader
 
-    return [batch["number"].tolist() for batch in DataLoader(rows, batch_size=None, num_workers=workers, **more)]
+    how = {"multiprocessing_context": "spawn"} if workers and "cupy" in sys.modules else {}
+    return DataLoader(rows, batch_size=None, num_workers=workers, **how, **more)
+
+
+def numbers(rows: Any, workers: int) -> list[list[int]]:
+    return [batch["number"].tolist() for batch in loader(rows, workers)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -53,16 +60,14 @@ def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
 
 
 def test_workers_that_outlive_an_epoch_hear_of_the_next(out: Path) -> None:
-    from torch.utils.data import DataLoader
-
     from tasks.torch_rows import Rows
 
     rows = Rows(out, 64, even=True, drop_last=True)
-    loader = DataLoader(rows, batch_size=None, num_workers=2, persistent_workers=True)
+    batches = loader(rows, 2, persistent_workers=True)
     epochs = []
     for epoch in (0, 1, 0):
         rows.set_epoch(epoch)
-        epochs.append([batch["number"].tolist() for batch in loader])
+        epochs.append([batch["number"].tolist() for batch in batches])
     assert epochs[0] == epochs[2] != epochs[1]
     assert {len(batch) for epoch in epochs for batch in epoch} == {64}
     assert len(epochs[0]) == rows.batches(2) == 8

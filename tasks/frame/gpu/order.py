@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pylibcudf as plc
 
+from tasks.frame.gpu import staged
 from tasks.frame.gpu.columns import (
     Column,
     device,
     from_pylibcudf,
-    in_own_memory,
     rebuilt,
     renumbered,
     synchronize,
@@ -185,11 +185,11 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """(table, positions, offsets) in host memory; dates and other types that cuDF lacks as what stands for them."""
     columns, positions = _joined([pieces])
     frame = _framed(columns, pieces.marks)
-    table = pa.table({n: frame[n].to_arrow() for n in frame.columns})
-    return table, cupy.asnumpy(positions), pieces.offsets
+    table = pa.table({n: staged.to_host(frame[n]) for n in frame.columns})
+    return table, staged.array_to_host(positions), pieces.offsets
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
     """What `pieces_to_host` gave, on the GPU again; `mapped`: out of a mapped file."""
-    own = pa.table([in_own_memory(c) for c in table.columns], table.column_names) if mapped else table
-    return made_pieces(cudf.DataFrame.from_arrow(own), cupy.asarray(positions), offsets)
+    frame = cudf.DataFrame({n: staged.to_device(table.column(n), mapped) for n in table.column_names})
+    return made_pieces(frame, staged.array_to_device(positions), offsets)
