@@ -167,6 +167,32 @@ def _working(tables: Sequence[Any]) -> Iterator[None]:
 
 def finalize(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose."""
+    alone = {key: pool.call(_in_one, [(of_step.pop(),)]) for key, of_step in chains.items() if len(of_step) == 1}
+    ranges = _in_ranges(pool, {key: of_step for key, of_step in chains.items() if key not in alone})
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
+        learned = {}
+        for key in chains:
+            if key in alone:
+                ((op, unit, sums, table),) = pool.values(alone.pop(key))
+                tables = [table]
+            else:
+                told, handles = ranges.pop(key)
+                op, unit, tables = told[0].op, told[0].unit, pool.values(handles)
+                sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
+                del handles
+            learned[key] = threads.submit(_finish, op, unit, sums, tables)
+            del tables
+    return {key: future.result() for key, future in learned.items()}
+
+
+def _in_one(part: Part) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:
+    """What `finish` needs of a step that is one chain: its numbers, and its rows in order in host memory."""
+    arranged = _arrange(part)
+    return part.op, part.unit, arranged.sums or {}, _range(part.op, [Piece(arranged.tables[0])])
+
+
+def _in_ranges(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[list[Outline], list[Any]]]:
+    """(what is told of a step's chains, handles of its rows in order by ranges) of steps of several chains."""
     arranged = {key: pool.call(_arrange, [(chain,) for chain in of_step]) for key, of_step in chains.items()}
     for of_step in chains.values():
         of_step.clear()
@@ -185,19 +211,14 @@ def finalize(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[dict[s
         told, pieces = found.pop(key)
         ranges[key] = told, pool.call(_range, [(told[0].op, same) for same in pieces])
         del pieces
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
-        learned = {}
-        for key in list(ranges):
-            told, tables = ranges.pop(key)
-            learned[key] = threads.submit(_finish, told, pool.values(tables))
-            del tables
-    return {key: future.result() for key, future in learned.items()}
+    return ranges
 
 
-def _finish(told: Sequence[Outline], tables: Sequence[pa.Table]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _finish(
+    op: Keyed, unit: Unit, sums: Mapping[str, Any], tables: Sequence[pa.Table]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """`Learned.parted` of all rows in order, which come as the tables of the ranges."""
-    op, sums = told[0].op, {name: sum(part.sums[name] for part in told) for name in told[0].sums}
-    return op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, told[0].unit))
+    return op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
 
 
 @dataclass(frozen=True)

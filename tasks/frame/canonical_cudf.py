@@ -15,7 +15,10 @@ TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_4
 
 def arrow_type(series: Any) -> pa.DataType:
     """The plain Arrow type of a cuDF Series, told by its dtype; nothing is copied to the host."""
-    return _arrow_type(decategorized(series.iloc[:0]).dtype)
+    import cudf
+
+    dtype = series.dtype
+    return _arrow_type(dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype)
 
 
 def _arrow_type(dtype: Any) -> pa.DataType:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pylibcudf as plc
 
 from tasks.frame import canonical_cudf
+from tasks.frame.gpu import staged
 from tasks.frame.gpu.reduce import block_moments
 from tasks.frame.whole import all_true, any_true, extremes
 from tasks.schema import is_list as is_list_type
@@ -134,12 +135,10 @@ def to_arrow(frame: dict[str, Column]) -> pa.Table:
 
 def host(values: Column) -> pa.Array:
     """The column in host memory as Arrow, of its exact type."""
-    found = canonical_cudf.decategorized(values).to_arrow()
+    found = staged.to_host(canonical_cudf.decategorized(values))
     wanted = dtype(values)
     if pa.types.is_null(wanted):
         return pa.nulls(len(found))
-    if pa.types.is_null(found.type):  # cuDF's answer for lists that are all null
-        return pa.nulls(len(found), wanted)
     return _named(found if found.type == wanted else found.cast(wanted), wanted)
 
 

@@ -15,8 +15,11 @@ import pylibcudf as plc
 from tasks.frame.gpu import staged
 from tasks.frame.gpu.columns import (
     Column,
+    array,
     device,
+    from_numbers,
     from_pylibcudf,
+    in_own_memory,
     rebuilt,
     renumbered,
     synchronize,
@@ -191,5 +194,17 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
     """What `pieces_to_host` gave, on the GPU again; `mapped`: out of a mapped file."""
-    frame = cudf.DataFrame({n: staged.to_device(table.column(n), mapped) for n in table.column_names})
+    frame = cudf.DataFrame({n: _from_host(table.column(n), mapped) for n in table.column_names})
     return made_pieces(frame, staged.array_to_device(positions), offsets)
+
+
+def _from_host(values: pa.ChunkedArray, mapped: bool) -> Column:
+    """`Series.from_arrow` chunk by chunk; of a mapped file nothing but their own bytes are read."""
+    kind = values.type
+    times = (pa.types.is_timestamp(kind) and kind.tz is None) or pa.types.is_duration(kind)
+    if not (times or pa.types.is_integer(kind) or pa.types.is_floating(kind)) or not len(values):
+        return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values))
+    valid = None
+    if values.null_count:
+        valid = cupy.asarray(np.concatenate([c.is_valid().to_numpy(zero_copy_only=False) for c in values.chunks]))
+    return from_numbers(staged.fixed_to_device(values), valid, kind if times else None)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-import cudf
 import cupy
 import cupyx
 import numpy as np
 import pyarrow as pa
+import pylibcudf as plc
 
 from tasks.frame import canonical_cudf
-from tasks.frame.gpu.columns import Column, array, device, from_numbers, in_own_memory
 
 STAGE = 8 << 20  # bytes of a buffer
 
@@ -78,34 +78,33 @@ def array_to_device(values: np.ndarray) -> cupy.ndarray:
     return bytes_to_device([values.view(np.uint8)]).view(values.dtype)
 
 
-def to_host(values: Column) -> pa.Array:
-    """`Series.to_arrow`; numbers and times without a zone go through pinned memory."""
-    found = device(values)
-    if not (isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufmM" and len(values) and not found.offset()):
-        made = values.to_arrow()
-        # cuDF forgets the type of lists that are all null
-        return pa.nulls(len(made), canonical_cudf.arrow_type(values)) if made.null_count == len(made) else made
-    rows, nulls = len(values), found.null_count()
-    data = bytes_to_host(found.data().ptr, rows * values.dtype.itemsize)
-    mask = pa.py_buffer(bytes_to_host(found.null_mask().ptr, -(-rows // 8))) if nulls else None
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), rows, [mask, pa.py_buffer(data)], nulls)
+def to_host(values: Any) -> pa.Array:
+    """`Series.to_arrow`, of the same type where all is null, too. Strings and numbers go through pinned memory."""
+    found = values.to_pylibcudf()[0]
+    rows, nulls = found.size(), found.null_count()
+    if nulls == rows or found.offset():
+        made = values.to_arrow()  # cuDF forgets the type of lists that are all null
+        return pa.nulls(rows, canonical_cudf.arrow_type(values)) if nulls == rows else made
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufmM":
+        kind, data = pa.from_numpy_dtype(values.dtype), [_buffer(found.data(), rows * values.dtype.itemsize)]
+    elif found.type().id() == plc.TypeId.STRING and found.child(0).type().id() == plc.TypeId.INT32:
+        ends = _buffer(found.child(0).data(), 4 * (rows + 1))
+        kind, data = pa.string(), [ends, _buffer(found.data(), int(np.frombuffer(ends, np.int32)[-1]))]
+    else:
+        return values.to_arrow()
+    mask = _buffer(found.null_mask(), -(-rows // 8)) if nulls else None
+    return pa.Array.from_buffers(kind, rows, [mask, *data], nulls)
 
 
-def to_device(values: pa.ChunkedArray, mapped: bool) -> Column:
-    """`Series.from_arrow`; numbers and times without a zone go through pinned memory, chunk by chunk.
+def _buffer(span: Any, nbytes: int) -> pa.Buffer:
+    """The first bytes of memory of libcudf."""
+    return pa.py_buffer(bytes_to_host(span.ptr, nbytes) if nbytes else b"")
 
-    `mapped`: they may lie in a mapped file, of which nothing but their own bytes may be read.
-    """
-    kind = values.type
-    times = (pa.types.is_timestamp(kind) and kind.tz is None) or pa.types.is_duration(kind)
-    if not (times or pa.types.is_integer(kind) or pa.types.is_floating(kind)) or not len(values):
-        return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values))
-    plain = np.dtype(np.int64 if times else kind.to_pandas_dtype())
-    numbers = bytes_to_device([_data(chunk, plain.itemsize) for chunk in values.chunks if len(chunk)]).view(plain)
-    valid = None
-    if values.null_count:
-        valid = cupy.asarray(np.concatenate([c.is_valid().to_numpy(zero_copy_only=False) for c in values.chunks]))
-    return from_numbers(numbers, valid, kind if times else None)
+
+def fixed_to_device(values: pa.ChunkedArray) -> cupy.ndarray:
+    """The values of a type of fixed width, anything where null, chunk by chunk; times as int64."""
+    plain = np.dtype(np.int64 if pa.types.is_temporal(values.type) else values.type.to_pandas_dtype())
+    return bytes_to_device([_data(chunk, plain.itemsize) for chunk in values.chunks if len(chunk)]).view(plain)
 
 
 def _data(chunk: pa.Array, width: int) -> np.ndarray:
