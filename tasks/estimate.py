@@ -97,6 +97,8 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    if request.engine == "cudf" and workers.device_memory:
+        working = min(working, int(places.WORKING * workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     on_gpu = request.engine == "cudf"
     return Needs(
@@ -129,8 +131,8 @@ def computing_threads(engine: str, workers: Workers) -> int:
 
 
 def partition_limit(engine: str, workers: Workers) -> int | None:
-    """Bytes of a partition of which a GPU takes as many as compute at once; None without GPUs, or if nobody knows them
-    yet."""
+    """Bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if nobody knows
+    them yet."""
     return places.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
 
 
@@ -142,11 +144,12 @@ def dividing_threads(engine: str, workers: Workers) -> int:
     """Threads that a source is divided for.
 
     On the CPU three times as many as there are: what a partition makes on its way is memory that the system has to
-    clear first, and of twelve small partitions a thread needs a third of what four take. On a GPU a quarter of those
-    that compute, so that each has one partition, which costs some 40 ms of the interpreter's time, whatever its size.
+    clear first, and of twelve small partitions a thread needs a third of what four take. On GPUs a quarter of the
+    planned partitions: each costs the interpreter 5 ms for a column, which its threads share, whatever its size.
     """
-    threads = computing_threads(engine, workers)
-    return max(1, threads // 4) if engine == "cudf" else SMALLER * threads
+    if engine == "cudf":
+        return max(1, places.planned(_each_gpu(workers)) * max(len(workers.workers), 1) // 4)
+    return SMALLER * computing_threads(engine, workers)
 
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:

@@ -68,7 +68,7 @@ def make_plan(
         format=name,
         schema=schema,
         blocks=blocks,
-        partitions=cut_partitions(blocks, size),
+        partitions=cut_partitions(blocks, size, even=_by_limit(source, limit)),
         skipped=skipped,
         options={
             **options,
@@ -116,12 +116,21 @@ def partition_size(
     source: Source, total: int, threads: int | None, smallest: int, memory: int | None = None, limit: int | None = None
 ) -> int:
     """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four
-    partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing.
+    partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing:
+    each thread then gets four, eight, twelve ...
     """
     largest = largest_partition(source, limit)
     if source.part_mem_fraction is not None and memory:
         largest = max(1, int(source.part_mem_fraction * memory))
+    elif threads is not None and _by_limit(source, limit):
+        rounds = max(1, -(-total // (4 * threads * largest)))
+        return max(-(-total // (4 * threads * rounds)), smallest)
     return largest if threads is None else shared_out(total, threads, smallest, largest)
+
+
+def _by_limit(source: Source, limit: int | None) -> bool:
+    """Whether nothing but a GPU's memory says how large a partition is."""
+    return limit is not None and source.partition_size is None and source.part_mem_fraction is None
 
 
 def shared_out(total: int, threads: int, smallest: int = SMALLEST, largest: int = PARTITION) -> int:

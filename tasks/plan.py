@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from tasks.schema import Schema
 
+MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^31
 ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought rows into another order
 
 
@@ -143,17 +146,33 @@ class Plan:
         )
 
 
-def cut_partitions(blocks: tuple[Block, ...], partition_size: int) -> tuple[Partition, ...]:
-    """Runs of whole blocks of at most `partition_size` decoded bytes each (at least one block)."""
+def cut_partitions(blocks: tuple[Block, ...], partition_size: int, even: bool = False) -> tuple[Partition, ...]:
+    """Runs of whole blocks of at most `partition_size` decoded bytes each (at least one block).
+
+    `even`: as few as there are of such a size in all, as equal as the blocks allow; some may be larger by a block.
+    """
+    runs = _even_runs(blocks, partition_size) if even else _runs(blocks, partition_size)
+    return tuple(Partition(i, tuple(run)) for i, run in enumerate(runs))
+
+
+def _runs(blocks: Sequence[Block], most: int) -> list[list[Block]]:
     runs: list[list[Block]] = []
     used = 0
     for block in blocks:
-        if not runs or used + block.nbytes > partition_size:
+        if not runs or used + block.nbytes > most:
             runs.append([])
             used = 0
         runs[-1].append(block)
         used += block.nbytes
-    return tuple(Partition(i, tuple(run)) for i, run in enumerate(runs))
+    return runs
+
+
+def _even_runs(blocks: Sequence[Block], size: int) -> list[list[Block]]:
+    """Each block goes to the part of the whole in which its middle lies."""
+    total, rows = max(sum(block.nbytes for block in blocks), 1), sum(block.rows for block in blocks)
+    count, ends = max(-(-total // size), -(-rows // MOST_ROWS)), accumulate(block.nbytes for block in blocks)
+    parts = [count * (2 * end - block.nbytes) // (2 * total) for end, block in zip(ends, blocks, strict=True)]
+    return [[block for _, block in run] for _, run in groupby(zip(parts, blocks, strict=True), key=itemgetter(0))]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from tasks.dataset import read
 from tasks.errors import DataError, JobError
 from tasks.ingest import make_plan, partition_size
-from tasks.plan import Limits, Plan
+from tasks.plan import Block, Limits, Plan, cut_partitions
 from tasks.settings import Source
 
 
@@ -109,6 +109,33 @@ def test_the_largest_partition_is_what_was_asked_for_or_what_a_gpu_takes(
     asked: str | None, limit: int | None, size: int
 ) -> None:
     assert partition_size(Source(path="x", partition_size=asked), 10**12, None, 1, limit=limit) == size
+
+
+@pytest.mark.parametrize(
+    ("total", "threads", "size"),
+    [(16, 1, 4), (17, 1, 3), (100, 2, 4), (7, 4, 2), (3, 1, 2)],  # 4, 8, 32 of each; not below the smallest
+)
+def test_a_gpu_gets_four_partitions_or_a_multiple(total: int, threads: int, size: int) -> None:
+    assert partition_size(Source(path="x"), total, threads, 2, limit=4) == size
+
+
+@pytest.mark.parametrize("size", [1, 7, 30, 64, 65, 100, 1000])
+def test_even_partitions_differ_by_a_block(size: int) -> None:
+    nbytes = [5, 5, 5, 5, 1, 9, 5, 5, 5, 5, 5, 0, 5, 5]
+    blocks = tuple(Block(i, 10 * i, 10, n, ()) for i, n in enumerate(nbytes))
+    found = cut_partitions(blocks, size, even=True)
+    assert [b for part in found for b in part.blocks] == list(blocks)
+    assert [part.number for part in found] == list(range(len(found)))
+    assert len(found) <= -(-65 // size)
+    if size >= 7:
+        sums = [sum(b.nbytes for b in part.blocks) for part in found]
+        assert max(sums) - min(sums) <= 9 + 5
+        assert max(sums) <= 65 / len(found) + 9
+
+
+def test_a_partition_on_a_gpu_has_less_rows_than_a_column_may_have() -> None:
+    blocks = tuple(Block(i, i << 29, 1 << 29, 1, ()) for i in range(6))
+    assert [len(part.blocks) for part in cut_partitions(blocks, 100, even=True)] == [2, 2, 2]
 
 
 def test_threads_make_partitions_smaller(tmp_path: Path) -> None:
