@@ -212,9 +212,11 @@ def conclude(
     for (key, _), handle in zip(cuts, merged(pool, large.merge_parts, parts), strict=True):
         handles[key].append(handle)
     del parts, handle
-    fitted, kept, questions = pool.values(pool.call(finalize, [(merged(pool, merge, [small])[0],)]))[0]
-    for key, learned in large.finalize(pool, handles).items():
-        fitted[key], kept[key] = learned
+    finalized = pool.call(finalize, [(merged(pool, merge, [small])[0],)])  # beside the large ones
+    learned = large.finalize(pool, handles)
+    fitted, kept, questions = pool.values(finalized)[0]
+    fitted = fitted | {key: values for key, (values, _) in learned.items()}
+    kept = kept | {key: partials for key, (_, partials) in learned.items()}
     return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, questions
 
 

@@ -174,8 +174,8 @@ def test_damaged_and_newer_folders_are_refused(engine: str, tmp_path: Path) -> N
     (tmp_path / "state.json").write_text(state.replace('"std": ', '"std": 1'))
     with pytest.raises(DataError, match=r"(?s)state.json is damaged.*its digest differs"):
         Workflow.load(tmp_path)
-    path.write_text(json.dumps({**data, "format": 2}))
-    with pytest.raises(DataError, match=r"(?s)the workflow has format 2, this version reads up to 1.*upgrade millrace"):
+    path.write_text(json.dumps({**data, "format": 3}))
+    with pytest.raises(DataError, match=r"(?s)the workflow has format 3, this version reads up to 2.*upgrade millrace"):
         Workflow.load(tmp_path)
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(DataError, match=r"workflow.json is damaged"):
