@@ -20,6 +20,7 @@ from infra.encryption import REMOTE, Tls, protocol_of, refusal, security_of
 from infra.kubernetes import Kubernetes
 from infra.kubernetes import start as on_kubernetes
 from infra.lost_gpus import not_started
+from infra.nanny import Nanny
 from infra.remote import RunningCluster
 from infra.sizes import Size, size_in_bytes
 from infra.slurm import Slurm
@@ -286,6 +287,7 @@ def _common(cluster: Cluster) -> dict[str, Any]:
         "worker_dashboard_address": "127.0.0.1:0",
         "silence_logs": logging.ERROR,
         "resources": offered(cluster),
+        "worker_class": Nanny,
     }
     return {name: value for name, value in arguments.items() if value is not None}
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from distributed import Client
+from distributed.process import AsyncProcess
 from distributed.scheduler import KilledWorker
 from pydantic import ValidationError
 
@@ -102,6 +104,17 @@ def test_a_killed_worker_fails_its_task_at_once_and_comes_back(capfd: pytest.Cap
             client.submit(os.kill, first, signal.SIGKILL).result(timeout=30)
         assert client.submit(os.getpid).result(timeout=30) != first
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_that_takes_its_time_to_die_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def late(process: AsyncProcess) -> None:  # as a busy system does it
+        threading.Timer(2.5, os.kill, (process.pid, signal.SIGKILL)).start()
+
+    monkeypatch.setattr(AsyncProcess, "kill", late)
+    with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster, set_as_default=False) as client:
+        (pid,) = client.run(os.getpid).values()
+        os.kill(pid, signal.SIGSTOP)  # it does not hear that it shall end
+    assert not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize("form", [{"kind": "cpu"}, {"kind": "auto"}, {}])
