@@ -42,7 +42,8 @@ def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
     found = [piece.pieces for piece in pieces if isinstance(piece, OnHost)]
     if not found:
         return list(pieces)
-    table = pa.concat_tables([piece.table for piece in found]).unify_dictionaries()
+    # Strings of more than 2 GiB come from the GPU as large_string, those of other partitions as string.
+    table = pa.concat_tables([piece.table for piece in found], promote_options="permissive").unify_dictionaries()
     positions = np.concatenate([piece.positions for piece in found])
     return [OnHost(Pieces(table, positions, np.array([0, len(positions)], dtype=np.int64)), pieces[0].name)]
 

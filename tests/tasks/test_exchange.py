@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,9 @@ from flows.job import make_job
 from tasks import exchange_choice, run
 from tasks.errors import GiveUpError
 from tasks.exchange_choice import choose, row_bytes
+from tasks.frame.cpu.order import Pieces
 from tasks.manifest import Manifest
+from tasks.on_host import OnHost, joined_on_host
 from tasks.pool import LocalPool
 from tasks.schema import Schema
 from tasks.transform import Cut
@@ -72,6 +75,17 @@ def test_pieces_kept_in_host_memory_make_the_same_bytes(
     monkeypatch.setattr(run, "choose", lambda *_: exchange_choice.Choice("memory", "the GPU is small", on_host=True))
     run_stages(request(source, tmp_path / "host", engine, "memory", **output))
     assert parts(tmp_path / "host") == parts(tmp_path / "device")
+
+
+def test_pieces_with_strings_of_more_than_two_gigabytes_join_others() -> None:
+    def held(kind: pa.DataType, first: int) -> OnHost:
+        table = pa.table({"s": pa.array(["a", None, "é"], kind)})
+        return OnHost(Pieces(table, np.arange(first, first + 3, dtype=np.uint32), np.array([0, 3])), "pandas")
+
+    (found,) = joined_on_host([held(pa.string(), 0), held(pa.large_string(), 3), held(pa.string(), 6)])
+    assert found.pieces.table["s"].to_pylist() == ["a", None, "é"] * 3
+    assert found.pieces.table.schema.types == [pa.large_string()]
+    assert found.pieces.positions.tolist() == list(range(9))
 
 
 def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp_path: Path, engine: str) -> None:
