@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -126,10 +126,14 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[Cut]) -> list[dict[s
 
 def most_runs(writing: Writing, part: Part) -> int:
     """In how many runs of rows a file may be written: of whole row groups, and of at least `floor` bytes each."""
-    if writing.output.partition_on:
-        return 1
-    units = units_of(part.rows, frame.engine(writing.engine).run_unit(writing))
+    units = units_of(part.rows, _run_unit(writing))
     return max(1, min(units, part.rows * row_bytes(writing.schema) // max(writing.floor, 1)))
+
+
+def _run_unit(writing: Writing) -> int:
+    """The rows that stay together in a run; 0 where a file is written at once. Rows for folders are put together
+    there."""
+    return 1 if writing.output.partition_on else frame.engine(writing.engine).run_unit(writing)
 
 
 def first_runs(writing: Writing, part: Part) -> int:
@@ -143,13 +147,16 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[Cut], runs: int) -> li
     engine, name = frame.engine(writing.engine), part.name(writing.suffix)
     pieces = joined_on_host(pieces_of(part, cuts)) if runs == 1 else []
     with frame.writing(writing.engine, part.rows * row_bytes(writing.schema) // runs, writing.on_host):
-        if writing.output.partition_on:
-            return _write_folders(writing, gather(writing, part, pieces), name)
         if runs == 1:
-            return [write_table(writing, gather(writing, part, pieces), name, part.rows)]
+            table = gather(writing, part, pieces)
+            if writing.output.partition_on:
+                return _write_folders(writing, table, name)
+            return [write_table(writing, table, name, part.rows)]
         counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
-        parts = runs_of(part, counts, engine.run_unit(writing), runs)
+        parts = runs_of(part, counts, _run_unit(writing), runs)
         tables = (gather(writing, run, joined_on_host(pieces_of(run, cuts))) for run in parts)
+        if writing.output.partition_on:
+            return _write_folders_of_runs(writing, tables, name)
         return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
 
 
@@ -170,11 +177,11 @@ def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
 
 def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpError:
     """Why a file cannot be written in smaller runs of rows, and what to change."""
-    output, unit = writing.output, frame.engine(writing.engine).run_unit(writing)
+    unit = _run_unit(writing)
     nbytes, fewer = part.rows * row_bytes(writing.schema), "a higher output.files (or fewer rows_per_file)"
-    if output.partition_on or not unit:
+    if not unit:
         what, do = "one file does not fit into memory", f"set {fewer}"
-    elif most_runs(writing, part) == units_of(part.rows, unit):
+    elif most_runs(writing, part) == units_of(part.rows, unit) and not writing.output.partition_on:
         what = "one row group of a file does not fit into memory"
         do = f"set output.row_group_size below {min(unit, part.rows):,} rows, or {fewer}"
     else:
@@ -187,15 +194,41 @@ def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpErro
 
 def _write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, Any]]:
     """The rows of one file in their folders, in each in their order; the columns of the folders' names are left out."""
-    engine, names = frame.engine(writing.engine), writing.output.partition_on
-    columns = engine.host_columns(table, Schema(writing.schema[n] for n in names))
-    order, ranges = hive.folders(columns, f"file {name}")
-    inner = replace(writing, schema=hive.stored(writing.schema, names))
+    engine, inner = frame.engine(writing.engine), _in_folders(writing)
+    order, ranges = _folders(writing, table, name)
     table = engine.table_rows(table, order)
     return [
         write_table(inner, engine.slice_table(table, start, stop), f"{folder}/{name}", stop - start)
         for folder, start, stop in ranges
     ]
+
+
+def _write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) -> list[dict[str, Any]]:
+    """The same of a file's rows in runs: what goes into one folder is gathered in host memory, and written at once."""
+    engine, inner = frame.engine(writing.engine), _in_folders(writing)
+    held: dict[str, list[pa.Table]] = {}
+    while (table := next(tables, None)) is not None:
+        order, ranges = _folders(writing, table, name)
+        rows = engine.host_columns(table, inner.schema).take(pa.array(order))
+        del table
+        for folder, start, stop in ranges:
+            held.setdefault(folder, []).append(rows.slice(start, stop - start))
+        del rows
+    return [
+        write_table(inner, frame.table_on(writing.engine, rows), f"{folder}/{name}", len(rows))
+        for folder in sorted(held)
+        for rows in [pa.concat_tables(held.pop(folder)).combine_chunks()]
+    ]
+
+
+def _folders(writing: Writing, table: Any, name: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
+    """`hive.folders` of a table."""
+    named = Schema(writing.schema[n] for n in writing.output.partition_on)
+    return hive.folders(frame.engine(writing.engine).host_columns(table, named), f"file {name}")
+
+
+def _in_folders(writing: Writing) -> Writing:
+    return replace(writing, schema=hive.stored(writing.schema, writing.output.partition_on))
 
 
 def write_table(writing: Writing, table: Any, name: str, rows: int) -> dict[str, Any]:

@@ -55,6 +55,11 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
         yield
 
 
+def table_on(name: str, table: Any) -> Any:
+    """An Arrow table as an engine writes it: its columns on the GPU, or as it is."""
+    return engine(name).from_arrow(table) if name == "cudf" else table
+
+
 def runs_of_a_file(name: str, nbytes: int) -> int:
     """In how many runs of rows a file of so many bytes is written so that several are written at once on a GPU."""
     return file_runs(allocatable(), nbytes) if name == "cudf" else 1

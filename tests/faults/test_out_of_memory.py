@@ -73,7 +73,7 @@ def small_job(source: Path, out: Path, **sections: dict[str, Any]) -> dict[str, 
 
 
 def written(folder: Path) -> list[tuple[str, bytes]]:
-    return [(p.name, p.read_bytes()) for p in sorted(folder.glob("part-*"))]
+    return [(str(p.relative_to(folder)), p.read_bytes()) for p in sorted(folder.rglob("part-*"))]
 
 
 def run(source: Path, out: Path, engine: str, **sections: dict[str, Any]) -> dict[str, int]:
@@ -92,6 +92,8 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "arrow": {"output": {"format": "arrow", "compression": "none"}},
     "csv": {"output": {"format": "csv"}},
     "orc": {"output": {"format": "orc"}},
+    "folders": {"output": {"partition_on": ["name"]}},
+    "folders by key": {"output": {"partition_on": ["name"], "shuffle": "key", "keys": ["row"], "format": "csv"}},
 }
 
 
@@ -148,8 +150,8 @@ REFUSED: dict[str, tuple[str, dict[str, dict[str, Any]], list[str]]] = {
         ["a part of a file as small as run.min_partition_size", "set run.min_partition_size below 60 kB"],
     ),
     "folders": (
-        "shuffle_write:1:9", {"output": {"partition_on": ["name"]}},
-        ["one file does not fit into memory", "part-00001.parquet", "set a higher output.files (or fewer"],
+        "shuffle_write:1:9", {"output": {"partition_on": ["name"]}, "run": {"min_partition_size": "20kB"}},
+        ["a part of a file as small as run.min_partition_size", "part-00001.parquet", "or a higher output.files (or"],
     ),
     "no such injection": ("transform:3", {}, ["'transform:3' names no out-of-memory to inject", "transform:3:2"]),
 }  # fmt: skip

@@ -145,7 +145,7 @@ def host_columns(table: cudf.DataFrame | dict[str, Any], schema: Schema) -> pa.T
     return pa.table({n: host(cast(_with_name(table[n], c.dtype), c.dtype)) for n, c in schema.items()})
 
 
-def write_file(table: cudf.DataFrame, path: str, writing: Any) -> str | None:
+def write_file(table: cudf.DataFrame | dict[str, Any], path: str, writing: Any) -> str | None:
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
         return _write_parquet(_conformed_columns(table, writing.schema), path, writing)
@@ -217,7 +217,7 @@ def _on_device(writing: Any) -> bool:
     return possible and output.compression in CODECS and _writable(writing.schema)
 
 
-def _conformed_columns(table: cudf.DataFrame, schema: Schema) -> dict[str, Any]:
+def _conformed_columns(table: cudf.DataFrame | dict[str, Any], schema: Schema) -> dict[str, Any]:
     return {name: cast(_with_name(table[name], c.dtype), c.dtype) for name, c in schema.items()}
 
 
