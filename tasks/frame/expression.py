@@ -25,6 +25,7 @@ Rules, the same on both engines:
 from __future__ import annotations
 
 import ast
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -145,9 +146,13 @@ def parse(text: str) -> Expression:
     return Expression(text, root, names)
 
 
+_one_at_a_time = threading.Lock()
+
+
 def _syntax_tree(text: str) -> ast.expr:
+    """One thread at a time: Python 3.11 counts the depth of a tree for all threads together (SystemError)."""
     try:
-        with warnings.catch_warnings():
+        with _one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in texts
             return ast.parse(text, mode="eval").body
     except SyntaxError as error:

@@ -124,13 +124,13 @@ def _put_down(run: str, folder: Path) -> None:
     counts = _counts.pop(run, None)
     if counts is not None:
         seen = counts.xp.minimum(counts.seen, MOST).astype(np.uint8)
-        np.save(folder / f"{uuid.uuid4().hex}.npy", seen if counts.xp is np else seen.get())
+        (seen if counts.xp is np else seen.get()).tofile(folder / f"{uuid.uuid4().hex}.counts")
 
 
 def _looked_at(folder: Path, ids: tuple[int, int]) -> tuple[int, int, int]:
     """(how many of the ids were seen, the fewest, the most often that one was), over all processes."""
     start, stop = ids
     times = np.zeros(stop - start, dtype=np.uint16)
-    for path in sorted(folder.glob("*.npy")):
-        times += np.load(path, mmap_mode="r")[start:stop]
+    for path in sorted(folder.glob("*.counts")):
+        times += np.memmap(path, np.uint8, "r")[start:stop]
     return int(np.count_nonzero(times)), int(times.min()), int(times.max())

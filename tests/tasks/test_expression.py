@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gc
 import math
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -483,3 +486,21 @@ def test_text_search_is_that_of_python(engine, values, pattern):
         expected = [None if value is None else rule(value, pattern) for value in values]
         assert evaluate(f"{name}(s, {pattern!r})", engine, s=texts) == expected
     assert evaluate("length(s)", engine, s=texts) == [None if value is None else len(value) for value in values]
+
+
+def test_threads_read_expressions_side_by_side() -> None:
+    text = " and ".join(f"(a{i} > {i})" for i in range(30))
+    before = gc.get_threshold()
+
+    def wait(phase: str, info: dict[str, int]) -> None:  # lets another thread in while a tree is made
+        time.sleep(0)
+
+    gc.callbacks.append(wait)
+    gc.set_threshold(20)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: [parse(text) for _ in range(100)], range(8)))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(wait)
+    assert {expression.columns for of_thread in found for expression in of_thread} == {parse(text).columns}
