@@ -97,10 +97,10 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
-    if request.engine == "cudf" and workers.device_memory:
+    on_gpu = request.engine == "cudf"
+    if on_gpu and workers.device_memory:
         working = min(working, int(places.WORKING * workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
-    on_gpu = request.engine == "cudf"
     return Needs(
         device=working + (0 if on_host else held) if on_gpu else 0,
         host=largest * at_once + (held if on_host else 0) if on_gpu else working + held,

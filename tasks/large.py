@@ -125,6 +125,7 @@ class Rows:
 
 
 def rows_of(op: Operator, partial: Any | None) -> Rows:
+    """The rows of an order-free partial; none where there is no such partial."""
     if isinstance(partial, Split):
         return Rows(sum(len(t) for t in partial.tables), frame.engine_of(partial.tables[0]).NAME, split=True)
     if partial is None or not isinstance(op, Keyed):
