@@ -38,8 +38,8 @@ def synchronize() -> None:
 
 
 def allocatable() -> int:
-    """Bytes that this process may allocate on its GPU; 0 where it does not work on one."""
-    return int(engine("cudf").allocatable()) if MODULES["cudf"] in sys.modules else 0
+    """Bytes that this process may allocate on its GPU."""
+    return int(engine("cudf").allocatable())
 
 
 _places = Places(allocatable)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+T = TypeVar("T")
 BLOCK = 65_536  # rows: the smallest row group that is a block of its own
 STAGES = {
     "ingest": "tasks.run:_each",
@@ -65,13 +67,24 @@ def run_flow(job: dict[str, Any]) -> Any:
         return preprocess(**job, return_state=True)
 
 
-def task_runs(state: Any) -> list[tuple[str, str]]:
-    """(name, final state) of the task runs of a flow run, in the order of their start."""
+def soon(ask: Callable[[], T], right: Callable[[T], bool]) -> T:
+    """The answer as soon as it is right, or the last one after 20 seconds: the server hears of task runs by messages,
+    which may still be on their way when the flow has ended."""
+    deadline = time.monotonic() + 20
+    while not right(answer := ask()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return answer
+
+
+def task_runs(state: Any, expected: Sequence[tuple[str, str]] | None = None) -> list[tuple[str, str]]:
+    """(name, final state) of the task runs of a flow run, in the order of their start; soon those that are expected."""
+    if expected is not None:
+        return soon(lambda: task_runs(state), lambda found: found == expected)
     chosen = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=chosen)
     runs.sort(key=lambda r: r.start_time or r.created)
-    return [(r.name, r.state_name) for r in runs]
+    return [(r.name, str(r.state_name)) for r in runs]
 
 
 def flow_state(state: Any) -> str:

@@ -27,6 +27,7 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
         "cupy": getattr(allocator, "__name__", ""), "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
         "streams": os.environ["CUDF_PER_THREAD_STREAM"], "offered": dask_worker.state.total_resources,
         "sum": int(cudf.Series(range(10)).sum()), "threads": dask_worker.state.nthreads,
+        "profiled": "profile" in dask_worker.periodic_callbacks,
     }  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def test_a_worker_allocates_through_rmm_and_offers_its_gpu() -> None:
     assert gpu.startswith("GPU-")
     assert seen == {
         "spill": False, "resource": "LimitingResourceAdaptor", "cupy": "rmm_cupy_allocator", "streams": "1",
-        "offered": {"GPU": 1}, "sum": 45, "threads": 2,
+        "offered": {"GPU": 1}, "sum": 45, "threads": 2, "profiled": False,
     }  # fmt: skip
 
 

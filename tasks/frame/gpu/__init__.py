@@ -2,6 +2,7 @@
 
 import cupy as xp
 
+from tasks.frame import profiler
 from tasks.frame.gpu import spill, transport
 from tasks.frame.gpu.columns import (
     adopt,
@@ -166,3 +167,5 @@ __all__ = [
     "write_runs",
     "xp",
 ]  # fmt: skip
+
+profiler.stop()

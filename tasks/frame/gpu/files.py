@@ -15,7 +15,7 @@ import pylibcudf as plc
 import rmm
 
 from tasks.frame.expression import Expression
-from tasks.frame.gpu.columns import DATE, DECIMALS, cast, device, finite, from_pylibcudf, host, renumbered
+from tasks.frame.gpu.columns import DATE, DECIMALS, cast, column, device, finite, from_pylibcudf, host, renumbered
 from tasks.schema import Schema, described, leaf_type
 from tasks.schema import is_list as is_list_type
 from tasks.sink import DigestedFile
@@ -126,7 +126,13 @@ def _read(run: Run, columns: list[str]) -> plc.Table:
 
 
 def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
-    """A column as it was read, in the type that the plan promises."""
+    """A column as it was read, in the type that the plan promises.
+
+    Where all is null it is made anew: of Parquet's type null, cuDF makes strings whose offsets are what the memory held
+    before.
+    """
+    if values.size() and values.null_count() == values.size():
+        return column(pa.nulls(values.size(), wanted))
     series = from_pylibcudf(values)
     if pa.types.is_date32(wanted):
         series.name = DATE

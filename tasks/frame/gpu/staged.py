@@ -82,9 +82,10 @@ def to_host(values: Any) -> pa.Array:
     """`Series.to_arrow`, of the same type where all is null, too. Strings and numbers go through pinned memory."""
     found = values.to_pylibcudf()[0]
     rows, nulls = found.size(), found.null_count()
-    if nulls == rows or found.offset():
-        made = values.to_arrow()  # cuDF forgets the type of lists that are all null
-        return pa.nulls(rows, canonical_cudf.arrow_type(values)) if nulls == rows else made
+    if nulls == rows:  # cuDF forgets the type of lists that are all null
+        return pa.nulls(rows, canonical_cudf.arrow_type(values))
+    if found.offset():
+        return values.to_arrow()
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufmM":
         kind, data = pa.from_numpy_dtype(values.dtype), [_buffer(found.data(), rows * values.dtype.itemsize)]
     elif found.type().id() == plc.TypeId.STRING and found.child(0).type().id() == plc.TypeId.INT32:
