@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory: int) -> LocalCUDACluster:
     """A worker per GPU with its own RMM resource, CuPy allocating through it, cuDF imported before the first task."""
-    settings = memory_settings(cluster, gpus)
     offered = {"GPU": 1} | common.pop("resources", {})
-    common["protocol"] = transport(common.get("protocol"), gpus)
+    protocol = common["protocol"] = transport(common.get("protocol"), gpus)
     # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
     with config.set({"distributed.worker.memory.terminate": False}):
         return LocalCUDACluster(
@@ -30,6 +29,6 @@ def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory
             rmm_allocator_external_lib_list=["cupy"],
             pre_import=["cudf", "cupy", "tasks.frame.gpu"],
             resources=offered,
-            **settings,
+            **memory_settings(cluster, gpus, protocol),
             **common,
         )

@@ -28,13 +28,14 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     return min(16, max(8, usable // (8 * 2**30)))
 
 
-def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:
-    """Allocator and spiller, sizes in bytes of the smallest GPU.
+def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
+    """Allocator and spiller for workers that speak so, sizes in bytes of the smallest GPU.
 
-    One GPU: the driver's asynchronous allocator up to 0.92. Several: a pool of 0.6 (bigger ones make NVLink set-up
-    take minutes), which may grow unless its size was asked for. Stored results above 0.5 (0.45) of the GPU spill to
-    the host, then to disk; cuDF's own spilling stays off, since it adds a lock and a look-up in Python to every use of
-    a buffer.
+    The driver's asynchronous allocator up to 0.92. Over UCX, which opens memory in other processes and cannot open that
+    allocator's, a pool of 0.6 (bigger ones make NVLink set-up take minutes), which may grow unless its size was asked
+    for; threads with streams of their own wait for each other there: wide partitions take twice as long. Stored results
+    above 0.5 (0.45) of the GPU spill to the host, then to disk; cuDF's own spilling stays off, since it adds a lock and
+    a look-up in Python to every use of a buffer.
     """
     from infra.clusters import size_in_bytes
 
@@ -43,7 +44,7 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu]) -> dict[str, Any]:
     def aligned(asked: str | None, share: float) -> int:
         return (size_in_bytes(asked, total) if asked else int(share * total)) // 256 * 256
 
-    if len(gpus) == 1 and cluster.protocol != "ucx":
+    if protocol != "ucx":
         pool = {"rmm_async": True, "rmm_maximum_pool_size": aligned(cluster.rmm_pool_size, 0.92)}
         return {**pool, "device_memory_limit": aligned(cluster.device_memory_limit, 0.5)}
     size = aligned(cluster.rmm_pool_size, 0.6)

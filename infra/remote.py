@@ -85,7 +85,7 @@ def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
     if gpus:
         resources = {"GPU": 1.0, **resources}
         pool = size_or_part(cluster.rmm_pool_size) if cluster.rmm_pool_size else None
-        if gpus == 1 and cluster.protocol != "ucx":
+        if cluster.protocol != "ucx":
             options |= {"rmm_async": True, "rmm_maximum_pool_size": pool or 0.92}
         else:
             options |= {"rmm_pool_size": pool or 0.6}

@@ -262,4 +262,5 @@ def finalize(partials: dict[str, Partial]) -> tuple[dict[str, Any], dict[str, An
             fitted[key], kept[key] = op.parted(whole, op.finalize_unit(whole, partial.step.unit))
         except Exception as error:
             raise explained(error, partial.step, "statistics") from error
+    frame.synchronize()
     return fitted, kept, questions

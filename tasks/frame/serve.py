@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import DataError
+from tasks.frame import synchronize
 from tasks.frame.convert import columns_of, from_any, library
 
 Restore = Callable[[dict[str, Any], ModuleType, Any], Any]
@@ -56,9 +57,12 @@ def dask_frame(
 
     numbers, meta = list(range(partitions)), to_frame(empty, engine)
     if shared is None:
-        return dd.from_map(partial(read, handle), numbers, meta=meta)
-    return dd.from_map(partial(_swapped, read), numbers, args=(shared,), meta=meta)
+        return dd.from_map(partial(_partition, read, handle=handle), numbers, meta=meta)
+    return dd.from_map(partial(_partition, read), numbers, args=(shared,), meta=meta)
 
 
-def _swapped(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
-    return read(handle, number)
+def _partition(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
+    """A partition as other tasks may use it, in whatever thread."""
+    made = read(handle, number)
+    synchronize()
+    return made

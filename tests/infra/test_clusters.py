@@ -165,17 +165,20 @@ def test_only_the_gpus_asked_for_in_their_order(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_allocator_spilling_and_transport_fit_the_gpus_found() -> None:
-    assert memory_settings(Cluster(), [T4]) == {
+    assert memory_settings(Cluster(), [T4], "tcp") == {
         "rmm_async": True, "rmm_maximum_pool_size": 14_720_000_000, "device_memory_limit": 8_000_000_000,
     }  # fmt: skip
-    assert memory_settings(Cluster(), H200) == {
+    assert memory_settings(Cluster(), H200, "tls") == {
+        "rmm_async": True, "rmm_maximum_pool_size": 128_800_000_000, "device_memory_limit": 70_000_000_000 // 256 * 256,
+    }  # fmt: skip
+    assert memory_settings(Cluster(), H200, "ucx") == {
         "rmm_pool_size": 84_000_000_000 // 256 * 256, "device_memory_limit": 63_000_000_000 // 256 * 256,
     }  # fmt: skip
     asked = Cluster(rmm_pool_size=1, device_memory_limit="8GB")
-    assert memory_settings(asked, [T4]) == {
+    assert memory_settings(asked, [T4], "tcp") == {
         "rmm_async": True, "rmm_maximum_pool_size": 16 * 10**9, "device_memory_limit": 8 * 10**9,
     }  # fmt: skip
-    limited = memory_settings(Cluster(rmm_pool_size="50GB"), H200)
+    limited = memory_settings(Cluster(rmm_pool_size="50GB"), H200, "ucx")
     assert (limited["rmm_pool_size"], limited["rmm_maximum_pool_size"]) == (50 * 10**9, 50 * 10**9)
     assert [over_nvlink(found) for found in ([T4], H200, H200[:1], [*H200, T4])] == [False, True, False, False]
 

@@ -138,11 +138,18 @@ def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
         "nthreads": 8, "rmm_async": True, "rmm_maximum_pool_size": 60 * 10**9, "device_memory_limit": 0.45,
         "rmm_allocator_external_lib_list": ["cupy"], "pre_import": "cudf,cupy,tasks.frame.gpu", "resources": {"GPU": 1},
     }  # fmt: skip
-    four = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4}, memory_limit="0.2", threads_per_worker=4)
+    hosts = {"hosts": ["a"], "gpus": 4}
+    four = Cluster(kind="ssh", ssh=hosts, memory_limit="0.2", threads_per_worker=4, protocol="ucx", unencrypted=True)
     assert worker_options(four, 4) == {
         "nthreads": 4, "memory_limit": 0.2, "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
         "rmm_allocator_external_lib_list": ["cupy"], "pre_import": "cudf,cupy,tasks.frame.gpu", "resources": {"GPU": 1},
     }  # fmt: skip
+
+
+def test_gpus_without_ucx_use_the_asynchronous_allocator() -> None:
+    over_tcp = worker_options(Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4}), 4)
+    assert (over_tcp["rmm_async"], over_tcp["rmm_maximum_pool_size"]) == (True, 0.92)
+    assert "rmm_pool_size" not in over_tcp
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
