@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -47,12 +47,20 @@ _places = Places(allocatable)
 
 @contextmanager
 def computing(name: str, nbytes: int) -> Iterator[None]:
-    """A place to compute on a partition of so many decoded bytes: on a GPU a few at once, as many as fit."""
+    """A place to compute on a partition of so many decoded bytes: on a GPU a few at once, as many as fit.
+
+    Work that fails leaves it when the GPU is done with what was begun: other threads get the memory.
+    """
     if name != "cudf":
         yield
         return
     with _places.taken(COPIES * nbytes):
-        yield
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # of a GPU that is lost itself
+                synchronize()
+            raise
 
 
 def table_on(name: str, table: Any) -> Any:

@@ -17,7 +17,7 @@ from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, make_data, make_job, plan_chaos, run_flow
 
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = pytest.mark.xdist_group("killed-flow")
 
 
 def start(

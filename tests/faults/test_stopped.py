@@ -23,7 +23,7 @@ from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
 
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = pytest.mark.xdist_group("killed-flow")
 COMMAND = [sys.executable, "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
 SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
 SECONDS = 10.0  # in which a stopped run has ended

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tests.faults.test_data_errors import CASES, GOOD, NORMALIZE
 
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = pytest.mark.xdist_group("killed-flow")
 
 
 def millrace_run(folder: Path, job: dict[str, Any] | str) -> Any:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tasks import frame
 from tasks.frame.places import Places
 
 
@@ -52,3 +53,20 @@ def test_a_failure_gives_the_place_back() -> None:
     for _ in range(3):
         with pytest.raises(MemoryError), places.taken(9_000_000_000):
             raise MemoryError
+
+
+def test_what_fails_waits_for_the_gpu_before_others_get_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+
+    def lost() -> None:
+        waited.append("waited")
+        raise RuntimeError("the GPU is lost")
+
+    monkeypatch.setattr(frame, "_places", Places(lambda: 8 * 10**9))
+    monkeypatch.setattr(frame, "synchronize", lost)
+    with pytest.raises(ValueError, match="the operator's"), frame.computing("cudf", 1):
+        raise ValueError("the operator's")
+    assert waited == ["waited"]
+    with frame.computing("cudf", 1):
+        pass
+    assert waited == ["waited"]
