@@ -63,11 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Up to four processes beside each other; one where a GPU's memory is given to whoever starts first.
-
-    One more than there are cores: the tests of real servers and clusters wait for a third of their time.
-    """
-    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 1)
+    """Up to four processes beside each other; one where a GPU's memory is given to whoever starts first."""
+    return 0 if config.getoption("--engine") == "cudf" else min(4, os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
