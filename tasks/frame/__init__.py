@@ -46,21 +46,25 @@ _places = Places(allocatable)
 
 
 @contextmanager
-def computing(name: str, nbytes: int) -> Iterator[None]:
-    """A place to compute on a partition of so many decoded bytes: on a GPU a few at once, as many as fit.
-
-    Work that fails leaves it when the GPU is done with what was begun: other threads get the memory.
-    """
-    if name != "cudf":
-        yield
-        return
-    with _places.taken(COPIES * nbytes):
+def _place(nbytes: int, **options: Any) -> Iterator[None]:
+    """A place on the GPU; work that fails leaves it when the GPU is done with what was begun: others get the memory."""
+    with _places.taken(nbytes, **options):
         try:
             yield
         except BaseException:
             with suppress(Exception):  # of a GPU that is lost itself
                 synchronize()
             raise
+
+
+@contextmanager
+def computing(name: str, nbytes: int) -> Iterator[None]:
+    """A place to compute on a partition of so many decoded bytes: on a GPU a few at once, as many as fit."""
+    if name != "cudf":
+        yield
+        return
+    with _place(COPIES * nbytes):
+        yield
 
 
 def table_on(name: str, table: Any) -> Any:
@@ -82,5 +86,5 @@ def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
     if name != "cudf":
         yield
         return
-    with _places.taken(int(COPIES_WRITTEN * nbytes), computing=False, share=2 * WORKING if alone else WORKING):
+    with _place(int(COPIES_WRITTEN * nbytes), computing=False, share=2 * WORKING if alone else WORKING):
         yield

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,8 @@ from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-T = TypeVar("T")
+from tests.infra.elsewhere import eventually
+
 BLOCK = 65_536  # rows: the smallest row group that is a block of its own
 STAGES = {
     "ingest": "tasks.run:_each",
@@ -67,19 +67,14 @@ def run_flow(job: dict[str, Any]) -> Any:
         return preprocess(**job, return_state=True)
 
 
-def soon(ask: Callable[[], T], right: Callable[[T], bool]) -> T:
-    """The answer as soon as it is right, or the last one after 20 seconds: the server hears of task runs by messages,
-    which may still be on their way when the flow has ended."""
-    deadline = time.monotonic() + 20
-    while not right(answer := ask()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return answer
-
-
 def task_runs(state: Any, expected: Sequence[tuple[str, str]] | None = None) -> list[tuple[str, str]]:
-    """(name, final state) of the task runs of a flow run, in the order of their start; soon those that are expected."""
+    """(name, final state) of the task runs of a flow run, in the order of their start.
+
+    The server hears of them by messages, which may still be on their way when the flow has ended: what is `expected` is
+    waited for.
+    """
     if expected is not None:
-        return soon(lambda: task_runs(state), lambda found: found == expected)
+        eventually(lambda: task_runs(state) == expected)
     chosen = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=chosen)

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from tasks.manifest import Manifest
-from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, run_flow, soon, task_runs
+from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, run_flow, task_runs
+from tests.infra.elsewhere import eventually
 
 pytestmark = pytest.mark.xdist_group("faults")
 QUIET = [(stage, "Completed") for stage in STAGES]
@@ -85,7 +86,8 @@ def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_wri
     state = run_flow(
         make_job(data, tmp_path / "out", source={"partition_size": "4MB"}, cluster=two, run={"retries": 2})
     )
-    runs = soon(lambda: task_runs(state), lambda found: completed(found) == list(STAGES))
+    eventually(lambda: completed(task_runs(state)) == list(STAGES))
+    runs = task_runs(state)
     assert started == list(STAGES)
     assert {name for name, final in runs if final == "Crashed"} >= set(STAGES)
     assert {final for _, final in runs} == {"Crashed", "Completed"}

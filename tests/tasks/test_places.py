@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -12,10 +15,13 @@ from tasks.frame.places import Places
 
 
 class Crowd:
-    """How many works are going on at once, and how many bytes they take: the most that was seen."""
+    """How many works are going on at once, and how many bytes they take: the most that was seen.
 
-    def __init__(self, places: Places) -> None:
-        self.places, self.lock = places, threading.Lock()
+    They stay until as many are in as are expected, and a little longer for those that should not come.
+    """
+
+    def __init__(self, places: Places, expected: int) -> None:
+        self.places, self.expected, self.lock = places, expected, threading.Lock()
         self.now, self.most = [0, 0], [0, 0]
         self.all_in = threading.Event()
 
@@ -24,7 +30,10 @@ class Crowd:
             with self.lock:
                 self.now = [self.now[0] + 1, self.now[1] + nbytes]
                 self.most = [max(pair) for pair in zip(self.now, self.most, strict=True)]
-            self.all_in.wait(0.02)
+                if self.now[0] == self.expected:
+                    self.all_in.set()
+            self.all_in.wait(10)
+            time.sleep(0.02)
             with self.lock:
                 self.now = [self.now[0] - 1, self.now[1] - nbytes]
 
@@ -40,7 +49,7 @@ class Crowd:
     ],
 )
 def test_no_more_at_once_than_places_and_bytes(nbytes: int, options: dict[str, object], most: list[int]) -> None:
-    crowd = Crowd(Places(lambda: 8 * 10**9))
+    crowd = Crowd(Places(lambda: 8 * 10**9), expected=most[0])
     with ThreadPoolExecutor(12) as threads:
         for future in [threads.submit(crowd.work, nbytes, **options) for _ in range(12)]:
             future.result()
@@ -55,7 +64,10 @@ def test_a_failure_gives_the_place_back() -> None:
             raise MemoryError
 
 
-def test_what_fails_waits_for_the_gpu_before_others_get_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", [lambda: frame.computing("cudf", 1), lambda: frame.writing("cudf", 1, alone=False)])
+def test_what_fails_waits_for_the_gpu_before_others_get_its_memory(
+    place: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[str] = []
 
     def lost() -> None:
@@ -64,9 +76,9 @@ def test_what_fails_waits_for_the_gpu_before_others_get_its_memory(monkeypatch: 
 
     monkeypatch.setattr(frame, "_places", Places(lambda: 8 * 10**9))
     monkeypatch.setattr(frame, "synchronize", lost)
-    with pytest.raises(ValueError, match="the operator's"), frame.computing("cudf", 1):
+    with pytest.raises(ValueError, match="the operator's"), place():
         raise ValueError("the operator's")
     assert waited == ["waited"]
-    with frame.computing("cudf", 1):
+    with place():
         pass
     assert waited == ["waited"]
