@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dask import config
 from dask_cuda import LocalCUDACluster
 
-from infra.cuda_settings import memory_settings, threads_for
+from infra.cuda_settings import PRE_IMPORT, memory_settings, pool_settings, threads_for
 from infra.gpus import Gpu
 from infra.lost_gpus import transport
 
@@ -20,14 +20,15 @@ def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory
     offered = {"GPU": 1} | common.pop("resources", {})
     protocol = common["protocol"] = transport(common.get("protocol"), gpus)
     # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
-    with config.set({"distributed.worker.memory.terminate": False}):
+    pool = pool_settings(cluster, gpus, protocol)
+    with config.set({"distributed.worker.memory.terminate": False, "millrace.gpu-pool": pool}):
         return LocalCUDACluster(
             CUDA_VISIBLE_DEVICES=[gpu.uuid for gpu in gpus],
             n_workers=len(gpus),
             threads_per_worker=cluster.threads_per_worker or threads_for(cluster, gpus),
             memory_limit=host_memory,
             rmm_allocator_external_lib_list=["cupy"],
-            pre_import=["cudf", "cupy", "tasks.frame.gpu"],
+            pre_import=list(PRE_IMPORT),
             resources=offered,
             **memory_settings(cluster, gpus, protocol),
             **common,

@@ -12,13 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its index as `nvidia-smi` counts, its UUID, name, memory in bytes, and whether NVLink leaves it."""
+    """One GPU: its index as `nvidia-smi` counts, its UUID, name and memory in bytes."""
 
     index: int
     uuid: str
     name: str
     memory: int
-    nvlink: bool = False
 
     def is_called(self, device: str) -> bool:
         """Whether an entry of CUDA_VISIBLE_DEVICES (an index, a UUID or its beginning) means this GPU."""
@@ -76,14 +75,7 @@ def _by_nvml() -> list[Gpu] | None:
 
 def _described(nvml: Any, index: int, handle: Any) -> Gpu:
     uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-    return Gpu(index, str(uuid), str(name), nvml.nvmlDeviceGetMemoryInfo(handle).total, _has_nvlink(nvml, handle))
-
-
-def _has_nvlink(nvml: Any, handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetNvLinkState(handle, 0))
-    except nvml.NVMLError:
-        return False
+    return Gpu(index, str(uuid), str(name), nvml.nvmlDeviceGetMemoryInfo(handle).total)
 
 
 def _by_nvidia_smi() -> list[Gpu]:

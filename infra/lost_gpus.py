@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from infra import gpus
-from infra.cuda_settings import over_nvlink
 from infra.gpus import Gpu
 from tasks.errors import GiveUpError, MillraceError
 
-log = logging.getLogger("millrace.clusters")
 SHARED = Path("/dev/shm")
 SHARED_PER_GPU = 128 * 2**20  # bytes; containers have 64 MiB in all unless they are told otherwise
 MORE_SHARED = "give the container more (docker run --shm-size=1g, shm_size in compose, an emptyDir of medium Memory)"
 
 
 def transport(asked: str | None, chosen: Sequence[Gpu]) -> str:
-    """What pieces travel by between the GPUs: ucx over NVLink if its shared memory is there, else tcp.
+    """What workers on the GPUs speak: tcp unless another was asked for, since they copy pieces out of each other's GPU.
 
     GiveUpError where ucx was asked for and /dev/shm is too small for it.
     """
-    wanted = asked or ("ucx" if over_nvlink(list(chosen)) else "tcp")
-    if wanted != "ucx":
-        return wanted
+    if asked != "ucx":
+        return asked or "tcp"
     need, disk = SHARED_PER_GPU * len(chosen), shutil.disk_usage(SHARED) if SHARED.exists() else None
     free, total = (disk.free, disk.total) if disk else (0, 0)
     if len(chosen) < 2 or free >= need:
         return "ucx"
     figures = f"UCX wants {_mib(need)} for {len(chosen)} GPUs, {_mib(free)} of {_mib(total)} are free"
-    if asked:
-        raise GiveUpError(f"{SHARED} is too small for UCX", where="cluster.protocol = ucx", why=figures,
-                          do=f"{MORE_SHARED}, or set cluster.protocol to tcp")  # fmt: skip
-    log.warning("pieces go over TCP, not NVLink: %s is too small: %s; %s", SHARED, figures, MORE_SHARED)
-    return "tcp"
+    raise GiveUpError(f"{SHARED} is too small for UCX", where="cluster.protocol = ucx", why=figures,
+                      do=f"{MORE_SHARED}, or leave cluster.protocol out")  # fmt: skip
 
 
 def missing(before: Sequence[Gpu]) -> list[Gpu]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from distributed import Client, Status
 from distributed.security import Security
 
+from infra.cuda_settings import PRE_IMPORT
 from infra.dask_settings import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.encryption import settings_of
 from infra.sizes import size_or_part
@@ -70,8 +71,7 @@ def library(module: str, package: str, kind: str) -> Any:
 def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
     """Options of a worker elsewhere, by the names of distributed.Nanny, or dask_cuda.CUDAWorker with `gpus`.
 
-    Sizes of hosts that are not known here stay parts. One GPU has the driver's allocator, several have pools, as
-    infra/cuda_settings.py says.
+    Sizes of hosts that are not known here stay parts. How GPUs allocate, save over UCX, stands in `worker_settings`.
     """
     from infra.clusters import offered
 
@@ -84,15 +84,12 @@ def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
     resources = offered(cluster)
     if gpus:
         resources = {"GPU": 1.0, **resources}
-        pool = size_or_part(cluster.rmm_pool_size) if cluster.rmm_pool_size else None
-        if cluster.protocol != "ucx":
-            options |= {"rmm_async": True, "rmm_maximum_pool_size": pool or 0.92}
-        else:
-            options |= {"rmm_pool_size": pool or 0.6}
+        if cluster.protocol == "ucx":
+            options |= {"rmm_pool_size": size_or_part(cluster.rmm_pool_size or "0.6")}
         device = size_or_part(cluster.device_memory_limit) if cluster.device_memory_limit else 0.45
         options |= {
             "device_memory_limit": device, "rmm_allocator_external_lib_list": ["cupy"],
-            "pre_import": "cudf,cupy,tasks.frame.gpu",
+            "pre_import": ",".join(PRE_IMPORT),
         }  # fmt: skip
     if resources:
         options["resources"] = resources
@@ -125,6 +122,9 @@ def worker_settings(cluster: Cluster, gpus: int, files: dict[str, str] | None = 
     settings["distributed.scheduler.idle-timeout"] = f"{IDLE_SECONDS}s"
     if gpus:  # the workers spill device -> host -> disk themselves; a nanny that kills would only get in the way
         settings["distributed.worker.memory.terminate"] = False
+        if cluster.protocol != "ucx":
+            limit = size_or_part(cluster.rmm_pool_size or "0.92")
+            settings["millrace.gpu-pool"] = {"limit": limit, "shared": cluster.cuda_ipc}
     return settings
 
 

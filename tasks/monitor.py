@@ -42,13 +42,14 @@ class Sample(NamedTuple):
     sent: int  # bytes sent to other workers
     rows: int
     bytes: int
+    lent: int = 0  # bytes of those sent that other processes copied out of its GPU (CUDA IPC)
 
 
 class _Work:
-    """Rows and bytes that the tasks of this process have worked through."""
+    """Rows and bytes that the tasks of this process have worked through, and bytes of its GPU that others copied."""
 
     def __init__(self) -> None:
-        self.rows = self.bytes = 0
+        self.rows = self.bytes = self.lent = 0
         self.lock = threading.Lock()
 
 
@@ -62,6 +63,12 @@ def count(rows: int, nbytes: int) -> None:
     with _work.lock:
         _work.rows += rows
         _work.bytes += nbytes
+
+
+def count_lent(nbytes: int) -> None:
+    """Tell that another process copies so many bytes out of the GPU's memory of this one."""
+    with _work.lock:
+        _work.lent += nbytes
 
 
 class Sampler:
@@ -83,7 +90,7 @@ class Sampler:
         to_host, to_disk = _spilled(worker.data)
         self.samples.append(Sample(
             time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
-            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes,
+            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes, _work.lent,
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[Sample]:

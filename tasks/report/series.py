@@ -96,10 +96,13 @@ def highest(workers: Workers, field: str) -> float | None:
 
 
 def moved(workers: Workers) -> dict[str, float]:
-    """Bytes that several workers sent to each other by transport (tcp, ucx, inproc); {} where none were."""
+    """Bytes that several workers sent to each other by transport (cuda ipc, tcp, ucx, inproc); {} where none were."""
     found: dict[str, float] = {}
     for address, w in workers.items() if len(workers) > 1 else ():
-        found[w["transport"]] = found.get(w["transport"], 0.0) + grown({address: w}, "sent")
+        sent, lent = (grown({address: w}, field) for field in ("sent", "lent"))
+        # Dask counts the results, we their buffers, which are padded.
+        for how, nbytes in (("cuda ipc", lent), (w["transport"], max(sent - lent, 0.0))):
+            found[how] = found.get(how, 0.0) + nbytes
     return {transport: nbytes for transport, nbytes in found.items() if nbytes}
 
 
@@ -114,9 +117,15 @@ def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
             "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)), "computed": f"{grown(one, 'cpu'):,.1f} s",
             "host memory": amount(highest(one, "rss") or 0), **({"GPU memory": amount(gpu)} if gpu is not None else {}),
             "spilled": amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0)),
-            "sent": f"{amount(grown(one, 'sent'))} ({w['transport']})",
+            "sent": _sent(one, w["transport"]),
         })  # fmt: skip
     return rows
+
+
+def _sent(worker: Workers, transport: str) -> str:
+    lent = grown(worker, "lent")
+    rest = f"{amount(max(grown(worker, 'sent') - lent, 0.0))} ({transport})"
+    return f"{amount(lent)} (cuda ipc), {rest}" if lent else rest
 
 
 def per_second(value: float) -> str:

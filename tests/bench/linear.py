@@ -185,6 +185,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="on a cluster: of every matrix")
     parser.add_argument("--partition-size", help="on a cluster: 256MB, on GPUs 128MB")
     parser.add_argument("--check", action="store_true", help="on a cluster: compare with numpy")
+    parser.add_argument("--numpy", type=Path, help="with --check: folder for what numpy found, which takes minutes")
     return parser.parse_args(arguments)
 
 

@@ -70,6 +70,18 @@ def with_axes(work: str, folder: Path) -> dict[str, Any]:
     return {"found": singular.tolist(), "fits": 1, "axes": axes[:AXES].tolist()}
 
 
+def reference(work: str, name: str, source: Path, folder: Path | None) -> dict[str, Any]:
+    """What numpy found: in an earlier run, of any host, that left it in the folder, else now."""
+    kept = folder / f"{work}.json" if folder else None
+    if kept and kept.exists():
+        return dict(json.loads(kept.read_text()))
+    theirs = linear.measured(work, name, source)
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(theirs) + "\n")
+    return theirs
+
+
 def run(args: Any) -> dict[str, Any]:
     """All works of the command line, by name."""
     made: dict[str, Any] = {}
@@ -83,7 +95,7 @@ def run(args: Any) -> dict[str, Any]:
             made[work] = {**shape, "millrace": {k: v for k, v in ours.items() if k not in ("found", "axes")}}
             if args.check:
                 name = "numpy-svd-axes" if work.startswith("pca") else "numpy-lstsq"
-                theirs = linear.measured(work, name, source)
+                theirs = reference(work, name, source, args.numpy)
                 numbers = {k: v for k, v in theirs.items() if k not in ("found", "axes")}
                 made[work][name] = numbers | checked(work, ours, theirs)
             print(work, json.dumps(made[work]), flush=True)

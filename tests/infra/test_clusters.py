@@ -23,14 +23,14 @@ from pydantic import ValidationError
 
 from infra import clusters, gpus
 from infra.clusters import Cluster, Connection, engine_at, make_cluster
-from infra.cuda_settings import memory_settings, over_nvlink, threads_for
+from infra.cuda_settings import memory_settings, pool_settings, threads_for
 from tasks.errors import GiveUpError
 from tests.conftest import free_port, python_path
 
 pytestmark = pytest.mark.xdist_group("clusters")
 ROOT = Path(__file__).resolve().parents[2]
 T4 = gpus.Gpu(0, "GPU-aaaa", "T4", 16 * 10**9)
-H200 = [gpus.Gpu(i, f"GPU-{i}{i}", "H200", 140 * 10**9, nvlink=True) for i in range(2)]
+H200 = [gpus.Gpu(i, f"GPU-{i}{i}", "H200", 140 * 10**9) for i in range(2)]
 
 
 def of_worker(dask_worker: Any) -> dict[str, Any]:
@@ -164,23 +164,23 @@ def test_only_the_gpus_asked_for_in_their_order(monkeypatch: pytest.MonkeyPatch)
         clusters.chosen_gpus(Cluster(workers=3))
 
 
-def test_allocator_spilling_and_transport_fit_the_gpus_found() -> None:
-    assert memory_settings(Cluster(), [T4], "tcp") == {
-        "rmm_async": True, "rmm_maximum_pool_size": 14_720_000_000, "device_memory_limit": 8_000_000_000,
-    }  # fmt: skip
-    assert memory_settings(Cluster(), H200, "tls") == {
-        "rmm_async": True, "rmm_maximum_pool_size": 128_800_000_000, "device_memory_limit": 70_000_000_000 // 256 * 256,
-    }  # fmt: skip
+def test_allocator_and_spilling_fit_the_gpus_found() -> None:
+    assert memory_settings(Cluster(), [T4], "tcp") == {"device_memory_limit": 8_000_000_000}
+    assert pool_settings(Cluster(), [T4], "tcp") == {"limit": 14_720_000_000, "shared": True}
+    assert memory_settings(Cluster(), H200, "tls") == {"device_memory_limit": 70_000_000_000 // 256 * 256}
+    assert pool_settings(Cluster(cuda_ipc=False), H200, "tls") == {"limit": 128_800_000_000, "shared": False}
+    asked = Cluster(rmm_pool_size=1, device_memory_limit="8GB")
+    assert memory_settings(asked, [T4], "tcp") == {"device_memory_limit": 8 * 10**9}
+    assert pool_settings(asked, [T4], "tcp") == {"limit": 16 * 10**9, "shared": True}
+
+
+def test_ucx_has_a_pool_of_rmm() -> None:
+    assert pool_settings(Cluster(), H200, "ucx") == {}
     assert memory_settings(Cluster(), H200, "ucx") == {
         "rmm_pool_size": 84_000_000_000 // 256 * 256, "device_memory_limit": 63_000_000_000 // 256 * 256,
     }  # fmt: skip
-    asked = Cluster(rmm_pool_size=1, device_memory_limit="8GB")
-    assert memory_settings(asked, [T4], "tcp") == {
-        "rmm_async": True, "rmm_maximum_pool_size": 16 * 10**9, "device_memory_limit": 8 * 10**9,
-    }  # fmt: skip
     limited = memory_settings(Cluster(rmm_pool_size="50GB"), H200, "ucx")
     assert (limited["rmm_pool_size"], limited["rmm_maximum_pool_size"]) == (50 * 10**9, 50 * 10**9)
-    assert [over_nvlink(found) for found in ([T4], H200, H200[:1], [*H200, T4])] == [False, True, False, False]
 
 
 def test_a_gpu_has_a_thread_for_8_gib_that_may_be_allocated() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from infra.clusters import Cluster
 from infra.gpus import Gpu
 from tasks.errors import GiveUpError, JobError, TransientError
 
-H200 = [Gpu(i, f"GPU-{i}", "H200", 140 * 10**9, nvlink=True) for i in range(2)]
+H200 = [Gpu(i, f"GPU-{i}", "H200", 140 * 10**9) for i in range(2)]
 
 
 class Usage(NamedTuple):
@@ -38,16 +37,12 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Any:
     return is_now
 
 
-def test_pieces_travel_over_nvlink_if_shared_memory_is_there(host: Any, caplog: pytest.LogCaptureFixture) -> None:
-    host(H200)
-    assert [lost_gpus.transport(asked, H200) for asked in (None, "ucx", "tcp", "tls")] == ["ucx", "ucx", "tcp", "tls"]
-    assert lost_gpus.transport(None, H200[:1]) == "tcp"
+def test_workers_on_gpus_speak_tcp_unless_another_is_asked_for(host: Any) -> None:
     host(H200, 64)
+    assert [lost_gpus.transport(asked, H200) for asked in (None, "tcp", "tls")] == ["tcp", "tcp", "tls"]
     assert lost_gpus.transport("ucx", H200[:1]) == "ucx"
-    with caplog.at_level(logging.WARNING, logger="millrace.clusters"):
-        assert lost_gpus.transport(None, H200) == "tcp"
-    (told,) = caplog.messages
-    assert "TCP, not NVLink: /dev/shm is too small: UCX wants 256 MiB for 2 GPUs, 64 MiB of 64 MiB are free" in told
+    host(H200)
+    assert lost_gpus.transport("ucx", H200) == "ucx"
 
 
 def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> None:
@@ -59,7 +54,7 @@ def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> No
         "  where: cluster.protocol = ucx",
         "  why: UCX wants 256 MiB for 2 GPUs, 64 MiB of 64 MiB are free",
         "  do: give the container more (docker run --shm-size=1g, shm_size in compose, an emptyDir of medium Memory), "
-        "or set cluster.protocol to tcp",
+        "or leave cluster.protocol out",
     ]
 
 

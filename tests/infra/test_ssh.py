@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from infra import ssh
 from infra.clusters import Cluster, make_cluster
-from infra.remote import worker_options
+from infra.cuda_settings import PRE_IMPORT
+from infra.remote import worker_options, worker_settings
 from tasks.errors import GiveUpError
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
@@ -135,21 +136,26 @@ def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
     one = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 1}, rmm_pool_size="60GB")
     assert one.resolved() == ("ssh", "cudf")
     assert worker_options(one, 1) == {
-        "nthreads": 8, "rmm_async": True, "rmm_maximum_pool_size": 60 * 10**9, "device_memory_limit": 0.45,
-        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": "cudf,cupy,tasks.frame.gpu", "resources": {"GPU": 1},
+        "nthreads": 8, "device_memory_limit": 0.45,
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": ",".join(PRE_IMPORT), "resources": {"GPU": 1},
     }  # fmt: skip
     hosts = {"hosts": ["a"], "gpus": 4}
     four = Cluster(kind="ssh", ssh=hosts, memory_limit="0.2", threads_per_worker=4, protocol="ucx", unencrypted=True)
     assert worker_options(four, 4) == {
         "nthreads": 4, "memory_limit": 0.2, "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
-        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": "cudf,cupy,tasks.frame.gpu", "resources": {"GPU": 1},
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": ",".join(PRE_IMPORT), "resources": {"GPU": 1},
     }  # fmt: skip
 
 
-def test_gpus_without_ucx_use_the_asynchronous_allocator() -> None:
-    over_tcp = worker_options(Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4}), 4)
-    assert (over_tcp["rmm_async"], over_tcp["rmm_maximum_pool_size"]) == (True, 0.92)
-    assert "rmm_pool_size" not in over_tcp
+def test_gpus_without_ucx_allocate_asynchronously() -> None:
+    def pool(**asked: Any) -> Any:
+        cluster = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4}, **asked)
+        return worker_settings(cluster, 4).get("millrace.gpu-pool")
+
+    assert pool() == {"limit": 0.92, "shared": True}
+    assert pool(rmm_pool_size="60GB", cuda_ipc=False) == {"limit": 60 * 10**9, "shared": False}
+    assert pool(protocol="ucx", unencrypted=True) is None
+    assert "millrace.gpu-pool" not in worker_settings(Cluster(), 0)
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

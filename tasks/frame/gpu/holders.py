@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import weakref
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ import cloudpickle
 import cudf
 import cupy
 import pylibcudf as plc
-from distributed.protocol import deserialize, serialize
 
+from tasks import gpu_pool, monitor
+from tasks.frame.gpu.buffers import Context, sent, taken
 from tasks.frame.gpu.columns import device, rebuilt, synchronize
 from tasks.frame.gpu.order import Marks, marks_of, pack, unpack
 
@@ -87,18 +89,30 @@ class _Unpickler(pickle.Unpickler):
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
 
 
-def dump(value: Any, kind: str) -> tuple[dict[str, Any], list[Any]]:
-    """Header and frames of an object with tables; NotImplementedError, which leaves it to pickle, without any."""
+_lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id: what workers of this host find an object by, and its bytes
+
+
+def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+    """Header and frames of an object with tables; NotImplementedError, which leaves it to pickle, without any.
+
+    Many workers of a host that ask for the same object copy it out of the same buffers.
+    """
+    if (again := _lent.get(id(value))) and gpu_pool.reaches(context):
+        monitor.count_lent(again[1])
+        return again[0], []
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
     if not pickler.held:
         raise NotImplementedError
     synchronize()
-    dumped = [serialize(packed.buffer, serializers=(kind,), on_error="raise") for packed in pickler.held]
+    dumped = [sent(packed.buffer, value, kind, context) for packed in pickler.held]
     known = pickle.dumps([packed[1:] for packed in pickler.held])
     header = {"value": file.getvalue(), "known": known, "buffers": [buffer for buffer, _ in dumped],
               "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
+    if not any(frames for _, frames in dumped):
+        _lent[id(value)] = header, sum(packed.buffer.nbytes for packed in pickler.held)
+        weakref.finalize(value, _lent.pop, id(value), None)
     return header, [frame for _, frames in dumped for frame in frames]
 
 
@@ -107,7 +121,7 @@ def load(header: dict[str, Any], frames: list[Any]) -> Any:
     left = iter(frames)
     known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
     held = [
-        Packed(deserialize(buffer, list(islice(left, count))), *rest)
+        Packed(taken(buffer, list(islice(left, count))), *rest)
         for buffer, count, rest in zip(header["buffers"], header["frames"], known, strict=True)
     ]
     found = _Unpickler(io.BytesIO(header["value"]), held).load()
@@ -119,5 +133,5 @@ def register(classes: Sequence[type], kinds: Mapping[str, Sequence[Any]]) -> Non
     """Make `dump` and `load` known to distributed for the classes, by kind of serializer."""
     for kind, (dumps, loads) in kinds.items():
         for cls in classes:
-            dumps.register(cls)(lambda value, kind=kind: dump(value, kind))
+            dumps.register(cls)(lambda value, context=None, kind=kind: dump(value, kind, context))
             loads.register(cls)(load)

@@ -1,4 +1,7 @@
-"""Pieces between workers: device buffers travel as frames (over UCX without touching the host), not through pickle.
+"""Pieces between workers: not through pickle, but as buffers of the device.
+
+A worker of the same host copies a buffer out of this GPU by itself; to others it travels as a frame, over UCX without
+touching the host.
 
 Imported with the engine: a worker that receives pieces must have imported it before (`pre_import`).
 """
@@ -15,6 +18,7 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from tasks.frame.gpu import holders
+from tasks.frame.gpu.buffers import Context, sent, taken
 from tasks.frame.gpu.order import Pieces, unpacked
 
 KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, dask_deserialize)}
@@ -25,16 +29,16 @@ def _register_pieces(kind: str) -> None:
     dumps, loads = KINDS[kind]
 
     @dumps.register(Pieces)
-    def dump(pieces: Pieces) -> tuple[dict[str, Any], list[Any]]:
-        pieces = pieces if pieces.buffer is not None else pieces.packed()
-        header, frames = serialize(pieces.buffer, serializers=(kind,), on_error="raise")
-        known = pickle.dumps((pieces.metadata, pieces.marks, pieces.offsets))
+    def dump(pieces: Pieces, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+        packed = pieces if pieces.buffer is not None else pieces.packed()
+        header, frames = sent(packed.buffer, pieces, kind, context)
+        known = pickle.dumps((packed.metadata, packed.marks, packed.offsets))
         return {"buffer": header, "known": known}, frames
 
     @loads.register(Pieces)
     def load(header: dict[str, Any], frames: list[Any]) -> Pieces:
         metadata, marks, offsets = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
-        return unpacked(metadata, deserialize(header["buffer"], frames), marks, offsets)
+        return unpacked(metadata, taken(header["buffer"], frames), marks, offsets)
 
 
 def _register_cuts(kind: str) -> None:
@@ -44,10 +48,10 @@ def _register_cuts(kind: str) -> None:
 
     dumps, loads = KINDS[kind]
 
-    def dump(cut: Any) -> tuple[dict[str, Any], list[Any]]:
+    def dump(cut: Any, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
         if not all(isinstance(piece, Pieces) for piece in cut.pieces):
             raise NotImplementedError
-        dumped = [serialize(piece, serializers=(kind,), on_error="raise") for piece in cut.pieces]
+        dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in cut.pieces]
         rest = {name: int(value) for name, value in cut.__dict__.items() if name != "pieces"}
         header = {"packed": type(cut) is Packed, "rest": rest, "pieces": [header for header, _ in dumped],
                   "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
