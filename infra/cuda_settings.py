@@ -27,7 +27,7 @@ PRE_IMPORT = ("cudf", "cupy", "infra.gpu_worker", "tasks.frame.gpu")  # by a wor
 
 
 def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
-    """What tasks.gpu_pool.prepare has to know in workers that speak so, in bytes of the smallest GPU; {} over UCX."""
+    """What `prepare` of tasks/frame/gpu/ipc.py has to know, in bytes of the smallest GPU; nothing over UCX."""
     if protocol == "ucx":
         return {}
     return {"limit": _aligned(cluster.rmm_pool_size, 0.92, gpus), "shared": cluster.cuda_ipc}

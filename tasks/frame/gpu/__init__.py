@@ -3,7 +3,7 @@
 import cupy as xp
 
 from tasks.frame import profiler
-from tasks.frame.gpu import spill, transport
+from tasks.frame.gpu import ipc, spill, transport
 from tasks.frame.gpu.columns import (
     adopt,
     affine,
@@ -169,3 +169,4 @@ __all__ = [
 ]  # fmt: skip
 
 profiler.stop()
+ipc.set_up()

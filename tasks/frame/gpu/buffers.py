@@ -8,14 +8,14 @@ from typing import Any
 import cupy
 from distributed.protocol import deserialize, serialize
 
-from tasks import gpu_pool
+from tasks.frame.gpu import ipc
 
 Context = Mapping[str, Any] | None  # what is known of both ends of a connection
 
 
 def sent(buffer: cupy.ndarray, owner: Any, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
     """(header, frames) of a buffer that `owner`, the result of a task, holds or stands for."""
-    place = gpu_pool.lend(buffer, owner, context)
+    place = ipc.lend(buffer, owner, context)
     if place is not None:
         return {"lent": place}, []
     return serialize(buffer, serializers=(kind,), on_error="raise")
@@ -23,4 +23,4 @@ def sent(buffer: cupy.ndarray, owner: Any, kind: str, context: Context) -> tuple
 
 def taken(header: Mapping[str, Any], frames: Sequence[Any]) -> cupy.ndarray:
     """The buffer again, in the memory of this process."""
-    return gpu_pool.fetch(header["lent"]) if "lent" in header else deserialize(header, list(frames))
+    return ipc.fetch(header["lent"]) if "lent" in header else deserialize(header, list(frames))

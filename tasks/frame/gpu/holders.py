@@ -18,7 +18,8 @@ import cudf
 import cupy
 import pylibcudf as plc
 
-from tasks import gpu_pool, monitor
+from tasks import monitor
+from tasks.frame.gpu import ipc
 from tasks.frame.gpu.buffers import Context, sent, taken
 from tasks.frame.gpu.columns import device, rebuilt, synchronize
 from tasks.frame.gpu.order import Marks, marks_of, pack, unpack
@@ -97,7 +98,7 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
 
     Many workers of a host that ask for the same object copy it out of the same buffers.
     """
-    if (again := _lent.get(id(value))) and gpu_pool.reaches(context):
+    if (again := _lent.get(id(value))) and ipc.reaches(context):
         monitor.count_lent(again[1])
         return again[0], []
     file = io.BytesIO()

@@ -14,6 +14,7 @@ import ctypes
 import os
 import socket
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from typing import Any
 from uuid import uuid4
 
 import cupy
+import dask.config
 import rmm
 from cuda.bindings import driver
 
@@ -38,6 +40,16 @@ PATIENCE = 30.0  # seconds for another process to hand over its pool
 _lender: Lender | None = None
 _opening = threading.Lock()
 _opened: dict[str, Any] = {}
+
+
+def set_up() -> None:
+    """Prepare the Dask workers of this process, if there are any, as the setting `millrace.gpu-pool` says."""
+    settings = dask.config.get("millrace.gpu-pool", None)
+    if settings and "distributed.worker" in sys.modules:
+        from distributed import Worker
+
+        for worker in list(Worker._instances):
+            prepare(worker, **settings)
 
 
 def prepare(worker: Any, limit: float, shared: bool) -> None:
@@ -56,7 +68,7 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
     )
     if shared and _can_share(device):
         _lender = Lender(pool)
-        told = {OFFER: {"host": host(), "gpus": reachable(device)}}
+        told = {OFFER: {"host": this_host(), "gpus": reachable(device)}}
         for arguments in (worker.connection_args, worker.rpc.connection_args):
             arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **told}
 
@@ -81,7 +93,7 @@ def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) ->
 def reaches(context: Mapping[str, Any] | None) -> bool:
     """Whether the process that a Dask message goes to can copy out of this GPU."""
     offer = ((context or {}).get("recipient") or {}).get(OFFER)
-    return bool(_lender and offer and offer["host"] == host() and identity() in offer["gpus"])
+    return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
 
 def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
@@ -118,7 +130,7 @@ class Lender:
 
 
 @cache
-def host() -> str:
+def this_host() -> str:
     """This host, network namespace (which such sockets do not leave) and user."""
     booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{booted} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
