@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from tasks.manifest import versions
 from tests.bench.timeline import recorded
 
@@ -42,7 +44,7 @@ PACKAGES = ("prefect", "dask", "dask-cuda", "cudf-cu13", "rmm-cu13", "pyarrow", 
 
 
 def run_flow(address: str, recipe: str, changes: list[str], target: Path, trace: Path | None = None) -> dict[str, Any]:
-    """One flow run; the manifest's times."""
+    """One flow run; the manifest's times, and one digest of all files: the same on any number of GPUs."""
     from flows.job import load_job
     from flows.preprocess import preprocess
     from tasks.manifest import Manifest
@@ -63,6 +65,7 @@ def run_flow(address: str, recipe: str, changes: list[str], target: Path, trace:
                    for name in made[0]["stages"]},
         "bytes": sum(part["bytes"] for part in parts),
         "files": len(parts),
+        "digest": xxhash.xxh3_128("".join(part["xxh3_128"] for part in parts)).hexdigest(),
     }  # fmt: skip
 
 

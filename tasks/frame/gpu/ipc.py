@@ -98,6 +98,15 @@ def reaches(context: Mapping[str, Any] | None) -> bool:
 
 def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
     """A copy, in this GPU's memory, of what another process of the host lends. OSError if that is gone."""
+    try:
+        return _copied(place)
+    except GiveUpError as error:
+        if _is_gone(place["pool"]):
+            raise ConnectionResetError(f"the process that lent GPU memory is gone: {error.why}") from error
+        raise
+
+
+def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
     data, stream = driver.CUmemPoolPtrExportData(), cupy.cuda.get_current_stream()
     ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)
     found = cupy.empty(place["nbytes"], cupy.uint8)
@@ -180,10 +189,28 @@ def _opened_pool(name: str) -> Any:
         return _opened[name]
 
 
-def _received(name: str) -> Any:
-    with socket.socket(socket.AF_UNIX) as lender:
-        lender.settimeout(PATIENCE)
+def _is_gone(name: str) -> bool:
+    """Whether the process has ended whose pool is called so."""
+    try:
+        with _connected(name):
+            return False
+    except OSError:
+        return True
+
+
+def _connected(name: str) -> socket.socket:
+    lender = socket.socket(socket.AF_UNIX)
+    lender.settimeout(PATIENCE)
+    try:
         lender.connect("\0" + name)
+    except OSError:
+        lender.close()
+        raise
+    return lender
+
+
+def _received(name: str) -> Any:
+    with _connected(name) as lender:
         if _user_of(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")
         _, (shared, *_), _, _ = socket.recv_fds(lender, 1, 1)
