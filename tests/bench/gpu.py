@@ -65,7 +65,7 @@ def run_flow(address: str, recipe: str, changes: list[str], target: Path, trace:
                    for name in made[0]["stages"]},
         "bytes": sum(part["bytes"] for part in parts),
         "files": len(parts),
-        "digest": xxhash.xxh3_128("".join(part["xxh3_128"] for part in parts)).hexdigest(),
+        "digest": xxhash.xxh3_128("".join(part["xxh3_128"] for part in parts).encode()).hexdigest(),
     }  # fmt: skip
 
 
