@@ -113,7 +113,7 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
               "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
     if not any(frames for _, frames in dumped):
         _lent[id(value)] = header, sum(packed.buffer.nbytes for packed in pickler.held)
-        weakref.finalize(value, _lent.pop, id(value), None)
+        weakref.finalize(value, _lent.pop, id(value), None).atexit = False
     return header, [frame for _, frames in dumped for frame in frames]
 
 

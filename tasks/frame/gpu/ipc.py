@@ -85,7 +85,7 @@ def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) ->
     error, data = driver.cuMemPoolExportPointer(buffer.data.ptr)
     if int(error):
         return None  # memory of another kind
-    weakref.finalize(owner, _let_go, buffer)
+    weakref.finalize(owner, _let_go, buffer).atexit = False
     monitor.count_lent(buffer.nbytes)
     return {"pool": _lender.name, "pointer": ctypes.string_at(data.getPtr(), EXPORTED), "nbytes": buffer.nbytes}
 
