@@ -72,19 +72,26 @@ def _ranks(fraction: float, total: int) -> tuple[int, int]:
 
 
 def _between(a: float, b: float, share: float) -> float:
-    """a + (b - a) share, from whichever end is nearer, so that both ends are met exactly."""
+    """a + (b - a) share, from whichever end is nearer, so that both ends are met exactly.
+
+    Between an infinite value and another one lies the infinite one, between both infinities the nearer one.
+    """
     if a == b or not share:
         return a
+    if math.isinf(a) or math.isinf(b):
+        return a if math.isinf(a) and (share <= 0.5 or not math.isinf(b)) else b
+    if math.isinf(float(b) - float(a)):  # beyond the largest float
+        return a * (1 - share) + b * share
     return b - (b - a) * (1 - share) if share >= 0.5 else a + (b - a) * share
 
 
 class FillMedian(_Selecting):
     """null -> the exact median of the whole data set, float64; with `add_binary_cols` `<name>_filled` says where.
 
-    For an even count the mean of the two middle values. List columns: null elements are filled with the median of all
-    elements, null lists stay. A column of nothing but nulls stays as it is. Not refittable: the median of more data
-    cannot be found from that of some. Source of the method: radix selection, as in Knuth, The Art of Computer
-    Programming 3, 5.2.5.
+    For an even count the mean of the two middle values, the infinite one if one is (minus infinity if both are, with
+    opposite signs). List columns: null elements are filled with the median of all elements, null lists stay. A column
+    of nothing but nulls stays as it is. Not refittable: the median of more data cannot be found from that of some.
+    Source of the method: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})

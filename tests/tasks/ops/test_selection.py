@@ -96,6 +96,22 @@ def test_order_statistics_of_any_floats(values, data):
     assert low <= few["median"] <= high or low == high
 
 
+INF, MOST = float("inf"), 1.7e308
+
+
+@pytest.mark.parametrize(
+    ("values", "median"),
+    [([0, INF], INF), ([-INF, 0], -INF), ([-INF, INF], -INF), ([-INF, 5, INF], 5), ([INF, INF], INF),
+     ([-MOST, MOST], 0), ([0.5 * MOST, MOST], 0.75 * MOST)],
+)  # fmt: skip
+def test_between_infinite_and_largest_values(engine, values, median):
+    table = pa.table({"x": pa.array(values, pa.float64())})
+    assert learned(ops.FillMedian(), table, ["x"], engine)["median"] == median
+    boundaries = learned(ops.QuantileBucketize(5), table, ["x"], engine)["boundaries"]
+    assert boundaries == sorted(boundaries)
+    assert all(min(values) <= b <= max(values) for b in boundaries)
+
+
 def test_quantile_buckets_agree_with_scikit_learn(engine):
     values = np.random.default_rng(8).exponential(1, 500)
     made = one_column(ops.QuantileBucketize(10), values.tolist(), pa.float64(), engine)
