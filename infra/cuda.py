@@ -19,8 +19,8 @@ def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory
     """A worker per GPU with its own RMM resource, CuPy allocating through it, cuDF imported before the first task."""
     offered = {"GPU": 1} | common.pop("resources", {})
     protocol = common["protocol"] = transport(common.get("protocol"), gpus)
-    # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
     pool = pool_settings(cluster, gpus, protocol)
+    # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
     with config.set({"distributed.worker.memory.terminate": False, "millrace.gpu-pool": pool}):
         return LocalCUDACluster(
             CUDA_VISIBLE_DEVICES=[gpu.uuid for gpu in gpus],

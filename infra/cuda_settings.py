@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from infra.clusters import Cluster
 
 
+PRE_IMPORT = ("cudf", "cupy", "infra.gpu_worker", "tasks.frame.gpu")  # by a worker, before its first task
+
+
 def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     """Threads of a GPU's worker, each with a CUDA stream of its own: partitions and files overlap on the device.
 
@@ -21,9 +24,6 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     total = min(gpu.memory for gpu in gpus)
     usable = min(size_in_bytes(cluster.rmm_pool_size, total), total) if cluster.rmm_pool_size else total
     return min(16, max(8, usable // (8 * 2**30)))
-
-
-PRE_IMPORT = ("cudf", "cupy", "infra.gpu_worker", "tasks.frame.gpu")  # by a worker, before its first task
 
 
 def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:

@@ -13,12 +13,17 @@ from typing import Any
 
 def stop() -> None:
     """Stop it in the Dask workers of this process, if there are any."""
+    for worker in workers_here():
+        worker.loop.add_callback(_stop, worker)
+
+
+def workers_here() -> list[Any]:
+    """The Dask workers of this process; none where nothing has imported Dask's."""
     if "distributed.worker" not in sys.modules:
-        return
+        return []
     from distributed import Worker
 
-    for worker in list(Worker._instances):
-        worker.loop.add_callback(_stop, worker)
+    return list(Worker._instances)
 
 
 def _stop(worker: Any) -> None:

@@ -99,9 +99,8 @@ def moved(workers: Workers) -> dict[str, float]:
     """Bytes that several workers sent to each other by transport (cuda ipc, tcp, ucx, inproc); {} where none were."""
     found: dict[str, float] = {}
     for address, w in workers.items() if len(workers) > 1 else ():
-        sent, lent = (grown({address: w}, field) for field in ("sent", "lent"))
-        # Dask counts the results, we their buffers, which are padded.
-        for how, nbytes in (("cuda ipc", lent), (w["transport"], max(sent - lent, 0.0))):
+        lent, rest = _sent({address: w})
+        for how, nbytes in (("cuda ipc", lent), (w["transport"], rest)):
             found[how] = found.get(how, 0.0) + nbytes
     return {transport: nbytes for transport, nbytes in found.items() if nbytes}
 
@@ -117,15 +116,21 @@ def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
             "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)), "computed": f"{grown(one, 'cpu'):,.1f} s",
             "host memory": amount(highest(one, "rss") or 0), **({"GPU memory": amount(gpu)} if gpu is not None else {}),
             "spilled": amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0)),
-            "sent": _sent(one, w["transport"]),
+            "sent": _sent_text(one, w["transport"]),
         })  # fmt: skip
     return rows
 
 
-def _sent(worker: Workers, transport: str) -> str:
+def _sent(worker: Workers) -> tuple[float, float]:
+    """Bytes that others copied out of a worker's GPU, and those that it sent otherwise."""
     lent = grown(worker, "lent")
-    rest = f"{amount(max(grown(worker, 'sent') - lent, 0.0))} ({transport})"
-    return f"{amount(lent)} (cuda ipc), {rest}" if lent else rest
+    return lent, max(grown(worker, "sent") - lent, 0.0)  # Dask counts the results, we their buffers, which are padded
+
+
+def _sent_text(worker: Workers, transport: str) -> str:
+    lent, rest = _sent(worker)
+    otherwise = f"{amount(rest)} ({transport})"
+    return f"{amount(lent)} (cuda ipc), {otherwise}" if lent else otherwise
 
 
 def per_second(value: float) -> str:

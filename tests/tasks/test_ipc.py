@@ -148,7 +148,6 @@ def pieces_of(rows: int) -> Any:
 def numbers_of(packed: Any) -> list[int]:
     from tasks import frame
 
-    frame.engine("cudf")
     table, positions, _ = frame.engine("cudf").pieces_to_host(packed.pieces[0])
     assert table["s"].to_pylist() == [str(n) for n in table["n"].to_pylist()]
     return [*table["n"].to_pylist(), *positions.tolist()]

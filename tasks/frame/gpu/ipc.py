@@ -14,7 +14,6 @@ import ctypes
 import os
 import socket
 import struct
-import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from cuda.bindings import driver
 
 from tasks import monitor
 from tasks.errors import GiveUpError
+from tasks.frame.profiler import workers_here
 
 OFFER = "millrace-gpu"  # what workers tell each other of when they connect
 HANDLE = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -44,11 +44,8 @@ _opened: dict[str, Any] = {}
 
 def set_up() -> None:
     """Prepare the Dask workers of this process, if there are any, as the setting `millrace.gpu-pool` says."""
-    settings = dask.config.get("millrace.gpu-pool", None)
-    if settings and "distributed.worker" in sys.modules:
-        from distributed import Worker
-
-        for worker in list(Worker._instances):
+    if settings := dask.config.get("millrace.gpu-pool", None):
+        for worker in workers_here():
             prepare(worker, **settings)
 
 
@@ -61,12 +58,13 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
     device = cupy.cuda.runtime.getDevice()
     cupy.cuda.Device(device).use()
     total = cupy.cuda.runtime.memGetInfo()[1]
-    pool = _made(device, shared and _can_share(device))
+    shared = shared and _can_share(device)
+    pool = _made(device, shared)
     allowed = int(limit if limit > 1 else limit * total) // 256 * 256
     rmm.mr.set_current_device_resource(
         rmm.mr.LimitingResourceAdaptor(rmm.mr.CudaAsyncViewMemoryResource(pool), allocation_limit=allowed)
     )
-    if shared and _can_share(device):
+    if shared:
         _lender = Lender(pool)
         told = {OFFER: {"host": this_host(), "gpus": reachable(device)}}
         for arguments in (worker.connection_args, worker.rpc.connection_args):
@@ -154,8 +152,9 @@ def identity(device: int | None = None) -> str:
 
 def reachable(device: int) -> list[str]:
     """The GPUs from whose memory this one can copy, itself among them."""
-    others = [d for d in range(cupy.cuda.runtime.getDeviceCount()) if d != device]
-    return [identity(d) for d in [device, *others] if d == device or cupy.cuda.runtime.deviceCanAccessPeer(device, d)]
+    runtime = cupy.cuda.runtime
+    every = range(runtime.getDeviceCount())
+    return [identity(d) for d in every if d == device or runtime.deviceCanAccessPeer(device, d)]
 
 
 def _can_share(device: int) -> bool:
@@ -213,7 +212,10 @@ def _received(name: str) -> Any:
     with _connected(name) as lender:
         if _user_of(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")
-        _, (shared, *_), _, _ = socket.recv_fds(lender, 1, 1)
+        _, given, _, _ = socket.recv_fds(lender, 1, 1)
+    if not given:
+        raise ConnectionResetError(f"{name} ended before it handed over its pool")
+    (shared,) = given
     access = driver.CUmemAccessDesc()
     access.location = _place(cupy.cuda.runtime.getDevice())
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
