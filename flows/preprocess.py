@@ -30,6 +30,7 @@ from flows.stopping import mark_task_run, stop_stage
 from flows.watch import tell
 from infra.encryption import security_of
 from infra.runner import runner, use_cluster
+from infra.task_settings import TaskSettings
 from tasks import run, stage
 from tasks.commit import read_json
 from tasks.errors import GiveUpError
@@ -109,7 +110,8 @@ def started(job: Job | Application, request: Request) -> Iterator[Request]:
     use_cluster(job.cluster)
     staging = request.staging
     staging.check(job.output.on_existing)
-    with all_shown(), staging.locked(wait=job.run.lock == "wait") as owner, _released(job, request):
+    waits = job.run.lock == "wait"
+    with TaskSettings.current(), all_shown(), staging.locked(wait=waits) as owner, _released(job, request):
         staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
         yield replace(request, owner=owner)
 
@@ -168,9 +170,7 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
             raise
         else:
             summary["retries"] += attempt
-            text = summary.pop("shown")
-            if text:
-                show(text, future.task_run_id)
+            show(summary.pop("shown"), summary.pop("progress"), future.task_run_id)
             log.info(_line(summary))
             tell(summary)
             return summary

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import MarkdownArtifact, TableArtifact
+from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
 
 from tasks.stage import fresh_client
 
@@ -43,20 +43,28 @@ def all_shown() -> Iterator[None]:
             thread.join(PATIENCE)
 
 
-def show(text: dict[str, Any], task_run: UUID) -> None:
-    """Write what `tasks.stage.texts` made as the artifacts of a task run, soon."""
+def show(text: dict[str, Any] | None, progress: tuple[str, str] | None, task_run: UUID) -> None:
+    """Write what `tasks.stage.texts` made as the artifacts of a task run, soon, and that all of it is done in the
+    artifact of its progress."""
+    if not text and not progress:
+        return
     shown, context = _shown.get(), contextvars.copy_context()
 
     def create() -> None:
         shown.ending.wait(DELAY)
-        context.run(_create, text, task_run)
+        context.run(_create, text, progress, task_run)
 
     shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
     shown.threads[-1].start()
 
 
-def _create(text: dict[str, Any], task_run: UUID) -> None:
-    key, named = text["key"], {"description": text["description"], "task_run_id": task_run}
+def _create(text: dict[str, Any] | None, progress: tuple[str, str] | None, task_run: UUID) -> None:
     with fresh_client():
+        if progress:
+            artifact, description = progress
+            update_progress_artifact(UUID(artifact), 100.0, description=description)
+        if not text:
+            return
+        key, named = text["key"], {"description": text["description"], "task_run_id": task_run}
         MarkdownArtifact(key=f"{key}-summary", markdown=text["markdown"], **named).create(_sync=True)  # type: ignore[call-arg]
         TableArtifact(key=f"{key}-table", table=text["table"], **named).create(_sync=True)  # type: ignore[call-arg]

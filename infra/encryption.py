@@ -33,13 +33,13 @@ def exposed(cluster: Cluster) -> bool:
     """Whether others than this host can reach the cluster's ports."""
     if cluster.kind == "address":
         host = urlsplit(cluster.address or "").hostname or ""
-        return not host.startswith("inproc") and not _is_loopback(host)
+        return not host.startswith("inproc") and not is_loopback(host)
     if cluster.kind in REMOTE:
         return True
     if cluster.interface is None:
         return False
     try:
-        return not _is_loopback(get_ip_interface(cluster.interface))
+        return not is_loopback(get_ip_interface(cluster.interface))
     except ValueError:  # no such interface here: make_cluster says so
         return True
 
@@ -119,7 +119,7 @@ def contents_of(security: Security | None) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text and "\n" in text}
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

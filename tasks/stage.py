@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +39,7 @@ from tasks.run import Request
 from tasks.secrets import LOADERS, call_masked, json_object, storage
 
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
+PATIENCE = 10.0  # seconds that the end of a stage waits for the server to take how far it was
 log = logging.getLogger("millrace")
 
 
@@ -52,7 +55,10 @@ def may_pass(task: Any, task_run: Any, state: PrefectState) -> bool:
 
 
 class LiveProgress:
-    """How far the stage is: a file in the staging folder four times a second, a Prefect artifact every two seconds."""
+    """How far the stage is: a file in the staging folder four times a second, a Prefect artifact every two seconds.
+
+    The artifact is written beside the work; that all is done the flow says in it, with the stage's other artifacts.
+    """
 
     def __init__(self, request: Request, stage: str, split: str) -> None:
         self.path, self.stage, self.split = request.staging.folder / "progress.json", stage, split
@@ -61,6 +67,8 @@ class LiveProgress:
         self.start = self.wrote = time.monotonic()
         self.artifact: uuid.UUID | None = None
         self.published = self.start
+        self.publishing: threading.Thread | None = None
+        self.text = ""
 
     def check_owner(self) -> None:
         """End the work of a flow that is gone once another one has the lock."""
@@ -94,23 +102,36 @@ class LiveProgress:
                 },
             )
             self.wrote = now
-            if now - self.published > 2.0 or (last and self.artifact):
-                with fresh_client():
-                    self._publish(done, total, rate, left)
+            self.text = f"{self.stage} {self.split}: {done:,} of {total:,} rows, {rate:,.0f} rows/s" + (
+                f", {left:,.0f} s left" if left else ""
+            )
+            if now - self.published > 2.0 and not last:
+                self._publish_beside(100.0 * done / max(total, 1))
                 self.published = now
 
-    def _publish(self, done: int, total: int, rate: float, left: float | None) -> None:
-        text = f"{self.stage} {self.split}: {done:,} of {total:,} rows, {rate:,.0f} rows/s" + (
-            f", {left:,.0f} s left" if left else ""
-        )
-        percent = 100.0 * done / max(total, 1)
-        if self.artifact is None:
-            found = create_progress_artifact(
-                percent, key=f"{self.request.flow}-{self.stage.replace('_', '-')}-progress", description=text
-            )
-            self.artifact = found if isinstance(found, uuid.UUID) else None
-        else:
-            update_progress_artifact(self.artifact, percent, description=text)
+    def ended(self) -> tuple[str, str] | None:
+        """(the artifact, its last text) of a stage that is done; None if it was too short for one."""
+        if self.publishing:
+            self.publishing.join(PATIENCE)
+        return (str(self.artifact), self.text) if self.artifact else None
+
+    def _publish_beside(self, percent: float) -> None:
+        """Unless the server has not taken the last one yet."""
+        if self.publishing and self.publishing.is_alive():
+            return
+        arguments = (self._publish, percent, self.text)
+        self.publishing = threading.Thread(target=contextvars.copy_context().run, args=arguments, daemon=True)
+        self.publishing.start()
+
+    def _publish(self, percent: float, text: str) -> None:
+        with fresh_client():
+            if self.artifact is None:
+                found = create_progress_artifact(
+                    percent, key=f"{self.request.flow}-{self.stage.replace('_', '-')}-progress", description=text
+                )
+                self.artifact = found if isinstance(found, uuid.UUID) else None
+            else:
+                update_progress_artifact(self.artifact, percent, description=text)
 
 
 class ToRun(logging.Handler):
@@ -168,7 +189,7 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         summary["retries"] = (context.task_run.run_count - 1) if context else 0
         summary |= {"began": began, "ended": time.time()}
         told.info(report.stage_line(summary))
-        return summary | {"shown": texts(summary, request, watch)}
+        return summary | {"shown": texts(summary, request, watch), "progress": progress.ended()}
 
     body.__name__, body.__doc__ = name, work.__doc__
     return task(
