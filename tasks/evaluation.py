@@ -86,6 +86,8 @@ class Evaluation:
             if step.op.encoded and dtype == pa.string():
                 return made
             cast = engine.cast(made, dtype)
+            if not step.op.may_make_nan:
+                return cast
             if not is_list(dtype):
                 return engine.finite(cast)
             if not pa.types.is_floating(dtype.value_type):

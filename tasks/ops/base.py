@@ -60,6 +60,7 @@ class Operator(BaseModel):
     encoded: ClassVar[bool] = False  # takes strings dictionary-encoded, as they were read
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
+    makes_nan: ClassVar[bool] = True  # False: of floats without NaN it makes none, so that nobody has to look for one
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
     groups_rows: ClassVar[bool] = False  # makes one row of many: has the verb `regroup`
     run_columns: ClassVar[str | None] = None  # the parameter that names the keys whose rows must lie together
@@ -91,6 +92,11 @@ class Operator(BaseModel):
     def files(self) -> tuple[str, ...]:
         """Files read besides the source; when one has changed, what was learned with it is learned again."""
         return ()
+
+    @property
+    def may_make_nan(self) -> bool:
+        """Whether what it makes is looked through for NaN; always for a class of the user's."""
+        return self.makes_nan or not _built_in(type(self))
 
     @property
     def shared_outputs(self) -> frozenset[str]:

@@ -153,6 +153,8 @@ class Categorify(Keyed):
             return engine.count_values([columns[n] for n in unit], _names(len(unit)))
         parts = [engine.leaves(columns[n]) if engine.is_list(columns[n]) else columns[n] for n in unit]
         tables = [engine.count_values([part], ["v0"]) for part in parts]
+        if len(tables) == 1:
+            return tables[0]
         return engine.merge_sums(engine.same_types(tables), ["v0"])
 
     def merge(self, a: Any, b: Any) -> Any:
@@ -218,20 +220,13 @@ class Categorify(Keyed):
         return out
 
     def _ids(self, columns: list[Any], lookup: Any, engine: ModuleType) -> Any:
-        xp = engine.xp
-        codes = lookup.codes(columns)
+        xp, codes = engine.xp, lookup.codes(columns)
         wide = self.dtype == "int64" or lookup.size + FIRST + self.num_buckets > 2**31 - 1
-        ids = codes.astype(xp.int64 if wide else xp.int32)
-        ids += FIRST + self.num_buckets
-        unknown = codes < 0
-        if any_true(unknown):
-            outside: Any = FIRST
-            if self.num_buckets > 1:
-                outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
-            ids = xp.where(unknown, outside, ids).astype(ids.dtype)
-        null = engine.null_rows(columns)
-        if null is not None:
-            ids[null] = NULL
+        outside: Any = FIRST
+        if self.num_buckets > 1 and any_true(codes < 0):
+            outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
+        first, null = FIRST + self.num_buckets, engine.null_rows(columns)
+        ids = engine.vocabulary_ids(codes, null, first, outside, NULL, xp.int64 if wide else xp.int32)
         return engine.from_numbers(ids)
 
     def inverse(self, ids: pa.Array, fitted: Mapping[str, Any]) -> list[pa.Array]:

@@ -39,6 +39,7 @@ class Normalize(Learned):
     """
 
     dtype: Literal["float32", "float64"] = "float32"
+    makes_nan = False
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
@@ -73,7 +74,9 @@ class Normalize(Learned):
         return {"n": n, "mean": mean, "std": (squares / (n - 1)) ** 0.5}
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
-        return frame.engine_of(column).affine(column, fitted["mean"], fitted["std"] or 1.0, FLOATS[self.dtype])
+        engine, mean, std = frame.engine_of(column), fitted["mean"], fitted["std"] or 1.0
+        scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
+        return scaled if math.isfinite(mean) and math.isfinite(std) else engine.finite(scaled)
 
 
 def _finite(moments: Moments) -> Moments:
@@ -102,6 +105,7 @@ class FillMissing(Operator):
 
     fill_value: Any = 0
     add_binary_cols: bool = False
+    makes_nan = False
     takes = frozenset({"number", "string", "bool", "time"})
     leaves = True
 
@@ -152,6 +156,7 @@ class Clip(Operator):
 
     min_value: float | int | None = None
     max_value: float | int | None = None
+    makes_nan = False
     leaves = True
 
     @model_validator(mode="after")
@@ -183,6 +188,7 @@ class LogOp(Operator):
     {'x': [0.0, -inf, None, None]}
     """
 
+    makes_nan = False
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

@@ -50,7 +50,7 @@ from tasks.frame.cpu.groups import (
 )
 from tasks.frame.cpu.linear import centred_factor, project
 from tasks.frame.cpu.lists import list_lengths, make_lists
-from tasks.frame.cpu.lookup import Lookup
+from tasks.frame.cpu.lookup import Lookup, vocabulary_ids
 from tasks.frame.cpu.order import (
     Pieces,
     assemble,
@@ -142,6 +142,7 @@ __all__ = [
     "true_mask",
     "true_rows",
     "user_frame",
+    "vocabulary_ids",
     "with_leaves",
     "write_file",
     "write_runs",

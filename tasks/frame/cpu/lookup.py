@@ -52,6 +52,20 @@ class Lookup:
         return np.where(codes < 0, -1, self.places[codes])
 
 
+def vocabulary_ids(
+    codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
+) -> np.ndarray:
+    """`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null."""
+    ids = codes.astype(dtype)
+    ids += first
+    is_next = isinstance(outside, int) and outside == first - 1  # what code -1 has become
+    if not is_next and (unknown := codes < 0).any():
+        ids = np.where(unknown, outside, ids).astype(dtype, copy=False)
+    if null is not None:
+        ids[null] = missing
+    return ids
+
+
 class _OneColumn:
     """Codes of one column's values among the distinct values of `keys`: dense table, hash table of numbers, or
     strings."""

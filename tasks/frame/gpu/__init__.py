@@ -55,7 +55,6 @@ from tasks.frame.gpu.groups import (
     merge_sums,
     null_rows,
     same_types,
-    slice_table,
     sort_counts,
     sort_keys,
     sorted_groups,
@@ -64,7 +63,7 @@ from tasks.frame.gpu.groups import (
 )
 from tasks.frame.gpu.linear import centred_factor, project
 from tasks.frame.gpu.lists import list_lengths, make_lists
-from tasks.frame.gpu.lookup import Lookup
+from tasks.frame.gpu.lookup import Lookup, vocabulary_ids
 from tasks.frame.gpu.order import (
     Pieces,
     assemble,
@@ -74,6 +73,7 @@ from tasks.frame.gpu.order import (
     pieces_from_host,
     pieces_to_host,
     slice_rows,
+    slice_table,
     table_rows,
     take,
 )
@@ -162,6 +162,7 @@ __all__ = [
     "true_mask",
     "true_rows",
     "user_frame",
+    "vocabulary_ids",
     "with_leaves",
     "write_file",
     "write_runs",

@@ -19,13 +19,18 @@ import pylibcudf as plc
 from tasks.frame import canonical_cudf
 from tasks.frame.gpu import staged
 from tasks.frame.gpu.reduce import block_moments
-from tasks.frame.whole import all_true, any_true, extremes
+from tasks.frame.gpu.views import array_of, gathered, valid_in, with_nan
+from tasks.frame.whole import all_true, extremes
 from tasks.schema import is_list as is_list_type
 from tasks.schema import plain_type
 
 Column = Any  # cuDF Series
 DATE, NULL = str(pa.date32()), str(pa.null())
 TICKS = canonical_cudf.TICKS_PER_DAY
+_AFFINE = cupy.ElementwiseKernel(
+    "T x, float64 shift, float64 scale", "S y", "y = (S)(((double)x - shift) / scale)", "affine"
+)
+_LOG1P = cupy.ElementwiseKernel("T x", "S y", "y = (S)log1p((double)x)", "log1p_of")
 DECIMALS = (cudf.Decimal32Dtype, cudf.Decimal64Dtype, cudf.Decimal128Dtype)
 
 
@@ -47,7 +52,8 @@ def rebuilt(made: plc.Column, like: Column) -> Column:
         series = series.dt.tz_localize("UTC").dt.tz_convert(zone)
     elif isinstance(like.dtype, DECIMALS) and series.dtype != like.dtype:
         series = series.astype(like.dtype)
-    series.name = like.name if like.name in (DATE, NULL) else None
+    if like.name in (DATE, NULL):
+        series.name = like.name
     return series
 
 
@@ -80,10 +86,7 @@ def _from_dictionary(found: pa.DictionaryArray) -> Column:
 
 def taken(values: Column, index: cupy.ndarray, nullify: bool = False) -> Column:
     """Rows by number; with `nullify` a number behind the last row gives null."""
-    policy = plc.copying.OutOfBoundsPolicy.NULLIFY if nullify else plc.copying.OutOfBoundsPolicy.DONT_CHECK
-    places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(index))
-    made = plc.copying.gather(plc.Table([device(values)]), places, policy)
-    return rebuilt(made.columns()[0], values)
+    return rebuilt(gathered([device(values)], index, nullify)[0], values)
 
 
 def renumbered(values: Column) -> Column:
@@ -156,19 +159,16 @@ def length(frame: dict[str, Column]) -> int:
 
 def valid_rows(values: Column) -> cupy.ndarray | None:
     """Which rows are not null; None if all are. (Series.notnull would count NaN among nulls.)"""
-    return from_pylibcudf(plc.unary.is_valid(device(values))).values if values.null_count else None
+    return valid_in(device(values))
 
 
 def raw(values: Column) -> cupy.ndarray:
     """The stored numbers, anything where null: booleans as uint8, times as int64 in their unit, decimals as float64."""
     if isinstance(values.dtype, DECIMALS):
         values = values.astype("float64")
-    if getattr(values.dtype, "tz", None) is not None:
-        values = values.dt.tz_convert(None)
-    if values.dtype.kind in "mM":
-        data = raw(values.astype("int64"))
-        return (data // TICKS["s"]).astype(cupy.int32) if values.name == DATE else data
-    data = cudf.Series.from_pylibcudf(device(values).with_mask(None, 0)).values
+    data = array_of(device(values))
+    if values.name == DATE:
+        return (data // TICKS["s"]).astype(cupy.int32)
     return data.view(cupy.uint8) if data.dtype == cupy.bool_ else data
 
 
@@ -205,15 +205,20 @@ def numpy_time(dtype: pa.DataType) -> str:
 
 def finite(values: Column) -> Column:
     """NaN becomes null (infinities stay)."""
-    if not isinstance(values.dtype, np.dtype) or values.dtype.kind != "f":
-        return values
+    return all_finite({"": values})[""]
+
+
+def all_finite(frame: dict[str, Column]) -> dict[str, Column]:
+    """The columns with null for NaN; one kernel looks through those of floats."""
+    floats = {name: device(c) for name, c in frame.items() if getattr(c.dtype, "kind", "") == "f"}
+    flags = with_nan(list(floats.values()))
+    return frame | {n: _nan_null(frame[n]) for n, flag in zip(floats, flags, strict=True) if flag}
+
+
+def _nan_null(values: Column) -> Column:
     data, valid = numbers(values)
-    nan = cupy.isnan(data)
-    if valid is not None:
-        nan &= valid
-    if not any_true(nan):
-        return values
-    return from_numbers(data, ~nan if valid is None else valid & ~nan)
+    numbers_only = ~cupy.isnan(data)
+    return from_numbers(data, numbers_only if valid is None else valid & numbers_only)
 
 
 def from_pylibcudf(made: plc.Column) -> Column:
@@ -294,8 +299,8 @@ def fill_null(values: Column, value: Any) -> Column:
         return values
     data, valid = (None, None) if not _is_plain(here) else numbers(values)
     if data is not None:
-        new = np.asarray(scalar.as_py()).astype(data.dtype)
-        return from_numbers(cupy.where(valid, data, cupy.asarray(new)), None, here)
+        new = np.asarray(scalar.as_py()).astype(data.dtype)[()]
+        return from_numbers(cupy.where(valid, data, new), None, here)
     if pa.types.is_string(here):
         return renumbered(values.fillna(value))
     return column(pc.fill_null(host(values), scalar))
@@ -318,17 +323,14 @@ def clip(values: Column, low: float | None, high: float | None) -> Column:
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
     """(x - shift) / scale in float64, then in `dtype`; null stays."""
     data, valid = numbers(values)
-    out = data.astype(cupy.float64)
-    out -= shift
-    if scale != 1.0:
-        out /= scale
-    return from_numbers(out.astype(dtype.to_pandas_dtype()), valid)
+    out = cupy.empty(len(data), dtype.to_pandas_dtype())
+    return from_numbers(_AFFINE(data, np.float64(shift), np.float64(scale), out), valid)
 
 
 def log1p(values: Column, dtype: pa.DataType) -> Column:
     """ln(1 + x) in float64, then in `dtype`; -1 gives -inf, below null."""
     data, valid = numbers(values)
-    return finite(from_numbers(cupy.log1p(data.astype(cupy.float64)).astype(dtype.to_pandas_dtype()), valid))
+    return finite(from_numbers(_LOG1P(data, cupy.empty(len(data), dtype.to_pandas_dtype())), valid))
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:

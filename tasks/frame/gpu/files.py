@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,8 @@ import pylibcudf as plc
 import rmm
 
 from tasks.frame.expression import Expression
-from tasks.frame.gpu.columns import DATE, DECIMALS, cast, column, device, finite, from_pylibcudf, host, renumbered
+from tasks.frame.gpu.columns import DATE, DECIMALS, all_finite, cast, column, device, from_pylibcudf, host, renumbered
+from tasks.frame.gpu.order import Rows
 from tasks.schema import Schema, described, leaf_type
 from tasks.schema import is_list as is_list_type
 from tasks.sink import DigestedFile
@@ -64,7 +65,7 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
     if joined.num_rows() != partition.rows:
         return None
     try:
-        return {name: _conformed(c, types[name]) for name, c in zip(columns, joined.columns(), strict=True)}
+        return all_finite({n: _conformed(c, types[n]) for n, c in zip(columns, joined.columns(), strict=True)})
     except ValueError:  # a value that does not fit its type
         return None
 
@@ -126,7 +127,7 @@ def _read(run: Run, columns: list[str]) -> plc.Table:
 
 
 def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
-    """A column as it was read, in the type that the plan promises.
+    """A column as it was read, in the type that the plan promises; NaN is still NaN.
 
     Where all is null it is made anew: of Parquet's type null, cuDF makes strings whose offsets are what the memory held
     before.
@@ -140,21 +141,21 @@ def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
         return series.astype(type(series.dtype)(wanted.precision, wanted.scale))
     if pa.types.is_timestamp(wanted) and wanted.tz and getattr(series.dtype, "tz", None) is None:
         series = series.dt.tz_localize("UTC").dt.tz_convert(wanted.tz)
-    return finite(cast(series, wanted))
+    return cast(series, wanted)
 
 
 # Writing
 
 
-def host_columns(table: cudf.DataFrame | dict[str, Any], schema: Schema) -> pa.Table:
+def host_columns(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""
     return pa.table({n: host(cast(_with_name(table[n], c.dtype), c.dtype)) for n, c in schema.items()})
 
 
-def write_file(table: cudf.DataFrame | dict[str, Any], path: str, writing: Any) -> str | None:
+def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: Any) -> str | None:
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
-        return _write_parquet(_conformed_columns(table, writing.schema), path, writing)
+        return _write_parquet(_stored(table, writing.schema), path, writing)
     from tasks.frame.cpu import files as cpu
 
     cpu.write_file(host_columns(table, writing.schema), path, writing)
@@ -174,11 +175,10 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> str
     writer = None
     with DigestedFile(path) as file:
         while (table := next(tables, None)) is not None:
-            columns = _conformed_columns(table, writing.schema)
-            run = plc.Table([_stored(values, writing.schema[name].dtype) for name, values in columns.items()])
+            run = _stored(table, writing.schema)
             writer = writer or _appending(run, file, writing)
             writer.write(run)
-            del table, columns, run
+            del table, run
         assert writer is not None
         writer.close([])
     return file.finish()
@@ -223,8 +223,16 @@ def _on_device(writing: Any) -> bool:
     return possible and output.compression in CODECS and _writable(writing.schema)
 
 
-def _conformed_columns(table: cudf.DataFrame | dict[str, Any], schema: Schema) -> dict[str, Any]:
-    return {name: cast(_with_name(table[name], c.dtype), c.dtype) for name, c in schema.items()}
+def _stored(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> plc.Table:
+    """The named columns of a table or frame in the types of the schema, as libcudf writes them."""
+    return plc.Table([_stored_column(table, name, column.dtype) for name, column in schema.items()])
+
+
+def _stored_column(table: cudf.DataFrame | Mapping[str, Any], name: str, wanted: pa.DataType) -> plc.Column:
+    found = table.stored(name, wanted) if isinstance(table, Rows) else None
+    if found is None:
+        found = device(cast(_with_name(table[name], wanted), wanted))
+    return plc.unary.cast(found, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else found
 
 
 def _appending(first: plc.Table, file: DigestedFile, writing: Any) -> Any:
@@ -264,14 +272,13 @@ def _writable(schema: Schema) -> bool:
     return all(_readable(leaf) for leaf in leaves) and len(zones) < 2
 
 
-def _write_parquet(columns: dict[str, Any], path: str, writing: Any) -> str:
+def _write_parquet(table: plc.Table, path: str, writing: Any) -> str:
     """Without statistics, which cost time and which nothing that reads whole files uses; the file's digest.
 
     cuDF's own writing to a path goes through one queue of threads, which wait for each other at a file's lock: 3.5 GB/s
     where a file that this thread writes by itself makes 10 GB/s on 16 cores.
     """
     schema, output = writing.schema, writing.output
-    table = plc.Table([_stored(values, schema[name].dtype) for name, values in columns.items()])
     file = DigestedFile(path)
     builder = plc.io.parquet.ParquetWriterOptions.builder(plc.io.SinkInfo([file]), table)
     zoned = any(getattr(c.leaf, "tz", None) is not None for c in schema.columns)
@@ -290,11 +297,6 @@ def _write_parquet(columns: dict[str, Any], path: str, writing: Any) -> str:
     with file:
         plc.io.parquet.write_parquet(options)
     return file.finish()
-
-
-def _stored(values: Any, wanted: pa.DataType) -> plc.Column:
-    found = device(values)
-    return plc.unary.cast(found, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else found
 
 
 def _metadata(table: plc.Table, schema: Schema) -> Any:

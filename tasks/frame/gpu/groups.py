@@ -6,7 +6,7 @@ comes to the host. Functions that take the names of the keys therefore go by the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -31,11 +31,12 @@ from tasks.frame.gpu.columns import (
     raw,
     rebuilt,
     synchronize,
-    valid_rows,
 )
 from tasks.frame.gpu.histogram import histogram
 from tasks.frame.gpu.reduce import segment_sums
 from tasks.frame.gpu.strings import count_strings, is_text
+from tasks.frame.gpu.tables import framed, framed_like, parts_of
+from tasks.frame.gpu.views import array_of, gathered, is_float, valid_in
 from tasks.frame.types import widest
 from tasks.frame.whole import extremes
 
@@ -43,8 +44,7 @@ DENSE = 1 << 26  # counts of a table this long fit anywhere
 
 __all__ = [
     "count_at_least", "count_values", "group_sums", "hash_columns", "hash_rows", "host_table", "join_tables",
-    "merge_sums", "null_rows", "same_types", "slice_table", "sort_counts", "sort_keys", "sorted_groups",
-    "split_nulls", "split_table",
+    "merge_sums", "null_rows", "same_types", "sort_counts", "sort_keys", "sorted_groups", "split_nulls", "split_table",
 ]  # fmt: skip
 
 
@@ -81,7 +81,8 @@ def _column(table: cudf.DataFrame, i: int) -> Column:
 
 def _table(names: Sequence[str], columns: Sequence[Column]) -> cudf.DataFrame:
     synchronize()
-    return cudf.DataFrame({_label(n, c): c for n, c in zip(names, columns, strict=True)})
+    known = {_label(n, c): c for n, c in zip(names, columns, strict=True)}
+    return framed(list(known), [device(c) for c in columns], known.__getitem__)
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFrame:
@@ -124,28 +125,25 @@ def _count_dense(values: Column) -> tuple[Column, Column] | None:
 
 def sort_counts(counts: cudf.DataFrame, names: Sequence[str]) -> cudf.DataFrame:
     """By count descending, then by value ascending: strings by bytes, false before true, nulls first."""
-    keys = [counts["count"], *(counts[label] for label in counts.columns[: len(names)])]
+    parts = dict(zip(counts, parts_of(counts), strict=True))
+    keys = [parts["count"], *list(parts.values())[: len(names)]]
     order = [plc.types.Order.DESCENDING, *[plc.types.Order.ASCENDING] * len(names)]
     nulls = [plc.types.NullOrder.BEFORE] * len(keys)
-    index = from_pylibcudf(plc.sorting.sorted_order(plc.Table([device(k) for k in keys]), order, nulls)).values
-    return rows_of(counts, index)
+    return rows_of(counts, array_of(plc.sorting.sorted_order(plc.Table(keys), order, nulls)))
 
 
 def rows_of(table: cudf.DataFrame, index: cupy.ndarray) -> cudf.DataFrame:
     """Rows of a table by number."""
-    places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(index))
-    parts = plc.Table([device(table[n]) for n in table.columns])
-    made = plc.copying.gather(parts, places, plc.copying.OutOfBoundsPolicy.DONT_CHECK).columns()
-    return cudf.DataFrame({n: rebuilt(c, table[n]) for n, c in zip(table.columns, made, strict=True)})
+    return framed_like(table, gathered(parts_of(table), index))
 
 
 def joined(tables: Sequence[cudf.DataFrame]) -> cudf.DataFrame:
     """The rows of tables of the same columns, one after another."""
-    if len(tables) == 1:
-        return tables[0]
-    made = plc.concatenate.concatenate([plc.Table([device(t[n]) for n in t.columns]) for t in tables]).columns()
-    first = tables[0]
-    return cudf.DataFrame({n: rebuilt(c, first[n]) for n, c in zip(first.columns, made, strict=True)})
+    return tables[0] if len(tables) == 1 else framed_like(tables[0], _joined(tables))
+
+
+def _joined(tables: Sequence[cudf.DataFrame]) -> list[plc.Column]:
+    return list(plc.concatenate.concatenate([plc.Table(parts_of(t)) for t in tables]).columns())
 
 
 def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.DataFrame:
@@ -153,8 +151,7 @@ def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.D
     tables = [t for t in tables if len(t)] or list(tables[:1])
     if len(tables) == 1:
         return tables[0]
-    floats = any(tables[0].dtypes.iloc[i].kind == "f" for i in range(len(names), len(tables[0].columns)))
-    if not floats:
+    if not any(is_float(part) for part in parts_of(tables[0])[len(names) :]):
         return _merged(tables, len(names))
     whole = tables[0]  # a sum of two floats does not depend on the order in which a GPU adds them
     for table in tables[1:]:
@@ -163,16 +160,12 @@ def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.D
 
 
 def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
-    rows = joined(tables)
-    labels = list(rows.columns)
-    key_table = plc.Table([device(rows[n]) for n in labels[:keys]])
-    grouped = plc.groupby.GroupBy(key_table, plc.types.NullPolicy.INCLUDE)
-    requests = [plc.groupby.GroupByRequest(device(rows[n]), [plc.aggregation.sum()]) for n in labels[keys:]]
+    parts = _joined(tables)
+    grouped = plc.groupby.GroupBy(plc.Table(parts[:keys]), plc.types.NullPolicy.INCLUDE)
+    requests = [plc.groupby.GroupByRequest(part, [plc.aggregation.sum()]) for part in parts[keys:]]
     distinct, sums = grouped.aggregate(requests)
-    made = [rebuilt(c, rows[n]) for c, n in zip(distinct.columns(), labels, strict=False)]
     synchronize()
-    numbers_made = [from_pylibcudf(s.columns()[0]) for s in sums]
-    return cudf.DataFrame(dict(zip(labels, [*made, *numbers_made], strict=True)))
+    return framed_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in sums)])
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> cudf.DataFrame:
@@ -186,7 +179,7 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
     key_table = plc.Table([device(k) for k in keys])
     if any(raw(v.iloc[:0]).dtype.kind == "f" for v in values.values()):
         distinct, codes = plc.transform.encode(key_table)
-        sums = _sums_by_code(from_pylibcudf(codes).values.astype(cupy.int32), distinct.num_rows(), values)
+        sums = _sums_by_code(array_of(codes).astype(cupy.int32), distinct.num_rows(), values)
     else:
         distinct, sums = _sums_by_hash(key_table, values)
     made = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
@@ -231,9 +224,13 @@ def _sums_by_code(codes: cupy.ndarray, groups: int, values: dict[str, Column]) -
 
 def null_rows(columns: Sequence[Column]) -> cupy.ndarray | None:
     """Which rows are null in all columns; None if no row is."""
+    return _null_in([device(values) for values in columns])
+
+
+def _null_in(columns: Sequence[plc.Column]) -> cupy.ndarray | None:
     masks = []
-    for values in columns:
-        valid = valid_rows(values)
+    for found in columns:
+        valid = valid_in(found)
         if valid is None:
             return None
         masks.append(~valid)
@@ -245,6 +242,8 @@ def null_rows(columns: Sequence[Column]) -> cupy.ndarray | None:
 
 def same_types(tables: Sequence[cudf.DataFrame]) -> list[cudf.DataFrame]:
     """Count tables of columns that share a vocabulary, with the widest of their types."""
+    if len(tables) == 1:
+        return list(tables)
     columns = [_column(t, 0) for t in tables]
     types = list(dict.fromkeys(dtype(c) for c in columns))
     if len(types) == 1:
@@ -256,10 +255,11 @@ def same_types(tables: Sequence[cudf.DataFrame]) -> list[cudf.DataFrame]:
 
 def split_nulls(table: cudf.DataFrame, keys: Sequence[str]) -> tuple[cudf.DataFrame, int]:
     """(the table without the row in which all keys are null, that row's count)."""
-    null = null_rows([table[label] for label in table.columns[: len(keys)]]) if len(table) else None
+    parts = dict(zip(table, parts_of(table), strict=True))
+    null = _null_in(list(parts.values())[: len(keys)]) if len(table) else None
     if null is None:
         return table, 0
-    return rows_of(table, cupy.flatnonzero(~null)), int(table["count"].values[null].sum())
+    return rows_of(table, cupy.flatnonzero(~null)), int(array_of(parts["count"])[null].sum())
 
 
 def count_at_least(table: cudf.DataFrame, threshold: int) -> int:
@@ -267,8 +267,10 @@ def count_at_least(table: cudf.DataFrame, threshold: int) -> int:
     return int((table["count"].values >= threshold).sum()) if len(table) else 0
 
 
-def host_table(table: cudf.DataFrame) -> pa.Table:
+def host_table(table: cudf.DataFrame | Mapping[str, Column]) -> pa.Table:
     """The table in host memory, columns in one chunk each."""
+    if isinstance(table, Mapping):  # the rows of a file
+        return pa.table({name: host(table[name]) for name in table})
     columns: list[Any] = [host(_column(table, i)) for i in range(len(table.columns))]
     return pa.table(columns, [label.partition(":")[0] for label in table.columns])
 
@@ -285,8 +287,3 @@ def split_table(table: cudf.DataFrame, keys: Sequence[str], parts: int) -> list[
 def join_tables(tables: Sequence[cudf.DataFrame]) -> cudf.DataFrame:
     """The rows of tables of the same columns, one after another."""
     return joined([t for t in tables if len(t)] or list(tables[:1]))
-
-
-def slice_table(table: cudf.DataFrame, start: int, stop: int) -> cudf.DataFrame:
-    """Rows [start, stop)."""
-    return rows_of(table, cupy.arange(start, stop))

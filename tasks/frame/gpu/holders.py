@@ -10,7 +10,7 @@ import io
 import pickle
 import weakref
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -21,8 +21,11 @@ import pylibcudf as plc
 from tasks import monitor
 from tasks.frame.gpu import ipc
 from tasks.frame.gpu.buffers import Context, sent, taken
-from tasks.frame.gpu.columns import device, rebuilt, synchronize
-from tasks.frame.gpu.order import Marks, marks_of, pack, unpack
+from tasks.frame.gpu.columns import synchronize
+from tasks.frame.gpu.order import Marks, marked, marks_of, pack, unpack
+from tasks.frame.gpu.tables import parts_of
+
+ALIGNED = 256  # bytes, as libcudf wants its buffers
 
 
 class Packed(NamedTuple):
@@ -36,7 +39,7 @@ class Packed(NamedTuple):
 
 def pack_run(tables: Sequence[cudf.DataFrame]) -> Packed:
     """Tables of the same columns, copied into one buffer."""
-    parts = [plc.Table([device(table[name]) for name in table.columns]) for table in tables]
+    parts = [plc.Table(parts_of(table)) for table in tables]
     joined = plc.concatenate.concatenate(parts) if len(parts) > 1 else parts[0]
     metadata, buffer = pack(joined)
     return Packed(buffer, metadata, marks_of(tables[0]), [len(table) for table in tables])
@@ -47,11 +50,7 @@ def unpack_run(packed: Packed) -> list[cudf.DataFrame]:
     table = unpack(packed.metadata, packed.buffer)
     ends = list(accumulate(packed.rows))
     parts = plc.copying.split(table, ends[:-1]) if len(ends) > 1 else [table]
-    marks = packed.marks
-    return [
-        cudf.DataFrame({n: rebuilt(c.copy(), marks[n]) for n, c in zip(marks, part.columns(), strict=True)})
-        for part in parts
-    ]
+    return [marked([c.copy() for c in part.columns()], packed.marks) for part in parts]
 
 
 def _is_plain(value: Any) -> bool:
@@ -90,6 +89,22 @@ class _Unpickler(pickle.Unpickler):
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
 
 
+def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tuple[int, int]]]:
+    """(one buffer of all, where each lies in it): what another process opens and copies once, not hundreds of times.
+
+    The list loses the buffers.
+    """
+    if len(buffers) == 1:
+        return (alone := buffers.pop()), [(0, alone.nbytes)]
+    starts = list(accumulate((-(-b.nbytes // ALIGNED) * ALIGNED for b in buffers), initial=0))
+    edges = [(start, start + b.nbytes) for start, b in zip(starts, buffers, strict=False)]
+    whole = cupy.empty(starts[-1], cupy.uint8)
+    for start, stop in edges:
+        whole[start:stop] = buffers.pop(0)
+    synchronize()
+    return whole, edges
+
+
 _lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id: what workers of this host find an object by, and its bytes
 
 
@@ -107,24 +122,22 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
     if not pickler.held:
         raise NotImplementedError
     synchronize()
-    dumped = [sent(packed.buffer, value, kind, context) for packed in pickler.held]
-    known = pickle.dumps([packed[1:] for packed in pickler.held])
-    header = {"value": file.getvalue(), "known": known, "buffers": [buffer for buffer, _ in dumped],
-              "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
-    if not any(frames for _, frames in dumped):
-        _lent[id(value)] = header, sum(packed.buffer.nbytes for packed in pickler.held)
+    buffers, known = [packed.buffer for packed in pickler.held], [packed[1:] for packed in pickler.held]
+    pickler.held.clear()
+    whole, edges = _in_one_buffer(buffers)
+    buffer, frames = sent(whole, value, kind, context)
+    header = {"value": file.getvalue(), "known": pickle.dumps((edges, known)), "buffer": buffer}
+    if not frames:
+        _lent[id(value)] = header, whole.nbytes
         weakref.finalize(value, _lent.pop, id(value), None).atexit = False
-    return header, [frame for _, frames in dumped for frame in frames]
+    return header, frames
 
 
 def load(header: dict[str, Any], frames: list[Any]) -> Any:
     """The object again."""
-    left = iter(frames)
-    known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
-    held = [
-        Packed(taken(buffer, list(islice(left, count))), *rest)
-        for buffer, count, rest in zip(header["buffers"], header["frames"], known, strict=True)
-    ]
+    edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
+    whole = taken(header["buffer"], frames)
+    held = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
     found = _Unpickler(io.BytesIO(header["value"]), held).load()
     synchronize()
     return found

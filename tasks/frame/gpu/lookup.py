@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import cupy
+import numpy as np
 import pyarrow as pa
 import pylibcudf as plc
 
@@ -14,7 +15,6 @@ from tasks.frame.gpu.columns import (
     Column,
     column,
     device,
-    from_pylibcudf,
     raw,
     renumbered,
     synchronize,
@@ -22,9 +22,18 @@ from tasks.frame.gpu.columns import (
     valid_rows,
 )
 from tasks.frame.gpu.strings import StringPlaces, is_text
+from tasks.frame.gpu.views import array_of
 from tasks.frame.whole import extremes
 
 DENSE = 1 << 26  # a table this long (256 MB) is always worth it
+
+
+_IDS = cupy.ElementwiseKernel(
+    "int64 code, bool null, int64 first, int64 outside, int64 missing",
+    "T id",
+    "id = (T)(null ? missing : code < 0 ? outside : code + first)",
+    "vocabulary_ids",
+)
 
 
 class Lookup:
@@ -61,6 +70,15 @@ class Lookup:
         if not self.size:
             return codes
         return cupy.where(codes < 0, -1, self.places.take(cupy.maximum(codes, 0)))
+
+
+def vocabulary_ids(
+    codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
+) -> cupy.ndarray:
+    """`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null."""
+    mask = np.bool_(False) if null is None else null
+    rest = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
+    return _IDS(codes, mask, np.int64(first), rest, np.int64(missing), cupy.empty(len(codes), dtype))
 
 
 class _Numbers:
@@ -101,7 +119,7 @@ class _OneColumn:
         table = plc.Table([device(distinct)])
         keep, equal = plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST, plc.types.NullEquality.EQUAL
         first = plc.stream_compaction.distinct_indices(table, keep, equal, plc.types.NanEquality.ALL_EQUAL)
-        distinct = taken(distinct, cupy.sort(from_pylibcudf(first).values))
+        distinct = taken(distinct, cupy.sort(array_of(first)))
         self.distinct = len(distinct)
         valid = valid_rows(distinct)
         self.null = -1 if valid is None else int(cupy.flatnonzero(~valid)[0])
@@ -120,6 +138,8 @@ class _OneColumn:
             places = self._number_places(values)
         if self.kept is not None and len(self.kept):
             places = cupy.where(places < 0, -1, self.kept.take(cupy.maximum(places, 0)))
+        if self.text and self.null < 0:  # where a string is null, nothing was found
+            return places
         valid = valid_rows(values)
         return places if valid is None else cupy.where(valid, places, self.null)
 

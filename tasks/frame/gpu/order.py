@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from tasks.frame.gpu.columns import (
     Column,
     array,
     device,
+    dtype,
     from_numbers,
-    from_pylibcudf,
     in_own_memory,
     rebuilt,
     renumbered,
@@ -26,6 +26,8 @@ from tasks.frame.gpu.columns import (
     taken,
 )
 from tasks.frame.gpu.groups import rows_of
+from tasks.frame.gpu.tables import framed
+from tasks.frame.gpu.views import array_of, gathered
 
 
 def take(frame: dict[str, Column], index: cupy.ndarray) -> dict[str, Column]:
@@ -119,12 +121,37 @@ def unpack(metadata: bytes, buffer: cupy.ndarray) -> plc.Table:
     return plc.contiguous_split.unpack_from_memoryviews(memoryview(metadata), plc.gpumemoryview(buffer))
 
 
-def marks_of(columns: cudf.DataFrame) -> Marks:
+def marks_of(columns: cudf.DataFrame | dict[str, Column]) -> Marks:
     return {name: Mark(values.dtype, values.name) for name, values in columns.items()}
 
 
-def _framed(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
-    return cudf.DataFrame({n: rebuilt(c, mark) for c, (n, mark) in zip(columns, marks.items(), strict=True)})
+class Rows(Mapping[str, Column]):
+    """The rows of a file as libcudf's columns; a Series is made of one only when somebody asks for it."""
+
+    def __init__(self, columns: Sequence[plc.Column], marks: Marks) -> None:
+        self.parts, self.marks = dict(zip(marks, columns, strict=True)), marks
+
+    def __getitem__(self, name: str) -> Column:
+        return rebuilt(self.parts[name], self.marks[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.marks)
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def stored(self, name: str, wanted: pa.DataType) -> plc.Column | None:
+        """A column as it is, if that is its type."""
+        return self.parts[name] if dtype(self.marks[name]) == wanted else None
+
+    def taken(self, index: cupy.ndarray) -> Rows:
+        """Rows by number."""
+        return Rows(gathered(list(self.parts.values()), index), self.marks)
+
+
+def marked(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
+    """A table of columns of which the marks tell the names and types."""
+    return framed(list(marks), columns, marks.__getitem__)
 
 
 def _joined(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
@@ -132,7 +159,7 @@ def _joined(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
     alone = len(pieces) == 1 and pieces[0]._rows == pieces[0].whole.num_rows() and pieces[0].buffer is None
     table = pieces[0].whole if alone else plc.concatenate.concatenate([p._table() for p in pieces])
     *columns, positions = table.columns()
-    return columns, from_pylibcudf(positions).values
+    return columns, array_of(positions)
 
 
 def cut(frame: dict[str, Column], positions: cupy.ndarray, edges: np.ndarray) -> Pieces:
@@ -143,59 +170,63 @@ def cut(frame: dict[str, Column], positions: cupy.ndarray, edges: np.ndarray) ->
     positions = positions.take(order)
     if len(positions) < 1 << 31:
         order = order.astype(cupy.int32)
-    table = rows_of(cudf.DataFrame({n: renumbered(c) for n, c in frame.items()}), order)
+    columns = gathered([device(values) for values in frame.values()], order)
     starts = cupy.searchsorted(positions, cupy.asarray(np.asarray(edges[:-1])).astype(small))
     offsets = np.append(cupy.asnumpy(starts).astype(np.int64), len(positions))
     synchronize()
-    return made_pieces(table, positions, offsets)
+    return made_pieces(columns, marks_of(frame), positions, offsets)
 
 
-def made_pieces(table: cudf.DataFrame, positions: cupy.ndarray, offsets: np.ndarray) -> Pieces:
-    """Pieces of the rows of a table that are sorted by position."""
+def made_pieces(columns: Sequence[plc.Column], marks: Marks, positions: cupy.ndarray, offsets: np.ndarray) -> Pieces:
+    """Pieces of rows that are sorted by position."""
     last = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(positions))
-    nbytes = sum(table[n].memory_usage(index=False) for n in table.columns) + positions.nbytes
-    whole = plc.Table([*(device(table[n]) for n in table.columns), last])
-    return Pieces(whole, marks_of(table), offsets, nbytes / max(len(positions), 1))
+    nbytes = sum(column.device_buffer_size() for column in columns) + positions.nbytes
+    return Pieces(plc.Table([*columns, last]), marks, offsets, nbytes / max(len(positions), 1))
 
 
-def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> cudf.DataFrame:
+def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> Rows:
     """Rows `skip` to `skip + rows` of all pieces in the order of (position, order of the pieces)."""
     columns, positions = _joined([p for p in pieces if p._rows] or pieces[:1])
     order = cupy.argsort(positions)[skip : skip + rows].astype(cupy.int32)
-    places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(order))
-    made = plc.copying.gather(plc.Table(columns), places, plc.copying.OutOfBoundsPolicy.DONT_CHECK)
-    return _framed(made.columns(), pieces[0].marks)
+    return Rows(gathered(columns, order), pieces[0].marks)
 
 
-def table_rows(table: cudf.DataFrame, index: np.ndarray) -> cudf.DataFrame:
+def table_rows(table: cudf.DataFrame | Rows, index: Any) -> cudf.DataFrame | Rows:
     """Rows of a table by number."""
-    return rows_of(table, cupy.asarray(index))
+    places = cupy.asarray(index)
+    return table.taken(places) if isinstance(table, Rows) else rows_of(table, places)
+
+
+def slice_table(table: cudf.DataFrame | Rows, start: int, stop: int) -> cudf.DataFrame | Rows:
+    """Rows [start, stop)."""
+    return table_rows(table, cupy.arange(start, stop))
 
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.DataFrame:
     """All rows by (hash of the keys, keys, sort columns, row number); columns named `hidden`.. are dropped."""
     columns, positions = _joined(pieces)
-    table = _framed(columns, pieces[0].marks)
+    table = marked(columns, pieces[0].marks)
     names = [f"{hidden}{kind}{i}" for kind, n in (("key", order.keys), ("sort", order.sort_by)) for i in range(len(n))]
     hashes = plc.Column.from_cuda_array_interface(positions)
     keys = [hashes, *(device(table[n]) for n in [*names, f"{hidden}row"])]
     ascending, first = [plc.types.Order.ASCENDING] * len(keys), [plc.types.NullOrder.BEFORE] * len(keys)
-    index = from_pylibcudf(plc.sorting.stable_sorted_order(plc.Table(keys), ascending, first)).values
+    index = array_of(plc.sorting.stable_sorted_order(plc.Table(keys), ascending, first))
     return rows_of(table[[n for n in table.columns if not n.startswith(hidden)]], index)
 
 
 def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """(table, positions, offsets) in host memory; dates and other types that cuDF lacks as what stands for them."""
     columns, positions = _joined([pieces])
-    frame = _framed(columns, pieces.marks)
+    frame = marked(columns, pieces.marks)
     table = pa.table({n: staged.to_host(frame[n]) for n in frame.columns})
     return table, staged.array_to_host(positions), pieces.offsets
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
     """What `pieces_to_host` gave, on the GPU again; `mapped`: out of a mapped file."""
-    frame = cudf.DataFrame({n: _from_host(table.column(n), mapped) for n in table.column_names})
-    return made_pieces(frame, staged.array_to_device(positions), offsets)
+    frame = {n: _from_host(table.column(n), mapped) for n in table.column_names}
+    columns = [device(values) for values in frame.values()]
+    return made_pieces(columns, marks_of(frame), staged.array_to_device(positions), offsets)
 
 
 def _from_host(values: pa.ChunkedArray, mapped: bool) -> Column:

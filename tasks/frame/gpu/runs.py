@@ -8,9 +8,10 @@ from typing import Any
 import cupy
 import pylibcudf as plc
 
-from tasks.frame.gpu.columns import device, from_pylibcudf
+from tasks.frame.gpu.columns import device
 from tasks.frame.gpu.groups import _canonical
 from tasks.frame.gpu.reduce import segment_sums
+from tasks.frame.gpu.views import array_of
 
 
 def run_codes(keys: Sequence[Any]) -> cupy.ndarray:
@@ -18,7 +19,7 @@ def run_codes(keys: Sequence[Any]) -> cupy.ndarray:
     if not len(keys[0]):
         return cupy.zeros(0, dtype=cupy.int64)
     _, codes = plc.transform.encode(plc.Table([device(_canonical(k)) for k in keys]))
-    return from_pylibcudf(codes).values.astype(cupy.int64)
+    return array_of(codes).astype(cupy.int64)
 
 
 def sorted_within(codes: cupy.ndarray, columns: Sequence[Any], ascending: bool = True) -> cupy.ndarray:
@@ -29,7 +30,7 @@ def sorted_within(codes: cupy.ndarray, columns: Sequence[Any], ascending: bool =
     # libcudf turns the place of nulls round with the order
     places = [nulls.BEFORE, *[nulls.BEFORE if ascending else nulls.AFTER] * len(columns)]
     index = plc.sorting.stable_sorted_order(plc.Table(keys), ways, places)
-    return from_pylibcudf(index).values.astype(cupy.int64)
+    return array_of(index).astype(cupy.int64)
 
 
 def run_sums(values: cupy.ndarray, starts: cupy.ndarray) -> cupy.ndarray:

@@ -9,10 +9,11 @@ import cupy
 import pyarrow as pa
 import pylibcudf as plc
 
-from tasks.frame.gpu.columns import device, from_pylibcudf, host, rebuilt
+from tasks.frame.gpu.columns import device, host, rebuilt
 from tasks.frame.gpu.groups import _canonical
 from tasks.frame.gpu.histogram import histogram
 from tasks.frame.gpu.reduce import segment_sums
+from tasks.frame.gpu.views import array_of
 
 
 def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[cupy.ndarray, pa.Table]:
@@ -20,7 +21,7 @@ def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[cupy.ndarray
     keys = [_canonical(k) for k in keys]
     distinct, codes = plc.transform.encode(plc.Table([device(k) for k in keys]))
     columns: list[Any] = [host(rebuilt(c, k)) for c, k in zip(distinct.columns(), keys, strict=True)]
-    return from_pylibcudf(codes).values.astype(cupy.int64), pa.table(columns, list(names))
+    return array_of(codes).astype(cupy.int64), pa.table(columns, list(names))
 
 
 def _runs(codes: cupy.ndarray, groups: int) -> cupy.ndarray:

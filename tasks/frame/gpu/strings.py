@@ -12,7 +12,8 @@ import cupy
 import numpy as np
 import pylibcudf as plc
 
-from tasks.frame.gpu.columns import Column, device, from_pylibcudf, taken, valid_rows
+from tasks.frame.gpu.columns import Column, device, taken
+from tasks.frame.gpu.views import array_of
 
 SHARED = 1 << 12  # slots whose counts fit into the memory that the threads of a block share
 SIZES = (SHARED, 1 << 22)  # of the tables that are tried for counting
@@ -38,19 +39,30 @@ __device__ bool same(const byte* a, long long size, const byte* b, long long oth
     return true;
 }
 
+// Where a row's string begins; libcudf numbers the bytes of large columns with 64 bits, of others with 32.
+__device__ long long begin(const void* offsets, int wide, long long row) {
+    return wide ? ((const long long*)offsets)[row] : (long long)((const int*)offsets)[row];
+}
+
+__device__ bool is_null(const unsigned int* mask, long long first, long long row) {
+    const long long bit = first + row;
+    return mask && !(mask[bit / 32] >> (bit % 32) & 1);
+}
+
 // Puts every row's string into the table once, and counts the rows of each slot if `counts` is given.
-extern "C" __global__ void insert(const long long* offsets, const byte* chars, const bool* valid, long long rows,
-                                  int* slots, unsigned int size, unsigned int probes, u64* counts, int* full) {
+extern "C" __global__ void insert(const void* offsets, int wide, const byte* chars, const unsigned int* mask,
+                                  long long first, long long rows, int* slots, unsigned int size, unsigned int probes,
+                                  u64* counts, unsigned int* told) {
     extern __shared__ unsigned int local[];
     const bool sharing = size <= SHARED;
     if (sharing) for (unsigned int s = threadIdx.x; s < size; s += blockDim.x) local[s] = 0;
     __syncthreads();
     const long long step = (long long)gridDim.x * blockDim.x;
     for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
-        if (valid && !valid[row]) continue;
-        if (*(volatile int*)full) break;
-        const byte* text = chars + offsets[row];
-        const long long length = offsets[row + 1] - offsets[row];
+        if (is_null(mask, first, row)) continue;
+        if (*(volatile unsigned int*)told) break;
+        const long long start = begin(offsets, wide, row), length = begin(offsets, wide, row + 1) - start;
+        const byte* text = chars + start;
         unsigned int slot = (unsigned int)hash_of(text, length) & (size - 1), tried = 0;
         for (; tried < probes; tried++, slot = (slot + 1) & (size - 1)) {
             int held = *(volatile int*)(slots + slot);
@@ -58,9 +70,11 @@ extern "C" __global__ void insert(const long long* offsets, const byte* chars, c
                 held = atomicCAS(slots + slot, -1, (int)row);
                 if (held < 0) held = (int)row;
             }
-            if (held == row || same(text, length, chars + offsets[held], offsets[held + 1] - offsets[held])) break;
+            if (held == row) break;
+            const long long other = begin(offsets, wide, held);
+            if (same(text, length, chars + other, begin(offsets, wide, held + 1) - other)) break;
         }
-        if (tried == probes) { *(volatile int*)full = 1; break; }
+        if (tried == probes) { *(volatile unsigned int*)told = 1; break; }
         if (!counts) continue;
         if (sharing) atomicAdd(local + slot, 1u); else atomicAdd(counts + slot, 1ULL);
     }
@@ -70,20 +84,30 @@ extern "C" __global__ void insert(const long long* offsets, const byte* chars, c
             if (local[s]) atomicAdd(counts + s, (u64)local[s]);
 }
 
+// The rows and counts of the slots that are used, one after another; told[1] becomes their number.
+extern "C" __global__ void collect(const int* slots, const u64* counts, unsigned int size, int* rows, long long* found,
+                                   unsigned int* told) {
+    const unsigned int slot = blockIdx.x * blockDim.x + threadIdx.x;
+    if (slot >= size || slots[slot] < 0) return;
+    const unsigned int place = atomicAdd(told + 1, 1u);
+    rows[place] = slots[slot];
+    found[place] = (long long)counts[slot];
+}
+
 // The row of the table's strings that equals each row, -1 where there is none.
-extern "C" __global__ void find(const long long* held_offsets, const byte* held_chars, const int* slots,
-                                unsigned int size, const long long* offsets, const byte* chars, const bool* valid,
-                                long long rows, long long* places) {
+extern "C" __global__ void find(const void* held_offsets, int held_wide, const byte* held_chars, const int* slots,
+                                unsigned int size, const void* offsets, int wide, const byte* chars,
+                                const unsigned int* mask, long long first, long long rows, long long* places) {
     const long long step = (long long)gridDim.x * blockDim.x;
     for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
         int place = -1;
-        if (!valid || valid[row]) {
-            const byte* text = chars + offsets[row];
-            const long long length = offsets[row + 1] - offsets[row];
+        if (!is_null(mask, first, row)) {
+            const long long begun = begin(offsets, wide, row), length = begin(offsets, wide, row + 1) - begun;
+            const byte* text = chars + begun;
             unsigned int slot = (unsigned int)hash_of(text, length) & (size - 1);
             while ((place = slots[slot]) >= 0) {
-                const long long start = held_offsets[place];
-                if (same(text, length, held_chars + start, held_offsets[place + 1] - start)) break;
+                const long long start = begin(held_offsets, held_wide, place);
+                if (same(text, length, held_chars + start, begin(held_offsets, held_wide, place + 1) - start)) break;
                 slot = (slot + 1) & (size - 1);
             }
         }
@@ -100,19 +124,28 @@ class _Strings(NamedTuple):
     column: Any
     offsets: cupy.ndarray
     chars: np.uint64
-    valid: Any  # a bool array, or NOTHING where no row is null
+    mask: np.uint64  # or NOTHING where no row is null
+    first: int  # the bit of the mask that is the first row's
 
     @classmethod
     def of(cls, values: Column) -> _Strings:
         found = device(values)
-        start, rows = found.offset(), found.size()
-        offsets = from_pylibcudf(found.child(0)).values[start : start + rows + 1].astype(cupy.int64, copy=False)
-        chars, valid = found.data(), valid_rows(values)
-        return cls(found, offsets, np.uint64(chars.ptr if chars else 0), NOTHING if valid is None else valid)
+        first, rows = found.offset(), found.size()
+        mask = found.null_mask() if found.null_count() else None
+        offsets = array_of(found.child(0))[first : first + rows + 1]
+        return cls(found, offsets, _pointer(found.data()), _pointer(mask), first)
+
+    @property
+    def texts(self) -> tuple[Any, ...]:
+        return self.offsets, np.int32(self.offsets.dtype.itemsize == 8), self.chars
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        return self.offsets, self.chars, self.valid, np.int64(len(self.offsets) - 1)
+        return *self.texts, self.mask, np.int64(self.first), np.int64(len(self.offsets) - 1)
+
+
+def _pointer(buffer: Any) -> np.uint64:
+    return NOTHING if buffer is None else np.uint64(buffer.ptr)
 
 
 def is_text(values: Column) -> bool:
@@ -123,28 +156,32 @@ def count_strings(values: Column) -> tuple[Column, cupy.ndarray] | None:
     """(the distinct strings in no certain order, null last; their counts, int64); None if there are too many."""
     if not len(values):
         return values, cupy.zeros(0, dtype=cupy.int64)
-    strings = _Strings.of(values)
+    strings, nulls = _Strings.of(values), values.null_count
     for size in SIZES:
         slots, counts = cupy.full(size, -1, dtype=cupy.int32), cupy.zeros(size, dtype=cupy.uint64)
-        if not _insert(strings, slots, counts, PROBES):
+        rows, found = cupy.empty(size + 1, cupy.int32), cupy.empty(size + 1, cupy.int64)
+        told = _insert(strings, slots, counts, PROBES)
+        KERNELS.get_function("collect")(
+            (-(-size // THREADS),), (THREADS,), (slots, counts, np.uint32(size), rows, found, told)
+        )
+        full, distinct = told.get().tolist()
+        if full:
             continue
-        used = cupy.flatnonzero(slots >= 0)
-        rows, counts = slots[used].astype(cupy.int32), counts[used].astype(cupy.int64)
-        if values.null_count:
-            rows = cupy.append(rows, cupy.asarray([len(values)], dtype=cupy.int32))  # behind the last row: null
-            counts = cupy.append(counts, cupy.asarray([values.null_count], dtype=cupy.int64))
-        return taken(values, rows, nullify=True), counts
+        if nulls:
+            rows[distinct], found[distinct] = len(values), nulls  # behind the last row: null
+        distinct += bool(nulls)
+        return taken(values, rows[:distinct], nullify=True), found[:distinct].copy()
     return None
 
 
-def _insert(strings: _Strings, slots: cupy.ndarray, counts: Any, probes: int) -> bool:
-    """Fill a table; False if it is too small."""
-    full, size = cupy.zeros(1, dtype=cupy.int32), len(slots)
+def _insert(strings: _Strings, slots: cupy.ndarray, counts: Any, probes: int) -> cupy.ndarray:
+    """Fill a table; of the two numbers, uint32, the first is 1 if it is too small, the second free."""
+    told, size = cupy.zeros(2, dtype=cupy.uint32), len(slots)
     shared = 4 * size if size <= SHARED else 0
     blocks = min(BLOCKS, -(-(len(strings.offsets) - 1) // THREADS))
-    arguments = (*strings.arguments, slots, np.uint32(size), np.uint32(probes), counts, full)
+    arguments = (*strings.arguments, slots, np.uint32(size), np.uint32(probes), counts, told)
     KERNELS.get_function("insert")((blocks,), (THREADS,), arguments, shared_mem=shared)
-    return not int(full[0])
+    return told
 
 
 class StringPlaces:
@@ -161,7 +198,7 @@ class StringPlaces:
         places = cupy.full(len(values), -1, dtype=cupy.int64)
         if self.strings and len(values):
             held, strings = self.strings, _Strings.of(values)
-            table = (held.offsets, held.chars, self.slots, np.uint32(len(self.slots)))
+            table = (*held.texts, self.slots, np.uint32(len(self.slots)))
             blocks = min(BLOCKS, -(-len(values) // THREADS))
             KERNELS.get_function("find")((blocks,), (THREADS,), (*table, *strings.arguments, places))
         return places

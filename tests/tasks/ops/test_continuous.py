@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import ops
+from tasks import frame, ops
 from tasks.errors import DataError, JobError
 from tasks.graph import Bound
 from tasks.ops.base import Operator
 from tasks.schema import Schema
-from tests.learning import cut, fitted, learned, rows
+from tests.learning import cut, fitted, has_nan, learned, rows
 
 INF = math.inf
 
@@ -202,3 +202,31 @@ def test_types_that_are_refused(op: Operator, dtype: pa.DataType) -> None:
 def test_wrong_parameters(make: Any, message: str) -> None:
     with pytest.raises(JobError, match=message):
         make()
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize("op", [ops.FillMissing(0.5), ops.Clip(-1.0, 1.0), ops.LogOp(), ops.Normalize()])
+@given(
+    known=st.lists(FINITE, min_size=1, max_size=5),
+    values=st.lists(st.none() | st.floats(allow_nan=False), min_size=1, max_size=8),
+)
+@settings(max_examples=50)
+def test_what_is_not_looked_through_for_nan_makes_none(
+    op: Operator, known: list[float], values: list[float | None], engine: str
+) -> None:
+    assert not op.may_make_nan
+    workflow = fitted(["x"] >> op, {"x": pa.array(known)}, engine)
+    found = workflow.transform(pa.table({"x": pa.array(values, pa.float64())}))
+    assert not has_nan(found["x"])
+
+
+def test_what_a_user_s_operator_makes_is_looked_through_for_nan(engine: str) -> None:
+    class Outside(ops.Clip):
+        def transform(self, column: Any, fitted: Any) -> Any:
+            engine = frame.engine_of(column)
+            return engine.from_numbers(engine.xp.asarray([math.nan, 2.0]))
+
+    assert Outside(0.0).may_make_nan
+    assert made(Outside(0.0), [1.0, 2.0], engine) == [None, 2.0]

@@ -1,0 +1,97 @@
+"""libcudf's columns as CuPy sees them, without a cuDF Series in between: that takes longer than most kernels run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cupy
+import numpy as np
+import pylibcudf as plc
+
+KINDS = {
+    "BOOL8": "?", "INT8": "i1", "INT16": "i2", "INT32": "i4", "INT64": "i8",
+    "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "FLOAT32": "f4", "FLOAT64": "f8",
+    **{f"{kind}_{unit}": "i8" for kind in ("TIMESTAMP", "DURATION")
+       for unit in ("SECONDS", "MILLISECONDS", "MICROSECONDS", "NANOSECONDS")},
+}  # fmt: skip
+DTYPES = {int(plc.TypeId[name]): np.dtype(kind) for name, kind in KINDS.items()}
+FLOATS = {int(plc.TypeId.FLOAT32): 4, int(plc.TypeId.FLOAT64): 8}  # and their bytes
+PLAIN = {int(plc.TypeId[n]) for n in KINDS if not n.startswith(("TIME", "DURATION"))} | {int(plc.TypeId.STRING)}
+THREADS, BLOCKS = 256, 64  # of each column
+
+_NAN = cupy.RawKernel(
+    r"""
+struct Floats { const void* values; const unsigned int* valid; long long first; long long wide; };
+
+__device__ bool is_valid(const Floats& column, long long row) {
+    const long long bit = column.first + row;
+    return !column.valid || (column.valid[bit / 32] >> (bit % 32) & 1);
+}
+
+extern "C" __global__ void find_nan(const Floats* columns, long long rows, bool* found) {
+    const Floats column = columns[blockIdx.y];
+    const long long step = (long long)gridDim.x * blockDim.x;
+    bool any = false;
+    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
+        const long long at = column.first + row;
+        const double value = column.wide ? ((const double*)column.values)[at] : ((const float*)column.values)[at];
+        any |= isnan(value) && is_valid(column, row);
+    }
+    if (any) found[blockIdx.y] = true;
+}
+""",
+    "find_nan",
+)
+
+
+def array_of(found: plc.Column) -> cupy.ndarray:
+    """The stored values of a column of plain numbers, booleans or times, in its memory; anything where null."""
+    dtype, rows, data = DTYPES[int(found.type().id())], found.size(), found.data()
+    if not rows or data is None:
+        return cupy.empty(0, dtype)
+    memory = cupy.cuda.UnownedMemory(data.ptr, (found.offset() + rows) * dtype.itemsize, found, _device())
+    return cupy.ndarray((rows,), dtype, cupy.cuda.MemoryPointer(memory, found.offset() * dtype.itemsize))
+
+
+def is_plain(found: plc.Column) -> bool:
+    """Whether libcudf's type says all of a column's type: numbers, booleans and strings."""
+    return int(found.type().id()) in PLAIN
+
+
+def is_float(found: plc.Column) -> bool:
+    return int(found.type().id()) in FLOATS
+
+
+def valid_in(found: plc.Column) -> cupy.ndarray | None:
+    """Which rows are not null; None if all are."""
+    return array_of(plc.unary.is_valid(found)) if found.null_count() else None
+
+
+def gathered(columns: Sequence[plc.Column], index: cupy.ndarray, nullify: bool = False) -> list[plc.Column]:
+    """Rows of columns by number; with `nullify` a number behind the last row gives null."""
+    policy = plc.copying.OutOfBoundsPolicy.NULLIFY if nullify else plc.copying.OutOfBoundsPolicy.DONT_CHECK
+    places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(index))
+    return list(plc.copying.gather(plc.Table(list(columns)), places, policy).columns())
+
+
+def with_nan(columns: Sequence[plc.Column]) -> list[bool]:
+    """Which of these columns of floats, all of one length, hold a NaN that is not null."""
+    rows = columns[0].size() if columns else 0
+    if not rows:
+        return [False] * len(columns)
+    told = np.empty((len(columns), 4), dtype=np.int64)
+    for i, found in enumerate(columns):
+        mask, data = found.null_mask() if found.null_count() else None, found.data()
+        wide = FLOATS[int(found.type().id())] == 8
+        told[i] = data.ptr, mask.ptr if mask is not None else 0, found.offset(), wide
+    flags = cupy.zeros(len(columns), dtype=cupy.bool_)
+    blocks = min(BLOCKS, -(-rows // THREADS))
+    for first in range(0, len(columns), 65_535):  # as many as a grid is high
+        part = slice(first, first + 65_535)
+        shape = (blocks, len(told[part]))
+        _NAN(shape, (THREADS,), (cupy.asarray(told[part]), np.int64(rows), flags[part]))
+    return [bool(flag) for flag in cupy.asnumpy(flags)]
+
+
+def _device() -> int:
+    return int(cupy.cuda.runtime.getDevice())
