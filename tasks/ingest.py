@@ -117,14 +117,14 @@ def partition_size(
 ) -> int:
     """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four
     partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing:
-    each thread then gets four, eight, twelve ...
+    each thread then gets two, four, six ..., since every column of a partition costs a GPU's process the same time.
     """
     largest = largest_partition(source, limit)
     if source.part_mem_fraction is not None and memory:
         largest = max(1, int(source.part_mem_fraction * memory))
     elif threads is not None and _by_limit(source, limit):
-        rounds = max(1, -(-total // (4 * threads * largest)))
-        return max(-(-total // (4 * threads * rounds)), smallest)
+        rounds = max(1, -(-total // (2 * threads * largest)))
+        return max(-(-total // (2 * threads * rounds)), smallest)
     return largest if threads is None else shared_out(total, threads, smallest, largest)
 
 

@@ -23,7 +23,7 @@ from tasks.schema import Schema
 from tasks.state import State
 
 _loaded: dict[tuple[str, str], State] = {}
-_loading = threading.Lock()
+_loading, _binding = threading.Lock(), threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,14 @@ class Work:
     def learned(self) -> State:
         return self.state.load() if isinstance(self.state, StateFolder) else self.state
 
-    @cached_property
+    @property
     def bound(self) -> Bound:
+        """Made once in a process: its threads begin their first partitions at the same time."""
+        with _binding:
+            return self._bound
+
+    @cached_property
+    def _bound(self) -> Bound:
         return Bound(self.final, self.schema, self.learned.values)
 
     @cached_property
