@@ -26,6 +26,8 @@ from tasks.ops.keyed import Keyed
 from tasks.pool import Pool
 
 SAMPLES = 256  # rows of each chain that the ranges are cut by
+ROW = 40  # bytes of a row, about
+SHARE = 1 / 8  # of a GPU's memory that tables take which are brought to it
 
 
 class Sizes(NamedTuple):
@@ -166,9 +168,13 @@ def _working(tables: Sequence[Any]) -> Iterator[None]:
         frame.synchronize()
 
 
-def finalize(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def finalize(
+    pool: Pool, chains: dict[str, list[Any]], rows: Mapping[str, Rows]
+) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose."""
-    alone = {key: pool.call(_in_one, [(of_step.pop(),)]) for key, of_step in chains.items() if len(of_step) == 1}
+    single = [key for key, of_step in chains.items() if len(of_step) == 1]
+    here = _brought_together(pool, [rows[key] for key in single])
+    alone = {key: pool.call(_in_one, [(chains[key].pop(),)], here) for key in single}
     ranges = _in_ranges(pool, {key: of_step for key, of_step in chains.items() if key not in alone})
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
         learned = {}
@@ -184,6 +190,14 @@ def finalize(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[dict[s
             learned[key] = threads.submit(_finish, op, unit, sums, tables)
             del tables
     return {key: future.result() for key, future in learned.items()}
+
+
+def _brought_together(pool: Pool, rows: Sequence[Rows]) -> bool:
+    """Whether steps of one chain each are put in order where they are needed, in this process: on GPUs, if there is
+    room. From GPU to GPU rows come in no time, out of the host memory of other workers at a gigabyte a second."""
+    if not rows or any(r.engine != "cudf" for r in rows):
+        return False
+    return sum(r.count for r in rows) * ROW <= pool.device_memory / max(len(pool.workers), 1) * SHARE
 
 
 def _in_one(part: Part) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:

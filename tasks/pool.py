@@ -53,8 +53,11 @@ class Pool(Protocol):
         """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each result."""
         ...
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Handles of function(*arguments), where a handle, or a list of handles, stands for what it is a handle of."""
+    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
+        """Handles of function(*arguments), where a handle, or a list of handles, stands for what it is a handle of.
+
+        `here`: in the process that asks, if that is one of the workers.
+        """
         ...
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
@@ -120,7 +123,7 @@ class LocalPool:
         self.map(work, shared, items, done)
         return [result for _, group in sorted(waiting.items()) for result in group]
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
         return self.map(_applied, function, arguments)
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
@@ -141,6 +144,17 @@ class DaskPool:
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
         self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())
+
+    @cached_property
+    def here(self) -> str | None:
+        """The worker of which this is a thread, if it is one of this cluster's."""
+        from distributed import get_worker
+
+        try:
+            address = str(get_worker().address)
+        except ValueError:
+            return None
+        return address if address in self.workers else None
 
     @cached_property
     def device_memory(self) -> int:
@@ -245,8 +259,9 @@ class DaskPool:
         where = self.client.who_has(futures)
         return [(min(where.get(future.key) or [""]), future) for future in futures]
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [self.submit(function, *given) for given in arguments]
+    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
+        place = {"workers": [self.here], "allow_other_workers": True} if here and self.here else {}
+        return [self.submit(function, *given, **place) for given in arguments]
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
         """What is on the worker that runs this very task is taken as it is: it is neither copied nor to be changed."""

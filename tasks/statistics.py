@@ -213,7 +213,7 @@ def conclude(
         handles[key].append(handle)
     del parts, handle
     finalized = pool.call(finalize, [(merged(pool, merge, [small])[0],)])  # beside the large ones
-    learned = large.finalize(pool, handles)
+    learned = large.finalize(pool, handles, rows)
     fitted, kept, questions = pool.values(finalized)[0]
     fitted = fitted | {key: values for key, (values, _) in learned.items()}
     kept = kept | {key: partials for key, (_, partials) in learned.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,18 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything from 6 rows on is large, and every range of the order has about 16."""
     sizes = large.Sizes(splits=8, alone=6, large=6, chain=8, one_task=8, range=16)
     monkeypatch.setattr(large, "SIZES", {"pandas": sizes, "cudf": sizes})
+
+
+@pytest.fixture
+def two_workers() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None, host="127.0.0.1") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        client.as_current(),
+    ):
+        yield client
 
 
 def table(rows: int = 400) -> pa.Table:
@@ -215,3 +229,40 @@ def test_strings_with_one_hash_keep_their_own_places(monkeypatch: pytest.MonkeyP
 def _with_counts(kernels: Any, table: Any, host: pa.Table) -> Any:
     """The host's counts as a table of the engine, whose columns are called as the engine calls them."""
     return host if isinstance(table, pa.Table) else type(table).from_arrow(host.rename_columns(list(table.columns)))
+
+
+def addressed(number: int) -> tuple[int, str]:
+    from distributed import get_worker
+
+    return number, get_worker().address
+
+
+def asked(here: bool) -> tuple[str, list[tuple[int, str]]]:
+    """(the worker that asks, who did each of ten calls)."""
+    from distributed import get_client, get_worker
+
+    pool = DaskPool(get_client())
+    return get_worker().address, pool.values(pool.call(addressed, [(n,) for n in range(10)], here))
+
+
+def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any) -> None:
+    workers = list(two_workers.scheduler_info()["workers"])
+    for worker in workers:
+        me, done = two_workers.submit(asked, True, workers=[worker], pure=False).result()
+        assert me == worker
+        assert done == [(n, worker) for n in range(10)]
+    pool = DaskPool(two_workers)
+    assert pool.here is None  # this process is no worker
+    assert [n for n, _ in pool.values(pool.call(addressed, [(n,) for n in range(10)], here=True))] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("rows", "memory", "together"),
+    [([], 0, False), ([10], 8 * 40 * 10, True), ([10, 1], 8 * 40 * 10, False), ([10, 10], 2 * 8 * 40 * 10, True)],
+)
+def test_tables_are_brought_together_on_one_of_two_gpus_that_has_room(
+    rows: list[int], memory: int, together: bool
+) -> None:
+    pool: Any = SimpleNamespace(workers=("a", "b"), device_memory=2 * memory)
+    assert large._brought_together(pool, [large.Rows(n, "cudf") for n in rows]) == together
+    assert not large._brought_together(pool, [large.Rows(n, "pandas") for n in rows])
