@@ -15,6 +15,7 @@ tmpfs). A recipe that has validation data gets a fifth of the rows, as the recip
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import logging
 import os
@@ -131,6 +132,7 @@ def main() -> None:
     nbytes, source = make_source(args.recipe, args.folder, rows, args.columns)
     print(f"sample: {nbytes / 1e9:.1f} GB in {time.perf_counter() - start:.1f} s", flush=True)
     ensure_server()
+    atexit.register(stop_server)  # when Prefect's own threads have told it the last
     said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
     runs, peers = [], []
     start = time.perf_counter()
@@ -156,7 +158,6 @@ def main() -> None:
         peers = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")][1:]
         print(*[json.dumps(p) for p in peers], out.stderr[-2000:] if not peers else "", sep="\n", flush=True)
         shutil.rmtree(target, ignore_errors=True)
-    stop_server()
     medians = {"millrace": statistics.median(r["seconds"] for r in runs)}
     if peers:
         medians["dask-cudf"] = statistics.median(p["seconds"] for p in peers)
