@@ -120,12 +120,13 @@ def write_out(job: Job | Application, request: Request, done: list[Summary]) -> 
     """transform and shuffle_write of every split, then the commit of all; the folders that were committed."""
     log = get_run_logger()
     report = Making(request, job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page())
-    for split in request.splits:
-        done.append(run_stage(stage.transform, job, request, split))
-        done.append(run_stage(stage.shuffle_write, job, request, split))
-    retries, shown = {s["stage"]: s["retries"] for s in done}, links()
-    report.performance = shown.performance() if shown else ""
-    manifests = run.commit(request, done, _run_id(), retries, report)
+    with run.Closing(request, report) as closing:
+        for split in request.splits:
+            done.append(run_stage(stage.transform, job, request, split))
+            done.append(run_stage(stage.shuffle_write, job, request, split))
+        retries, shown = {s["stage"]: s["retries"] for s in done}, links()
+        report.performance = shown.performance() if shown else ""
+        manifests = run.commit(request, done, _run_id(), retries, closing)
     history.record(request, done, getattr(job, "recipe", None))
     if shown:
         shown.show_reports(manifests)

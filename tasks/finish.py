@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from tasks.applied import subject
-from tasks.commit import MANIFEST, WORKFLOW, flush, no_space, write_json
+from tasks.commit import MANIFEST, WORKFLOW, flush, no_space, partial_folder, write_json
 from tasks.errors import DataError
 from tasks.fitted import save_fitted
 from tasks.footers import write_footers
@@ -20,7 +22,60 @@ from tasks.request import PlanOf, Request
 from tasks.retention import publish
 from tasks.state import State
 
+BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
 ROWS_OF = ("filter", "keys", "sort_by")  # which rows, and which of them together: what is applied later does the same
+
+
+class Learned(NamedTuple):
+    """What was learned, as the commit needs it."""
+
+    state: State
+    bound: Bound
+    folder: Path  # the fitted workflow, where it waits for its place in the output
+
+
+class Closing:
+    """What a commit needs besides the files, made in a thread of this process while the workers write them: what was
+    learned, the fitted workflow, the report's look at the source.
+
+    At the end of the block nothing of it is written any more.
+    """
+
+    def __init__(self, request: Request, report: Making | None = None) -> None:
+        self.request, self.report = request, report or Making(request)
+        self._asked, self._learned, self._looked = threading.Event(), Future[Learned](), threading.Event()
+        threading.Thread(target=self._make, name="millrace-closing", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._asked.set()
+        self._learned.exception()
+
+    def learned(self) -> Learned:
+        """Of the run's statistics; the error if that could not be read or kept."""
+        self._asked.set()
+        found = self._learned.result()
+        self._looked.wait()
+        return found
+
+    def _make(self) -> None:
+        self._asked.wait(BREATH)
+        try:
+            self._learned.set_result(self._read())
+        except BaseException as error:
+            self._learned.set_exception(error)
+        self.report.look()
+        self._looked.set()
+
+    def _read(self) -> Learned:
+        request, kept = self.request, self.request.staging.folder / "workflow"
+        state = State.load(request.staging.folder / "state")
+        final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
+        with no_space(kept), partial_folder(kept) as folder:
+            _save_fitted(request, state, folder)
+        return Learned(state, Bound(final, schema, state.values), kept)
 
 
 def commit(
@@ -28,25 +83,23 @@ def commit(
     summaries: Sequence[dict[str, Any]],
     run_id: str = "",
     retries: dict[str, int] | None = None,
-    report: Making | None = None,
+    closing: Closing | None = None,
 ) -> list[Manifest]:
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
     staging, (_, output, _) = request.staging, request.settings
     plans = PlanOf(request)
-    state = State.load(staging.folder / "state")
-    final, schema = subject(request, plans.plan(request.splits[0]).schema)
-    bound = Bound(final, schema, state.values)
+    closing = closing or Closing(request)
+    state, bound, fitted = closing.learned()
     manifests = {}
     _only_parts(staging.new, {Path(s["split"]) / r["path"] for s in summaries if "parts" in s for r in s["parts"]})
     for split in request.splits:
         manifests[split] = _manifest(request, split, summaries, bound, run_id, retries or {}, plans.plan(split))
-    with no_space(staging.new):
-        _save_fitted(request, state, staging.new / WORKFLOW)
+    fitted.rename(staging.new / WORKFLOW)
     for split, data in manifests.items():
         if request.settings[1].metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["seconds"] = round(time.time() - plans.data["started"], 3)
-    (report or Making(request)).write(staging.new, summaries, manifests, bound, state.values)
+    closing.report.write(staging.new, summaries, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         write_json(staging.new / split / MANIFEST, data)

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -148,20 +149,19 @@ def describe(
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """The versions of those packages that are installed."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {package: found for package in packages if (found := _version(package))}
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def millrace_version() -> str:
-    try:
-        return version("millrace")
-    except PackageNotFoundError:
-        return "0.1.0"
+    return _version("millrace") or "0.1.0"
 
 
 def stable_json(data: Any) -> str:

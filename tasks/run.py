@@ -21,7 +21,7 @@ from tasks.exchange import DaskMemory, LocalMemory
 from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
 from tasks.files import expand
-from tasks.finish import commit, commit_fitted
+from tasks.finish import Closing, commit, commit_fitted
 from tasks.graph import Bound, Node
 from tasks.ingest import make_plan, partition_size, read_options
 from tasks.keys import by_keys, check_runs
@@ -37,7 +37,7 @@ from tasks.state import State, check_saved
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
 from tasks.work import StateFolder, Work
 
-__all__ = ["STAGES", "Progress", "Request", "commit", "commit_fitted",
+__all__ = ["STAGES", "Closing", "Progress", "Request", "commit", "commit_fitted",
            "cut", "ingest", "learn", "make_request", "write"]  # fmt: skip
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 

@@ -1,9 +1,8 @@
-"""When a report is made: what needs not the last stage beside the stages, the rest just before the commit's rename."""
+"""When a report is made: what needs not the last stage beside it, the rest just before the commit's rename."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,18 @@ log = logging.getLogger("millrace")
 class Making:
     """The reports of a run, one for each of its outputs. A report that cannot be made is a warning, never a failed run.
 
-    `job` is shown as YAML without its secrets, `run_page` is a link. The source is looked at in a thread of this
-    process while the workers transform and write.
+    `job` is shown as YAML without its secrets, `run_page` is a link.
     """
 
     def __init__(self, request: Request, job: Mapping[str, Any] | None = None, run_page: str = "") -> None:
         self.request, self.job, self.run_page = request, job, run_page
         self.sources: dict[str, tuple[list[Profile], str]] = {}
         self.performance = ""  # Dask's own report as HTML, where the run was asked for one
-        self.thread = threading.Thread(target=self._prepare, name="millrace-report", daemon=True)
-        if request.settings[2].report:
-            self.thread.start()
 
-    def _prepare(self) -> None:
+    def look(self) -> None:
+        """At the source, for which no stage has to be done."""
+        if not self.request.settings[2].report:
+            return
         try:
             page.template()
             for split in self.request.splits:
@@ -59,7 +57,6 @@ class Making:
         if not self.request.settings[2].report:
             return
         try:
-            self.thread.join()
             staging = self.request.staging
             samples = {title_of(s): monitor.load(samples_path(staging.folder, s)) for s in summaries}
             job = job_text(self.job if self.job is not None else _asked(self.request))

@@ -136,4 +136,6 @@ def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
                     unknown.add(name)
                 else:
                     found[name] = found.get(name, 0) + statistics.null_count
+        if unknown >= set(found):
+            return {}
     return {name: n for name, n in found.items() if name not in unknown}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from infra.clusters import Cluster, make_cluster
 from tasks import monitor
 from tasks.monitor import Sample
 
@@ -26,18 +28,24 @@ def counted(rows: int) -> int:
     return rows
 
 
-def busy(dask_worker: Any) -> int:
-    return len(dask_worker.active_threads)
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Any]:
+    """A client of a worker that does nothing else: what an earlier test has left on the session's is counted, too."""
+    from distributed import Client
+
+    with (
+        make_cluster(Cluster(kind="cpu", threads_per_worker=2)) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
-def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_counted(client: Any) -> None:
-    while any(client.run(busy).values()):  # with what an earlier test left
-        time.sleep(0.1)
+def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_counted(quiet: Any) -> None:
     began = time.time()
-    with monitor.watched(client, list(client.scheduler_info(n_workers=-1)["workers"])) as watch:
+    with monitor.watched(quiet, list(quiet.scheduler_info(n_workers=-1)["workers"])) as watch:
         while not watch.workers:
             time.sleep(0.01)
-        assert sum(client.gather(client.map(counted, [10, 20, 30, 40], pure=False))) == 100
+        assert sum(quiet.gather(quiet.map(counted, [10, 20, 30, 40], pure=False))) == 100
     (worker,) = watch.workers.values()
     samples = worker["samples"]
 
@@ -51,20 +59,20 @@ def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_coun
     assert worker["threads"] >= 1
 
 
-def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(client: Any) -> None:
-    addresses = list(client.scheduler_info(n_workers=-1)["workers"])
-    with monitor.watched(client, addresses):
+def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quiet: Any) -> None:
+    addresses = list(quiet.scheduler_info(n_workers=-1)["workers"])
+    with monitor.watched(quiet, addresses):
         pass
-    late = monitor.Watch(client, addresses)
-    client.submit(counted, 50, pure=False).result()
+    late = monitor.Watch(quiet, addresses)
+    quiet.submit(counted, 50, pure=False).result()
     late.read()
     (worker,) = late.workers.values()
     assert worker["samples"][-1].rows - worker["samples"][0].rows == 50
     assert worker["samples"][0].at == late.began
 
 
-def test_a_short_stage_has_its_first_and_its_last_sample(client: Any) -> None:
-    with monitor.watched(client, list(client.scheduler_info(n_workers=-1)["workers"])) as watch:
+def test_a_short_stage_has_its_first_and_its_last_sample(quiet: Any) -> None:
+    with monitor.watched(quiet, list(quiet.scheduler_info(n_workers=-1)["workers"])) as watch:
         pass
     (worker,) = watch.workers.values()
     assert len(worker["samples"]) >= 2

@@ -1,0 +1,82 @@
+"""What the commit needs is made while the workers write, and its errors are the commit's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.job import make_job as job_of
+from tasks import run
+from tasks.commit import WORKFLOW
+from tasks.errors import DataError, GiveUpError
+from tasks.pool import LocalPool
+from tasks.request import Request
+from tests.faults.jobs import make_data, make_job
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@pytest.fixture
+def request_(tmp_path: Path, engine: str) -> Request:
+    return job_of(make_job(make_data(tmp_path / "data", files=1), tmp_path / "out")).request(engine)
+
+
+def learned(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
+    return [run.ingest(request, pool), run.learn(request, pool)]
+
+
+def written(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
+    kept: dict[str, Any] = {}
+    return [run.cut(request, "", pool, kept=kept), run.write(request, "", pool, kept=kept)]
+
+
+def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(request_: Request) -> None:
+    pool = LocalPool(2)
+    with request_.staging.locked():
+        done = learned(request_, pool)
+        with run.Closing(request_) as closing:
+            state, bound, folder = closing.learned()
+            assert sorted(p.name for p in folder.iterdir()) == ["README.md", "state.json", "v001-values.vocab",
+                                                                "workflow.json"]  # fmt: skip
+            done += written(request_, pool)
+            (manifest,) = run.commit(request_, done, closing=closing)
+    assert list(bound.output) == ["x", "name", "label"]
+    assert not folder.exists()
+    assert (Path(manifest.path) / WORKFLOW / "state.json").exists()
+    assert state.values
+
+
+def test_a_run_that_fails_leaves_nobody_who_writes(request_: Request) -> None:
+    with request_.staging.locked():
+        learned(request_, LocalPool(2))
+        with pytest.raises(ConnectionResetError), run.Closing(request_) as closing:
+            raise ConnectionResetError("pulled out")
+    assert closing._learned.done()
+    assert not list(request_.staging.folder.glob("*.tmp"))
+
+
+def test_what_cannot_be_read_is_told_by_the_commit(request_: Request) -> None:
+    pool = LocalPool(2)
+    with request_.staging.locked():
+        done = [*learned(request_, pool), *written(request_, pool)]
+        next((request_.staging.folder / "state").glob("*.vocab")).write_bytes(b"")
+        with pytest.raises(DataError, match="is damaged"):
+            run.commit(request_, done)
+    assert not request_.staging.target.exists()
+
+
+def test_what_cannot_be_kept_is_told_by_the_commit(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import finish
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    pool = LocalPool(2)
+    with request_.staging.locked():
+        done = [*learned(request_, pool), *written(request_, pool)]
+        monkeypatch.setattr(finish, "_save_fitted", full)
+        with pytest.raises(GiveUpError, match="there is no space left"):
+            run.commit(request_, done)
+    assert not request_.staging.target.exists()
