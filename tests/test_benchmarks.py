@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, gpu, linear, linear_cluster, vocabulary
+from tests.bench import distinct, gpu, linear, linear_cluster, plain, vocabulary
 
 
 def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_path: Path) -> None:
@@ -91,3 +91,27 @@ def test_every_recipe_can_be_measured(tmp_path: Path) -> None:
         _, (source, *valid) = gpu.make_source(recipe, tmp_path, 300, None)
         assert list(Path(source.removeprefix("source.path=")).glob("part-*.parquet"))
         assert [change.partition("=")[0] for change in valid] == ["source.valid"] * (recipe == "ecommerce")
+
+
+def test_the_storage_alone_is_measured_with_as_many_bytes(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "0.parquet").write_bytes(bytes(1000))
+    run = {"files": 3, "bytes": 2 * plain.BLOCK + 1}
+    found = gpu.plain_run(tmp_path, [f"source.path={tmp_path / 'source'}"], run)
+    assert 0 < found["read"] < found["write"]
+    assert [p.name for p in tmp_path.iterdir()] == ["source"]
+    plain._write_one(tmp_path / "one", bytes(plain.BLOCK), plain.BLOCK + 7)
+    assert (tmp_path / "one").stat().st_size == plain._read_one(tmp_path / "one") == plain.BLOCK + 7
+
+
+@pytest.mark.xdist_group("flows")
+def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["--rows", "3000", "--files", "2", "--repeats", "1", "--rounds", "2", "--plain", "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["gpu", *said, "--cluster", '{"kind": "cpu"}', "--out", str(tmp_path / "found")])
+    monkeypatch.setattr("infra.server.stop_server", bool)  # the session's server is left alone
+    gpu.main()
+    found = json.loads((tmp_path / "found").read_text())
+    assert [run["rows"] for run in found["runs"]] == [3000, 3000]
+    assert len({run["digest"] for run in found["runs"]}) == 1
+    assert set(found["medians"]) == {"millrace", "plain write", "plain read"}
+    assert len(found["plain"]) == 2

@@ -5,11 +5,13 @@
     python -m tests.bench.gpu --recipe pca --columns 1000 --folder /dev/shm/millrace-bench --out
     tests/bench/results/pca-h200.json
 
-Starts the Prefect server and one LocalCUDACluster with millrace's own settings, then runs the flow against that
-cluster's address `repeats` + 1 times (the first run compiles kernels and does not count), then the script as often on
-a cluster of its own. Times go from ingest to the committed manifest; input and outputs lie in `--folder` (use a
-tmpfs). A recipe that has validation data gets a fifth of the rows, as the recipe itself makes them.
-`--cluster '{"kind": "cpu"}'` runs the same without a GPU.
+Starts the Prefect server and a LocalCUDACluster with millrace's own settings, then runs the flow against that
+cluster's address `repeats` + 1 times (the first run compiles kernels and does not count), then, with `--peer`, the
+script as often on a cluster of its own, both `rounds` times over. `--plain` writes as many bytes in as many files to
+the same folder after every round, and reads the source, without any work on them. Times go from ingest to the committed
+manifest; input and outputs lie in `--folder` (a tmpfs, or the disk that is asked about). A recipe that has validation
+data gets a fifth of the rows, as the recipe itself makes them. `--cluster '{"kind": "cpu"}'` runs the same without a
+GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from typing import Any
 import xxhash
 
 from tasks.manifest import versions
+from tests.bench import plain
 from tests.bench.timeline import recorded
 
 HERE = Path(__file__).parent
@@ -103,18 +106,59 @@ def machine() -> dict[str, Any]:
     }
 
 
+def flow_runs(args: argparse.Namespace, changes: list[str], target: Path, trace: Path | None) -> list[dict[str, Any]]:
+    """The flow on a cluster of its own; the first run does not count."""
+    from infra.clusters import Cluster, make_cluster
+
+    said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
+    runs, start = [], time.perf_counter()
+    with make_cluster(Cluster.model_validate(said)) as cluster:
+        print(f"cluster: {time.perf_counter() - start:.1f} s, {cluster}", flush=True)
+        for number in range(args.repeats + 1):
+            last = trace if number == args.repeats else None
+            runs.append(run_flow(cluster.scheduler_address, args.recipe, changes, target, last))
+            print(number, json.dumps(runs[-1]), flush=True)
+    shutil.rmtree(target, ignore_errors=True)
+    return runs[1:]
+
+
+def peer_runs(args: argparse.Namespace, source: str, target: Path) -> list[dict[str, Any]]:
+    """The dask_cudf script on a cluster of its own; the first run does not count."""
+    call = [sys.executable, str(HERE / "peers" / "peer_dask_cudf.py"), source, str(target), str(args.repeats + 1)]
+    chosen = {"CUDA_VISIBLE_DEVICES": args.gpus} if args.gpus else {}
+    out = subprocess.run(call, capture_output=True, text=True, env=os.environ | chosen)
+    found = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")][1:]
+    print(*[json.dumps(p) for p in found], out.stderr[-2000:] if not found else "", sep="\n", flush=True)
+    shutil.rmtree(target, ignore_errors=True)
+    return found
+
+
+def plain_run(folder: Path, source: list[str], run: dict[str, Any]) -> dict[str, float]:
+    """Seconds for as many bytes and files as a run has written, and for the files that it has read."""
+    at_once = min(run["files"], len(os.sched_getaffinity(0)))
+    paths = [path for change in source for path in Path(change.partition("=")[2]).rglob("*.parquet")]
+    found = {
+        "write": round(plain.write(folder, run["files"], run["bytes"], at_once), 3),
+        "read": round(plain.read(paths, at_once), 3),
+    }
+    print(json.dumps({"plain": found}), flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="toy", choices=list(SAMPLES))
     parser.add_argument("--rows", type=int, help=", ".join(f"{name} {rows:,}" for name, (_, rows) in SAMPLES.items()))
     parser.add_argument("--columns", type=int, help="of pca, 100 unless given")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1, help="so often all of it, one after the other")
     parser.add_argument("--files", type=int, default=32)
     parser.add_argument("--gpus", help="CUDA_VISIBLE_DEVICES of the workers, all if left out")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--set", nargs="*", default=[], help="changes to the job, as section.key=value")
     parser.add_argument("--cluster", default="{}", help="further keys of the section cluster, as JSON")
     parser.add_argument("--peer", action="store_true", help="run the dask_cudf script too")
+    parser.add_argument("--plain", action="store_true", help="write and read the same bytes without any work, too")
     parser.add_argument("--trace", type=Path, help="a file for what every task of the last run did when")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -123,7 +167,6 @@ def main() -> None:
     if args.columns and args.recipe != "pca":
         parser.error("--columns is of the recipe pca")
 
-    from infra.clusters import Cluster, make_cluster
     from infra.server import ensure_server, stop_server
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
@@ -133,34 +176,20 @@ def main() -> None:
     print(f"sample: {nbytes / 1e9:.1f} GB in {time.perf_counter() - start:.1f} s", flush=True)
     ensure_server()
     atexit.register(stop_server)  # when Prefect's own threads have told it the last
-    said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
-    runs, peers = [], []
-    start = time.perf_counter()
-    with make_cluster(Cluster.model_validate(said)) as cluster:
-        print(f"cluster: {time.perf_counter() - start:.1f} s, {cluster}", flush=True)
-        changes = [*source, "output.files_per_worker=null", f"output.files={args.files}", *args.set]
-        for number in range(args.repeats + 1):
-            trace = args.trace if number == args.repeats else None
-            found = run_flow(cluster.scheduler_address, args.recipe, changes, target, trace)
-            print(number, json.dumps(found), flush=True)
-            runs += [found] if number else []
-    shutil.rmtree(target, ignore_errors=True)
-    if args.peer:
-        call = [
-            sys.executable,
-            str(HERE / "peers" / "peer_dask_cudf.py"),
-            source[0].removeprefix("source.path="),
-            str(target),
-            str(args.repeats + 1),
-        ]
-        chosen = {"CUDA_VISIBLE_DEVICES": args.gpus} if args.gpus else {}
-        out = subprocess.run(call, capture_output=True, text=True, env=os.environ | chosen)
-        peers = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")][1:]
-        print(*[json.dumps(p) for p in peers], out.stderr[-2000:] if not peers else "", sep="\n", flush=True)
-        shutil.rmtree(target, ignore_errors=True)
+    changes = [*source, "output.files_per_worker=null", f"output.files={args.files}", *args.set]
+    runs, peers, bare = [], [], []
+    for number in range(args.rounds):
+        trace = args.trace if number == args.rounds - 1 else None
+        runs += flow_runs(args, changes, target, trace)
+        if args.peer:
+            peers += peer_runs(args, source[0].removeprefix("source.path="), target)
+        if args.plain:
+            bare.append(plain_run(args.folder, source, runs[-1]))
     medians = {"millrace": statistics.median(r["seconds"] for r in runs)}
     if peers:
         medians["dask-cudf"] = statistics.median(p["seconds"] for p in peers)
+    if bare:
+        medians |= {f"plain {what}": statistics.median(p[what] for p in bare) for what in ("write", "read")}
     result = {
         "workload": args.recipe,
         "rows": rows,
@@ -171,6 +200,7 @@ def main() -> None:
         "medians": medians,
         "runs": runs,
         "peers": peers,
+        **({"plain": bare} if bare else {}),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
