@@ -64,9 +64,7 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     """
     _quiet(debug)
     with console.status("looking at the job"):
-        from flows.job import make_application, make_job
-
-        job: Any = make_application(data) if name == "apply" else make_job(data)
+        job = _job(data, name)
     from infra.server import ensure_server
 
     with console.status("looking for a Prefect server") as status:
@@ -102,6 +100,16 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
         return [found]
     _summary(console, manifests, pages)
     return found
+
+
+def _job(data: Mapping[str, Any], name: str) -> Any:
+    """The job, for whose workers what takes long has begun."""
+    from flows.job import make_application, make_job
+    from infra.clusters import prepare
+
+    job: Any = make_application(data) if name == "apply" else make_job(data)
+    prepare(job.cluster)
+    return job
 
 
 # A hook travels with its flow to the workers, so it must be a function of a module; what it tells stays here.

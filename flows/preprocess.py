@@ -28,6 +28,7 @@ from flows.sample import make_sample
 from flows.shown import all_shown, show
 from flows.stopping import mark_task_run, stop_stage
 from flows.watch import tell
+from infra.clusters import prepare
 from infra.encryption import security_of
 from infra.runner import runner, use_cluster
 from infra.task_settings import TaskSettings
@@ -107,6 +108,7 @@ def run_job(job: Job) -> list[str]:
 @contextmanager
 def started(job: Job | Application, request: Request) -> Iterator[Request]:
     """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
+    prepare(job.cluster)
     use_cluster(job.cluster)
     staging = request.staging
     staging.check(job.output.on_existing)

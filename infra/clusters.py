@@ -14,7 +14,7 @@ from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from infra import gpus
+from infra import forkserver, gpus
 from infra.dask_settings import GPU_ENVIRONMENT, cpu_environment, local_environment, use_settings
 from infra.encryption import REMOTE, Tls, protocol_of, refusal, security_of
 from infra.kubernetes import Kubernetes
@@ -144,6 +144,12 @@ def make_cluster(cluster: Cluster | None = None) -> Any:
     return kinds[kind](cluster)
 
 
+def prepare(cluster: Cluster) -> None:
+    """Begin what takes longest of its start, beside what this process does meanwhile."""
+    if cluster.kind == "cpu" or (cluster.kind == "auto" and not gpus.visible()):
+        forkserver.start()
+
+
 def cpu(cluster: Cluster) -> LocalCluster:
     """Processes on this host: one with a thread per core, since kernels release the GIL and threads share memory."""
     workers = cluster.workers or (cluster.adapt.minimum if cluster.adapt else 1)
@@ -151,7 +157,8 @@ def cpu(cluster: Cluster) -> LocalCluster:
     threads = cluster.threads_per_worker or max(1, CPU_COUNT // most)
     limit = _host_memory(cluster, most)
     with local_environment(cpu_environment(threads)):
-        started = LocalCluster(n_workers=workers, threads_per_worker=threads, memory_limit=limit, **_common(cluster))
+        asked = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
+        started = LocalCluster(**asked, **forkserver.use())
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
     return started

@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import dask.config
 
+BEFORE_START = "distributed.nanny.pre-spawn-environ"
 ROOT = Path(__file__).resolve().parent.parent
 
 DASK_SETTINGS: dict[str, Any] = {
@@ -33,6 +34,7 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
     "distributed.worker.preload": ["infra.worker"],
+    "distributed.worker.multiprocessing-method": "spawn",  # but see infra/forkserver.py
 }
 
 # Dask has workers give every freed block back to the system, so that each step of a partition pays for new pages: more
@@ -69,15 +71,21 @@ def cpu_environment(threads: int | None) -> dict[str, str | None]:
 
 def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
     """The setting for variables that must stand before a worker's interpreter starts; those of its host's own win."""
-    current = dask.config.get("distributed.nanny.pre-spawn-environ", {}) or {}
-    return {"distributed.nanny.pre-spawn-environ": {**current, "PYTHONSAFEPATH": "1", **variables}}
+    current = dask.config.get(BEFORE_START, {}) or {}
+    return {BEFORE_START: {**current, "PYTHONSAFEPATH": "1", **variables}}
+
+
+def local_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    """The same for workers that this process starts, whose lines would mix with its own."""
+    found: dict[str, Any] = spawn_environment({"DASK_LOGGING__DISTRIBUTED": "error", **variables})[BEFORE_START]
+    return found
 
 
 _told: dict[str, str] = {}  # variables of this process that a cluster's start set
 
 
 def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
-    """The same for workers that this process starts, whose lines would mix with its own.
+    """The setting with `local_variables`.
 
     Dask sets the variables in this process, for good, and what stands there wins over the setting: the next cluster
     would get the threads of the one before. What an earlier cluster left is therefore taken away first.
@@ -85,10 +93,9 @@ def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
     for name, told in _told.items():
         if os.environ.get(name) == told:
             del os.environ[name]
-    setting = spawn_environment({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
-    told_now = setting["distributed.nanny.pre-spawn-environ"].items()
-    _told.update({name: str(value) for name, value in told_now if value is not None and name not in os.environ})
-    return dask.config.set(setting)
+    found = local_variables(variables)
+    _told.update({n: str(value) for n, value in found.items() if value is not None and n not in os.environ})
+    return dask.config.set({BEFORE_START: found})
 
 
 def _preloads() -> list[str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import dask.config
 
+from infra.forkserver import adopt
+
 SWITCH = 0.001  # seconds
 
 
@@ -24,6 +26,7 @@ def dask_setup(worker: Any) -> None:
     A task that fails is told by the run, once and readably: the worker does not print its traceback as well. Over SSH
     it says that it has started, for which SSHCluster waits.
     """
+    adopt()
     sys.setswitchinterval(SWITCH)
     lines = logging.getLogger("distributed.worker")
     if dask.config.get("millrace.says-start-only", False):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -65,8 +66,9 @@ def kill_me() -> None:
 
 
 def kill_the_flow() -> None:
-    """The worker's parent is the process of the flow; the worker follows it."""
-    os.kill(os.getppid(), signal.SIGKILL)
+    """Who started the worker is the process of the flow; the worker follows it."""
+    flow: Any = multiprocessing.parent_process()
+    os.kill(flow.pid, signal.SIGKILL)
     time.sleep(60)
 
 

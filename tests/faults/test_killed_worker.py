@@ -14,7 +14,7 @@ import pytest
 
 from tasks.manifest import Manifest
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, run_flow, task_runs
-from tests.infra.elsewhere import eventually
+from tests.infra.elsewhere import eventually, is_worker
 
 pytestmark = pytest.mark.xdist_group("faults")
 QUIET = [(stage, "Completed") for stage in STAGES]
@@ -46,7 +46,7 @@ def expected(data: Path, place: Path, prefect_server: Any) -> dict[str, str]:
 
 def workers() -> set[int]:
     """The worker processes of this process's clusters."""
-    return {child.pid for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())}
+    return {child.pid for child in psutil.Process().children(recursive=True) if is_worker(child)}
 
 
 def completed(runs: Sequence[tuple[str, str]]) -> list[str]:

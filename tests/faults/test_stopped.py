@@ -22,6 +22,7 @@ from prefect.states import Cancelling
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
+from tests.infra.elsewhere import is_worker
 
 pytestmark = pytest.mark.xdist_group("killed-flow")
 COMMAND = [sys.executable, "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
@@ -197,7 +198,7 @@ def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, star
         made = until(lambda: _deployment(client))
         run = client.create_flow_run_from_deployment(made.id, parameters=job)
     runner.hold(tmp_path)
-    family = [p for p in runner.family()[1:] if "spawn_main" in " ".join(p.cmdline())]
+    family = [p for p in runner.family()[1:] if is_worker(p)]
     assert len(family) >= 2
     cancel(str(run.id))
     until(lambda: not any(alive(process) for process in family), SECONDS)

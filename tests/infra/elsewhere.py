@@ -49,6 +49,14 @@ def eventually(fact: Callable[[], Any], seconds: float = 60) -> Any:
     return said
 
 
+def is_worker(process: psutil.Process) -> bool:
+    """Whether it is a worker of a local cluster: with an interpreter of its own, or a fork of the fork server."""
+    command, parent = " ".join(process.cmdline()), process.parent()
+    if "multiprocessing.forkserver" in command:
+        return parent is not None and parent.cmdline() == process.cmdline()
+    return "spawn_main" in command
+
+
 def commands_with(text: str) -> list[str]:
     """Command lines of running processes that hold a text."""
     found = []
