@@ -6,7 +6,7 @@ import importlib.machinery
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +107,13 @@ def _preloads() -> list[str]:
 
 def _installed_packages_first() -> None:
     """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
-    for name in ("flows", "tasks", "infra"):
-        found = importlib.machinery.PathFinder.find_spec(name, sys.path)
-        places = [Path(place).resolve() for place in (found.submodule_search_locations or [])] if found else []
-        if ROOT / name not in places:
-            sys.path.insert(0, str(ROOT))
-            return
+    if any(ROOT / name not in found for name, found in packages_on(sys.path).items()):
+        sys.path.insert(0, str(ROOT))
+
+
+def packages_on(path: Sequence[str]) -> dict[str, list[Path]]:
+    """The folders that a list of folders has for each package of millrace."""
+    finder = importlib.machinery.PathFinder
+    specs = {name: finder.find_spec(name, path) for name in ("flows", "tasks", "infra")}
+    places = {name: (spec.submodule_search_locations or []) if spec else [] for name, spec in specs.items()}
+    return {name: [Path(place).resolve() for place in found] for name, found in places.items()}

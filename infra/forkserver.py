@@ -18,7 +18,7 @@ from typing import Any
 
 import dask.config
 
-from infra.dask_settings import BEFORE_START, cpu_environment, local_variables
+from infra.dask_settings import BEFORE_START, ROOT, cpu_environment, local_variables, packages_on
 
 METHOD = "distributed.worker.multiprocessing-method"
 # What an interpreter, the C library or a library reads once, when it starts. All else a fork is told.
@@ -32,7 +32,7 @@ _server: dict[str, str] = {}  # the variables of this process' server; none befo
 
 def start() -> None:
     """Begin to load what workers need, if this has not begun; returns at once."""
-    if _server or sys.platform != "linux":
+    if _server or sys.platform != "linux" or _finds_others():
         return
     multiprocessing.get_context("forkserver").set_forkserver_preload(["infra.loaded"])
     with _variables(_of_server()):
@@ -69,6 +69,12 @@ def adopt() -> None:
         pa.set_cpu_count(int(threads))
     refresh_global_settings_context()
     setup_logging(incremental=False)
+
+
+def _finds_others() -> bool:
+    """Whether the server, which has no `sys.path` of this process, would load a flows/ or tasks/ that is not ours."""
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return any(found and ROOT / name not in found for name, found in packages_on(folders).items())
 
 
 def _of_server() -> dict[str, str | None]:

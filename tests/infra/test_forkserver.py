@@ -24,6 +24,11 @@ pytestmark = [
     pytest.mark.xdist_group("clusters"),
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone"),
 ]
+DECOY = """
+from infra import forkserver
+forkserver.start()
+print(bool(forkserver._server))
+"""
 PROGRAM = """
 from distributed import Client
 from infra.clusters import Cluster, make_cluster
@@ -121,3 +126,15 @@ def test_nobody_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
         assert len({process.pid, *pids}) == 3
         process.send_signal(signal.SIGKILL)
     assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+@pytest.mark.parametrize(("package", "starts"), [("flows", False), ("other", True)])
+def test_a_server_that_would_load_another_package_of_our_name_is_not_started(
+    tmp_path: Path, package: str, starts: bool
+) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{python_path()}"}
+    command = [sys.executable, "-c", DECOY]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert found.stdout.strip() == str(starts), found.stderr
