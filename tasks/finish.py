@@ -23,6 +23,7 @@ from tasks.retention import publish
 from tasks.state import State
 
 BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
+SHARE = 1 / 64  # of the host's memory that what was learned takes on disk at most while the workers need theirs
 ROWS_OF = ("filter", "keys", "sort_by")  # which rows, and which of them together: what is applied later does the same
 
 
@@ -36,7 +37,8 @@ class Learned(NamedTuple):
 
 class Closing:
     """What a commit needs besides the files, made in a thread of this process while the workers write them: what was
-    learned, the fitted workflow, the report's look at the source.
+    learned, the fitted workflow, the report's look at the source. What is so large that the workers may need the
+    memory is read when they are done.
 
     At the end of the block nothing of it is written any more.
     """
@@ -61,13 +63,21 @@ class Closing:
         return found
 
     def _make(self) -> None:
-        self._asked.wait(BREATH)
         try:
+            self._asked.wait(None if self._is_large() else BREATH)
             self._learned.set_result(self._read())
         except BaseException as error:
             self._learned.set_exception(error)
-        self.report.look()
-        self._looked.set()
+        try:
+            self.report.look()
+        finally:
+            self._looked.set()
+
+    def _is_large(self) -> bool:
+        from distributed.system import MEMORY_LIMIT
+
+        files = (self.request.staging.folder / "state").glob("*")
+        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * SHARE
 
     def _read(self) -> Learned:
         request, kept = self.request, self.request.staging.folder / "workflow"

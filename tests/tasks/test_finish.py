@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(req
     assert not folder.exists()
     assert (Path(manifest.path) / WORKFLOW / "state.json").exists()
     assert state.values
+
+
+@pytest.mark.parametrize("share", [1e-12, 0.5])
+def test_what_is_large_is_read_when_the_workers_are_done(
+    request_: Request, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    from tasks import finish
+
+    monkeypatch.setattr(finish, "SHARE", share)
+    monkeypatch.setattr(finish, "BREATH", 0.0)
+    with request_.staging.locked():
+        learned(request_, LocalPool(2))
+        with run.Closing(request_) as closing:
+            read, _ = wait([closing._learned], timeout=0.5 if share < 0.1 else 60)
+            assert bool(read) == (share > 0.1)
+            assert closing.learned().state.values
 
 
 def test_a_run_that_fails_leaves_nobody_who_writes(request_: Request) -> None:
