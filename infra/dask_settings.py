@@ -71,21 +71,23 @@ def cpu_environment(threads: int | None) -> dict[str, str | None]:
 
 def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
     """The setting for variables that must stand before a worker's interpreter starts; those of its host's own win."""
-    current = dask.config.get(BEFORE_START, {}) or {}
-    return {BEFORE_START: {**current, "PYTHONSAFEPATH": "1", **variables}}
+    return {BEFORE_START: _wanted(variables)}
 
 
 def local_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
-    """The same for workers that this process starts, whose lines would mix with its own."""
-    found: dict[str, Any] = spawn_environment({"DASK_LOGGING__DISTRIBUTED": "error", **variables})[BEFORE_START]
-    return found
+    """The variables of workers that this process starts, whose lines would mix with its own."""
+    return _wanted({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
+
+
+def _wanted(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    return {**(dask.config.get(BEFORE_START, {}) or {}), "PYTHONSAFEPATH": "1", **variables}
 
 
 _told: dict[str, str] = {}  # variables of this process that a cluster's start set
 
 
 def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
-    """The setting with `local_variables`.
+    """The setting for `local_variables`.
 
     Dask sets the variables in this process, for good, and what stands there wins over the setting: the next cluster
     would get the threads of the one before. What an earlier cluster left is therefore taken away first.

@@ -19,6 +19,7 @@ from typing import Any
 import dask.config
 
 from infra.dask_settings import BEFORE_START, ROOT, cpu_environment, local_variables, packages_on
+from infra.server import ENVIRONMENT
 
 METHOD = "distributed.worker.multiprocessing-method"
 # What an interpreter, the C library or a library reads once, when it starts. All else a fork is told.
@@ -80,8 +81,7 @@ def _finds_others() -> bool:
 def _of_server() -> dict[str, str | None]:
     """Variables that the server has, or (None) has not, whatever this process has."""
     told = dict.fromkeys(name for name in os.environ if name.startswith(TOLD) and not name.startswith(FIXED))
-    quiet = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    return {**told, **_before_start(local_variables(cpu_environment(1))), "OMP_NUM_THREADS": "1", **quiet}
+    return {**told, **_before_start(local_variables(cpu_environment(1))), "OMP_NUM_THREADS": "1", **ENVIRONMENT}
 
 
 def _before_start(asked: Mapping[str, Any]) -> dict[str, str]:

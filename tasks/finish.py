@@ -45,8 +45,9 @@ class Closing:
 
     def __init__(self, request: Request, report: Making | None = None) -> None:
         self.request, self.report = request, report or Making(request)
-        self._asked, self._learned, self._looked = threading.Event(), Future[Learned](), threading.Event()
-        threading.Thread(target=self._make, name="millrace-closing", daemon=True).start()
+        self._asked, self._learned = threading.Event(), Future[Learned]()
+        self._thread = threading.Thread(target=self._make, name="millrace-closing", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +60,7 @@ class Closing:
         """Of the run's statistics; the error if that could not be read or kept."""
         self._asked.set()
         found = self._learned.result()
-        self._looked.wait()
+        self._thread.join()  # the report has looked
         return found
 
     def _make(self) -> None:
@@ -68,10 +69,7 @@ class Closing:
             self._learned.set_result(self._read())
         except BaseException as error:
             self._learned.set_exception(error)
-        try:
-            self.report.look()
-        finally:
-            self._looked.set()
+        self.report.look()
 
     def _is_large(self) -> bool:
         from distributed.system import MEMORY_LIMIT
