@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,27 @@ def test_a_worker_allocates_through_rmm_and_offers_its_gpu() -> None:
         "spill": False, "resource": "LimitingResourceAdaptor", "cupy": "rmm_cupy_allocator", "streams": "1",
         "offered": {"GPU": 1}, "sum": 45, "threads": 2, "profiled": False,
     }  # fmt: skip
+
+
+def cores() -> set[int]:
+    """The cores that a worker may use."""
+    import os
+
+    return os.sched_getaffinity(0)
+
+
+def test_a_worker_keeps_to_the_cores_of_the_process_that_starts_it() -> None:
+    from distributed import Client
+
+    from infra.clusters import Cluster, make_cluster
+
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(before)[:2]))
+    try:
+        with make_cluster(Cluster(kind="cuda", workers=1)) as cluster, Client(cluster, set_as_default=False) as client:
+            assert list(client.run(cores).values()) == [set(sorted(before)[:2])]
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def learned(number: int) -> Any:

@@ -51,10 +51,8 @@ def pieces(rows: int = ROWS) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     engine = frame.engine("cudf")
-    frames = [engine.assemble(list(found), 0, ROWS) for found in (one, other)]
-    assert list(frames[0].dtypes) == list(frames[1].dtypes)
-    return bool(pa.table({n: engine.host(frames[0][n]) for n in frames[0].columns})
-                .equals(pa.table({n: engine.host(frames[1][n]) for n in frames[1].columns})))  # fmt: skip
+    found, wanted = (engine.host_table(engine.assemble(list(parts), 0, ROWS)) for parts in (one, other))
+    return bool(found.equals(wanted))
 
 
 @pytest.mark.parametrize("ranges", [(0, 5), (1, 3), (2, 2), (4, 5)])
