@@ -51,7 +51,12 @@ def partial_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`: it takes the place of `path` when all went well and is gone when not."""
+    """An empty folder beside `path`: it takes the place of `path` when all went well and is gone when not.
+
+    What a killed process left of an earlier one goes: `path` has one writer at a time.
+    """
+    for left in path.parent.glob(f"{path.name}.*.tmp"):
+        shutil.rmtree(left, ignore_errors=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         partial.mkdir(parents=True)

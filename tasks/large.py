@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -169,9 +169,12 @@ def _working(tables: Sequence[Any]) -> Iterator[None]:
 
 
 def finalize(
-    pool: Pool, chains: dict[str, list[Any]], rows: Mapping[str, Rows]
+    pool: Pool, chains: dict[str, list[Any]], rows: Mapping[str, Rows], known: Callable[[Mapping[str, Any]], None]
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose."""
+    """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose.
+
+    `known` is told either half of it, in threads, while other steps are worked on.
+    """
     single = [key for key, of_step in chains.items() if len(of_step) == 1]
     here = _brought_together(pool, [rows[key] for key in single])
     alone = {key: pool.call(_in_one, [(chains[key].pop(),)], here) for key in single}
@@ -187,7 +190,7 @@ def finalize(
                 op, unit, tables = told[0].op, told[0].unit, pool.values(handles)
                 sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
                 del handles
-            learned[key] = threads.submit(_finish, op, unit, sums, tables)
+            learned[key] = threads.submit(_finish, op, unit, sums, tables, known)
             del tables
     return {key: future.result() for key, future in learned.items()}
 
@@ -230,10 +233,14 @@ def _in_ranges(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[list
 
 
 def _finish(
-    op: Keyed, unit: Unit, sums: Mapping[str, Any], tables: Sequence[pa.Table]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    op: Keyed, unit: Unit, sums: Mapping[str, Any], tables: Sequence[pa.Table],
+    known: Callable[[Mapping[str, Any]], None],
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """`Learned.parted` of all rows in order, which come as the tables of the ranges."""
-    return op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
+    fitted, kept = op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
+    known(fitted)
+    known(kept)
+    return fitted, kept
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from tasks.request import PlanOf, Request, fingerprint, make_request
 from tasks.schema import Schema
 from tasks.settings import Output
 from tasks.shuffle_write import Part, Writing, plan_parts, write_part, written
-from tasks.state import State, check_saved
+from tasks.state import Saving, check_saved
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
 from tasks.work import StateFolder, Work
 
@@ -149,7 +150,6 @@ def same_schema(train: Schema, valid: Schema) -> None:
 def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[str, Any]:
     """Stage 2, statistics: the state of the workflow, kept in `state/`."""
     start = time.perf_counter()
-    source, _, run = request.settings
     plan = PlanOf(request).plan(request.splits[0])
     folder = request.staging.folder / "state"
     asked = request.state_fingerprint(plan.fingerprint)
@@ -157,11 +157,7 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
     reused = manifest.get("fingerprint") == asked and is_whole(folder, manifest["digest"])
     phases = statistics.passes(request.final, plan.schema)
     if not reused:
-        counter = _Counter(progress, plan.rows * max(phases, 1))
-        halved: list[int] = []
-        state = statistics.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
-                                 run.min_partition_size, lambda _, rows: counter.add(rows), halved.append)  # fmt: skip
-        manifest = _save_state(state, folder, asked, Bound(request.final, plan.schema), sum(halved))
+        manifest = _learned(request, plan, pool, folder, asked, _Counter(progress, plan.rows * max(phases, 1)))
     progress(plan.rows, plan.rows)
     learned = Bound(request.final, plan.schema).learned
     return {
@@ -179,12 +175,24 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
     }
 
 
-def _save_state(state: State, folder: Path, asked: str, bound: Bound, halved: int) -> dict[str, Any]:
-    """The state and its manifest in `folder`, put there by one rename."""
-    with no_space(folder), partial_folder(folder) as partial:
-        tables = learned_tables(bound.learned, state.values)
-        manifest = {"fingerprint": asked, "digest": state.save(partial), "tables": tables, "halved": halved}
-        write_json(partial / "manifest.json", manifest)
+def _learned(request: Request, plan: Plan, pool: Pool, folder: Path, asked: str, counter: _Counter) -> dict[str, Any]:
+    """The statistics; the state and its manifest in `folder`, put there by one rename. Large tables are written while
+    others are still put in order."""
+    source, _, run = request.settings
+    halved: list[int] = []
+    with ExitStack() as held:
+        with no_space(folder):
+            partial = held.enter_context(partial_folder(folder))
+        saving = held.enter_context(Saving(partial))
+        state = statistics.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
+                                 run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
+                                 saving.begin)  # fmt: skip
+        with no_space(folder):
+            tables = learned_tables(Bound(request.final, plan.schema).learned, state.values)
+            digest = state.save(partial, saving)
+            manifest = {"fingerprint": asked, "digest": digest, "tables": tables, "halved": sum(halved)}
+            write_json(partial / "manifest.json", manifest)
+            held.close()
     return manifest
 
 

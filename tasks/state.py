@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -66,11 +67,14 @@ class State:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def save(self, folder: Path) -> str:
-        """Write `state.json` and its tables into the folder; returns the digest that names the whole state."""
+    def save(self, folder: Path, begun: Saving | None = None) -> str:
+        """Write `state.json` and its tables into the folder; returns the digest that names the whole state.
+
+        `begun` has written some of them there already, or is about to.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        with _threads() as threads:
-            fitted, partials = _packed(self.values, folder, "v", threads), _packed(self.partials, folder, "p", threads)
+        with begun or Saving(folder) as saving:
+            fitted, partials = _packed(self.values, "v", saving), _packed(self.partials, "p", saving)
             data: dict[str, Any] = {
                 "format": FORMAT,
                 "fitted": _waited(fitted, _noted),
@@ -96,6 +100,46 @@ class State:
         with _threads() as threads:
             list(threads.map(partial(_whole, folder), _tables({"partials": data["partials"]})))
         return State(_read(folder, data["fitted"]), partial(_read, folder, data["partials"]))
+
+
+class Saving:
+    """The files of a state's tables. Those of a table may be written before the state is known whole: `begin`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._threads = folder, _threads()
+        self._begun: dict[int, tuple[pa.Table, str]] = {}  # by id: a table, and what its files are called until then
+        self._files: dict[str, list[Future[dict[str, Any]]]] = {}
+
+    def begin(self, values: Mapping[str, Any]) -> None:
+        """Write the tables among what a step has learned, beside what the caller does."""
+        for table in values.values():
+            if isinstance(table, pa.Table):
+                name = f"begun-{uuid.uuid4().hex}"
+                self._begun[id(table)], self._files[name] = (table, name), self._written(table, name)
+
+    def files(self, table: pa.Table, name: str) -> list[Future[dict[str, Any]]]:
+        """What will be noted of the files of a table that is called `name`."""
+        if id(table) not in self._begun:
+            return self._written(table, name)
+        files = self._files.pop(self._begun.pop(id(table))[1])
+        paths = self._paths(name, len(files))
+        return [self._threads.submit(_named, *both) for both in zip(files, paths, strict=True)]
+
+    def _written(self, table: pa.Table, name: str) -> list[Future[dict[str, Any]]]:
+        starts = range(0, max(table.num_rows, 1), PART)
+        paths = self._paths(name, len(starts))
+        slices = [table.slice(start, PART) for start in starts]
+        return [self._threads.submit(_write_table, *both) for both in zip(paths, slices, strict=True)]
+
+    def _paths(self, name: str, files: int) -> list[Path]:
+        names = [f"{name}-{i:04d}" for i in range(files)] if files > 1 else [name]
+        return [self.folder / f"{name}{SUFFIX}" for name in names]
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
 
 
 def check_saved(folder: Path, digest: str | None = None) -> None:
@@ -160,21 +204,14 @@ class _Parts(NamedTuple):
     files: list[Future[Any]]
 
 
-def _packed(
-    values: Mapping[str, dict[str, Any]], folder: Path, prefix: str, threads: ThreadPoolExecutor
-) -> dict[str, dict[str, Any]]:
+def _packed(values: Mapping[str, dict[str, Any]], prefix: str, saving: Saving) -> dict[str, dict[str, Any]]:
     """The values with what will be noted of its files in place of every table, which is written."""
 
-    def written(path: str, table: pa.Table) -> _Parts:
-        starts = range(0, max(table.num_rows, 1), PART)
-        names = [f"{path}-{i:04d}" for i in range(len(starts))] if len(starts) > 1 else [path]
-        return _Parts([
-            threads.submit(_write_table, folder / f"{name}{SUFFIX}", table.slice(start, PART))
-            for name, start in zip(names, starts, strict=True)
-        ])  # fmt: skip
+    def packed(name: str, value: Any) -> Any:
+        return _Parts(saving.files(value, name)) if isinstance(value, pa.Table) else value
 
     return {
-        key: {n: written(f"{prefix}{number:03d}-{n}", v) if isinstance(v, pa.Table) else v for n, v in fitted.items()}
+        key: {name: packed(f"{prefix}{number:03d}-{name}", value) for name, value in fitted.items()}
         for number, (key, fitted) in enumerate(values.items())
     }
 
@@ -250,6 +287,13 @@ def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
     digest = _digest(unfinished)
     unfinished.replace(path)
     return {"table": path.name, "rows": table.num_rows, "sha256": digest}
+
+
+def _named(written: Future[dict[str, Any]], path: Path) -> dict[str, Any]:
+    """What is noted of a file, once it has been written and bears its own name."""
+    noted = written.result()
+    path.with_name(noted["table"]).replace(path)
+    return {**noted, "table": path.name}
 
 
 def _digest(path: Path) -> str:

@@ -66,12 +66,14 @@ class Observed(dict[str, Partial]):
 
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
           floor: int = 0, progress: Callable[[int, int], None] | None = None,
-          halved: Callable[[int], None] | None = None) -> State:  # fmt: skip
+          halved: Callable[[int], None] | None = None,
+          known: Callable[[Mapping[str, Any]], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
-    `halved(times)` is told after each pass how often partitions were halved in it for want of memory. A phase is one
-    pass; steps whose operator left a question open (exact quantiles) share further passes over their columns alone,
-    which `progress` does not hear of.
+    `halved(times)` is told after each pass how often partitions were halved in it for want of memory, `known(values)`
+    what a step with large tables has learned, from a thread, while others are worked on. A phase is one pass; steps
+    whose operator left a question open (exact quantiles) share further passes over their columns alone, which
+    `progress` does not hear of.
     """
     bound = Bound(final, schema)
     state = State(*given(bound))
@@ -81,13 +83,13 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         phase = Phase(work, depth, floor)
         while phase.steps:
             observed = pool.gather(observe, merge, phase, plan.partitions, done)
-            fitted, kept, questions = conclude(pool, observed, halved or _unheard)
+            fitted, kept, questions = conclude(pool, observed, halved or _unheard, known or _unheard)
             state = State({**state.values, **fitted}, {**state.partials, **kept})
             phase, done = replace(phase, questions=questions), None
     return state
 
 
-def _unheard(times: int) -> None:
+def _unheard(_: Any) -> None:
     return
 
 
@@ -192,7 +194,7 @@ def join_siblings(op: Learned, tree: Tree) -> Tree:
 
 
 def conclude(
-    pool: Pool, roots: list[Any], halved: Callable[[int], None] = _unheard
+    pool: Pool, roots: list[Any], halved: Callable[[int], None], known: Callable[[Mapping[str, Any]], None]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """`finalize` of the handles of partials, which the list loses; large tables in tasks of their own."""
     rows = dict[str, large.Rows]()
@@ -213,7 +215,7 @@ def conclude(
         handles[key].append(handle)
     del parts, handle
     finalized = pool.call(finalize, [(merged(pool, merge, [small])[0],)])  # beside the large ones
-    learned = large.finalize(pool, handles, rows)
+    learned = large.finalize(pool, handles, rows, known)
     fitted, kept, questions = pool.values(finalized)[0]
     fitted = fitted | {key: values for key, (values, _) in learned.items()}
     kept = kept | {key: partials for key, (_, partials) in learned.items()}

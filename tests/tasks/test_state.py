@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import DataError
-from tasks.state import State, check_saved, copy_saved
+from tasks.state import Saving, State, check_saved, copy_saved
 from tests.learning import close
 
 STATE = State(
@@ -139,3 +139,26 @@ def test_values_that_are_no_json_are_refused_when_saved(tmp_path: Path) -> None:
 
 def test_it_travels_without_its_lookups() -> None:
     assert pickle.loads(pickle.dumps(STATE)).values["2/Normalize/x"] == STATE.values["2/Normalize/x"]  # noqa: S301
+
+
+def test_a_table_is_written_before_the_state_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.state.PART", 3)
+    values, rest, lost = (pa.table({"v0": list(range(n)), "count": [1] * n}) for n in (7, 2, 4))
+    state = State({"1/C/x": {"values": values, "size": 7}, "2/C/y": {"values": rest}}, {"1/C/x": {"rest": rest}})
+    digest = state.save(tmp_path / "at once")
+    with Saving(tmp_path) as saving:
+        saving.begin({"values": values, "size": 7})
+        saving.begin({"values": lost})  # of a step that is learned again
+        assert state.save(tmp_path, saving) == digest
+    names = ["p000-rest.vocab", "state.json", *(f"v000-values-000{i}.vocab" for i in range(3)), "v001-values.vocab"]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == names
+    assert close(State.load(tmp_path, digest=digest).values, state.values)
+
+
+def test_a_table_that_cannot_be_written_is_told_when_the_state_is_saved(tmp_path: Path) -> None:
+    with Saving(tmp_path / "gone") as saving:
+        saving.begin(STATE.values["1/Categorify/a"])
+        with pytest.raises(FileNotFoundError):
+            next(iter(saving._files.values()))[0].result()
+        with pytest.raises(FileNotFoundError):
+            STATE.save(tmp_path / "gone", saving)
