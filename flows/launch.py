@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from flows.watch import Watch, shown
+from infra.garbage import loading
 from tasks.errors import MillraceError
 
 
@@ -63,27 +64,17 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     server, its cause is said, and the command ends with status 1.
     """
     _quiet(debug)
-    with console.status("looking at the job"):
-        job = _job(data, name)
-    from infra.server import ensure_server
+    with loading():
+        job, server, chosen = _ready(data, console, name)
+    from prefect import tags
 
-    with console.status("looking for a Prefect server") as status:
-        server = ensure_server(lambda text: status.update(text) if console.is_terminal else console.print(text))
-
-    with console.status("loading the flow"):
-        from prefect import tags
-
-        from flows.preprocess import load_outputs
-        from flows.stopping import stoppable
-        from infra.runner import runner
-
-        chosen = getattr(importlib.import_module(f"flows.{name}"), name)
+    from flows.preprocess import load_outputs
+    from flows.stopping import stoppable
 
     splits = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
     watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
-    on_cluster: Any = runner(job.cluster)  # Prefect's own types know its thread and process runners only
-    flow = chosen.with_options(task_runner=on_cluster, on_running=[tell_started])
+    flow = chosen.with_options(on_running=[tell_started])
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
         with stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
@@ -100,6 +91,22 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
         return [found]
     _summary(console, manifests, pages)
     return found
+
+
+def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, Any, Any]:
+    """(the job, the server, the flow on the job's cluster), with all that they import."""
+    with console.status("looking at the job"):
+        job = _job(data, name)
+    from infra.server import ensure_server
+
+    with console.status("looking for a Prefect server") as status:
+        server = ensure_server(lambda text: status.update(text) if console.is_terminal else console.print(text))
+    with console.status("loading the flow"):
+        from infra.runner import runner
+
+        chosen = getattr(importlib.import_module(f"flows.{name}"), name)
+        on_cluster: Any = runner(job.cluster)  # Prefect's own types know its thread and process runners only
+    return job, server, chosen.with_options(task_runner=on_cluster)
 
 
 def _job(data: Mapping[str, Any], name: str) -> Any:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from infra.clusters import Cluster
 
 
-PRE_IMPORT = ("cudf", "cupy", "infra.gpu_worker", "tasks.frame.gpu")  # by a worker, before its first task
+# By a worker, before its first task; what it needs of Prefect and the flows last, since all is frozen then.
+PRE_IMPORT = ("cudf", "cupy", "infra.gpu_worker", "tasks.frame.gpu", "infra.loaded")
 
 
 def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:

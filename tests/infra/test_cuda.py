@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def of_worker(dask_worker: Any) -> dict[str, Any]:
     """What a worker process on a GPU sees of itself."""
+    import gc
     import os
+    import sys
 
     import cudf
     import cupy
@@ -29,6 +31,8 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
         "streams": os.environ["CUDF_PER_THREAD_STREAM"], "offered": dask_worker.state.total_resources,
         "sum": int(cudf.Series(range(10)).sum()), "threads": dask_worker.state.nthreads,
         "profiled": "profile" in dask_worker.periodic_callbacks,
+        "loaded": {"flows.preprocess", "tasks.frame.gpu"} <= set(sys.modules),
+        "frozen": gc.isenabled() and gc.get_freeze_count() > 200_000,
     }  # fmt: skip
 
 
@@ -46,6 +50,7 @@ def test_a_worker_allocates_through_rmm_and_offers_its_gpu() -> None:
     assert seen == {
         "spill": False, "resource": "LimitingResourceAdaptor", "cupy": "rmm_cupy_allocator", "streams": "1",
         "offered": {"GPU": 1}, "sum": 45, "threads": 2, "profiled": False,
+        "loaded": True, "frozen": True,
     }  # fmt: skip
 
 

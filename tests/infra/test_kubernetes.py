@@ -64,7 +64,7 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
         "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls", "--no-dashboard",
         "--memory-limit", str(32 * 2**30), "--nthreads", "8",
         "--device-memory-limit", "0.45", "--set-rmm-allocator-for-libs", "cupy",
-        "--pre-import", "cudf,cupy,infra.gpu_worker,tasks.frame.gpu", "--resources", "GPU=1",
+        "--pre-import", "cudf,cupy,infra.gpu_worker,tasks.frame.gpu,infra.loaded", "--resources", "GPU=1",
     ]  # fmt: skip
     assert container["resources"] == {
         "requests": {"cpu": "8", "memory": str(64 * 2**30)},

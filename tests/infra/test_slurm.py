@@ -197,7 +197,8 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     assert command == (
         "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB"
         " --death-timeout 60 --nthreads 8 --device-memory-limit 0.45"
-        " --set-rmm-allocator-for-libs cupy --pre-import cudf,cupy,infra.gpu_worker,tasks.frame.gpu --resources GPU=1"
+        " --set-rmm-allocator-for-libs cupy --pre-import cudf,cupy,infra.gpu_worker,tasks.frame.gpu,infra.loaded"
+        " --resources GPU=1"
         " --interface lo --protocol tls://"
     )
     assert f"--tls-key {tmp_path}/" in tls

@@ -38,8 +38,8 @@ def table(rows: int = ROWS) -> pa.Table:
         "t": pa.array(times, pa.timestamp("us")),
         "tn": pa.array(times, pa.timestamp("ms"), mask=some),
         "d": pa.array(times, pa.duration("ns")),
-        "s": [None if gone else "ü" * (i % 4) for i, gone in enumerate(some)],
-        "l": [None if gone else list(range(i % 3)) for i, gone in enumerate(some)],
+        "s": pa.array([None if gone else "ü" * (i % 4) for i, gone in enumerate(some)], pa.string()),
+        "l": pa.array([None if gone else list(range(i % 3)) for i, gone in enumerate(some)], pa.list_(pa.int64())),
     })  # fmt: skip
 
 

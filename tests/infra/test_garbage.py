@@ -1,0 +1,29 @@
+"""What was imported is not looked through again by Python's garbage collection."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc
+from infra.garbage import loading
+
+whole = []
+gc.callbacks.append(lambda phase, told: whole.append(told["generation"]) if phase == "start" else None)
+try:
+    with loading():
+        made = [[] for _ in range(100_000)]
+        raise ValueError
+except ValueError:
+    print(whole, gc.isenabled(), gc.get_freeze_count() > 100_000, gc.is_tracked(made))
+gc.disable()
+with loading():
+    pass
+print(gc.isenabled())
+"""
+
+
+def test_what_a_block_makes_is_left_alone_and_all_else_collected_as_before() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[] True True True", "False"]
