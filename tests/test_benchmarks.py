@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,19 @@ def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, mo
     assert len({run["digest"] for run in found["runs"]}) == 1
     assert set(found["medians"]) == {"millrace", "plain write", "plain read"}
     assert len(found["plain"]) == 2
+
+
+def test_what_was_measured_is_kept_when_the_rest_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "peers").mkdir()
+    script = "import sys\nfor i in range(int(sys.argv[3])): print({'seconds': i}, flush=True)\nsys.exit(i - 1)"
+    (tmp_path / "peers" / "peer_dask_cudf.py").write_text(script.replace("{'seconds': i}", "'{\"seconds\": %d}' % i"))
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    asked = argparse.Namespace(repeats=2, gpus=None, recipe="toy", files=1, out=tmp_path / "found")
+    runs = gpu.peer_runs(asked, "source", tmp_path / "out")
+    first = next(runs)
+    gpu.write_result(asked, 3, [{"seconds": 2.0}], [first], [])
+    with pytest.raises(SystemExit, match="status 1"):
+        list(runs)
+    assert json.loads((tmp_path / "found").read_text())["medians"] == {"millrace": 2.0, "dask-cudf": 1}
+    asked.repeats = 1
+    assert [peer["seconds"] for peer in gpu.peer_runs(asked, "source", tmp_path / "out")] == [1]

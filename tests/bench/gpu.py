@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import functools
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,7 @@ def gpus() -> list[str]:
     return subprocess.run(query, capture_output=True, text=True).stdout.strip().splitlines()
 
 
+@functools.cache
 def machine() -> dict[str, Any]:
     return {
         "gpus": gpus(),
@@ -106,31 +109,38 @@ def machine() -> dict[str, Any]:
     }
 
 
-def flow_runs(args: argparse.Namespace, changes: list[str], target: Path, trace: Path | None) -> list[dict[str, Any]]:
+def flow_runs(
+    args: argparse.Namespace, changes: list[str], target: Path, trace: Path | None
+) -> Iterator[dict[str, Any]]:
     """The flow on a cluster of its own; the first run does not count."""
     from infra.clusters import Cluster, make_cluster
 
     said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
-    runs, start = [], time.perf_counter()
+    start = time.perf_counter()
     with make_cluster(Cluster.model_validate(said)) as cluster:
         print(f"cluster: {time.perf_counter() - start:.1f} s, {cluster}", flush=True)
         for number in range(args.repeats + 1):
             last = trace if number == args.repeats else None
-            runs.append(run_flow(cluster.scheduler_address, args.recipe, changes, target, last))
-            print(number, json.dumps(runs[-1]), flush=True)
+            run = run_flow(cluster.scheduler_address, args.recipe, changes, target, last)
+            print(number, json.dumps(run), flush=True)
+            if number:
+                yield run
     shutil.rmtree(target, ignore_errors=True)
-    return runs[1:]
 
 
-def peer_runs(args: argparse.Namespace, source: str, target: Path) -> list[dict[str, Any]]:
+def peer_runs(args: argparse.Namespace, source: str, target: Path) -> Iterator[dict[str, Any]]:
     """The dask_cudf script on a cluster of its own; the first run does not count."""
     call = [sys.executable, str(HERE / "peers" / "peer_dask_cudf.py"), source, str(target), str(args.repeats + 1)]
     chosen = {"CUDA_VISIBLE_DEVICES": args.gpus} if args.gpus else {}
-    out = subprocess.run(call, capture_output=True, text=True, env=os.environ | chosen)
-    found = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")][1:]
-    print(*[json.dumps(p) for p in found], out.stderr[-2000:] if not found else "", sep="\n", flush=True)
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True, env=os.environ | chosen) as process:
+        assert process.stdout
+        for number, line in enumerate(line for line in process.stdout if line.startswith("{")):
+            print(f"peer {number} {line.rstrip()}", flush=True)
+            if number:
+                yield json.loads(line)
+    if process.returncode:
+        sys.exit(f"the script failed with status {process.returncode}")
     shutil.rmtree(target, ignore_errors=True)
-    return found
 
 
 def plain_run(folder: Path, source: list[str], run: dict[str, Any]) -> dict[str, float]:
@@ -177,19 +187,29 @@ def main() -> None:
     ensure_server()
     atexit.register(stop_server)  # when Prefect's own threads have told it the last
     changes = [*source, "output.files_per_worker=null", f"output.files={args.files}", *args.set]
-    runs, peers, bare = [], [], []
+    found: dict[str, list[dict[str, Any]]] = {"runs": [], "peers": [], "plain": []}
     for number in range(args.rounds):
         trace = args.trace if number == args.rounds - 1 else None
-        runs += flow_runs(args, changes, target, trace)
-        if args.peer:
-            peers += peer_runs(args, source[0].removeprefix("source.path="), target)
+        for run in flow_runs(args, changes, target, trace):
+            found["runs"].append(run)
+            write_result(args, rows, **found)
+        for peer in peer_runs(args, source[0].removeprefix("source.path="), target) if args.peer else ():
+            found["peers"].append(peer)
+            write_result(args, rows, **found)
         if args.plain:
-            bare.append(plain_run(args.folder, source, runs[-1]))
+            found["plain"].append(plain_run(args.folder, source, found["runs"][-1]))
+    print(json.dumps(write_result(args, rows, **found)), flush=True)
+
+
+def write_result(
+    args: argparse.Namespace, rows: int, runs: list[Any], peers: list[Any], plain: list[Any]
+) -> dict[str, float]:
+    """What was measured so far, in the file of results, should the rest be cut off; the medians."""
     medians = {"millrace": statistics.median(r["seconds"] for r in runs)}
     if peers:
         medians["dask-cudf"] = statistics.median(p["seconds"] for p in peers)
-    if bare:
-        medians |= {f"plain {what}": statistics.median(p[what] for p in bare) for what in ("write", "read")}
+    if plain:
+        medians |= {f"plain {what}": statistics.median(p[what] for p in plain) for what in ("write", "read")}
     result = {
         "workload": args.recipe,
         "rows": rows,
@@ -200,11 +220,11 @@ def main() -> None:
         "medians": medians,
         "runs": runs,
         "peers": peers,
-        **({"plain": bare} if bare else {}),
+        **({"plain": plain} if plain else {}),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(medians), flush=True)
+    return medians
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections import defaultdict
@@ -17,7 +18,10 @@ from distributed import Client
 @contextmanager
 def recorded(address: str, path: Path | None) -> Iterator[None]:
     """Write what the tasks of a scheduler and the stages of this process' flow did meanwhile to `path`, and print a
-    short table of it; nothing where `path` is None."""
+    short table of it; nothing where `path` is None.
+
+    `garbage` has the garbage collections of the workers that lasted over a millisecond: no thread works meanwhile.
+    """
     if path is None:
         yield
         return
@@ -35,13 +39,49 @@ def recorded(address: str, path: Path | None) -> Iterator[None]:
 
     with Client(address, set_as_default=False) as client:
         client.get_task_stream(count=0)  # from here on the scheduler keeps them
+        client.run(_watch_garbage)
         start = time.time()
         with mock.patch.object(flow, "run_stage", timed):
             yield
         tasks = [_short(task) for task in client.get_task_stream(start=start)]
+        garbage = client.run(_garbage_seen)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"start": start, "stop": time.time(), "stages": stages, "tasks": tasks}))
-    print("\n".join(lines(stages, tasks, start)), flush=True)
+    path.write_text(json.dumps({"start": start, "stop": time.time(), "stages": stages, "tasks": tasks,
+                                "garbage": garbage}))  # fmt: skip
+    print("\n".join([*lines(stages, tasks, start), *_pauses(garbage, start)]), flush=True)
+
+
+_collections: list[tuple[int, float, float]] = []  # of a worker: generation, start, stop
+
+
+def _watch_garbage() -> None:
+    """In a worker: note from now on when garbage is collected."""
+    gc.callbacks.append(_collected)
+
+
+def _garbage_seen() -> list[tuple[int, float, float]]:
+    """What was noted, which ends with this."""
+    gc.callbacks.remove(_collected)
+    found = [entry for entry in _collections if entry[2] - entry[1] > 0.001]
+    _collections.clear()
+    return found
+
+
+def _collected(phase: str, told: dict[str, int]) -> None:
+    if phase == "start":
+        _collections.append((told["generation"], time.time(), 0.0))
+    elif _collections:
+        generation, start, _ = _collections.pop()
+        _collections.append((generation, start, time.time()))
+
+
+def _pauses(garbage: dict[str, list[tuple[int, float, float]]], start: float) -> list[str]:
+    """A line for each worker in which garbage collections made threads wait."""
+    return [
+        f"garbage {worker[-5:]}: " + ", ".join(f"{1e3 * (b - a):.0f} ms at {a - start:.3f} ({generation})"
+                                               for generation, a, b in found)
+        for worker, found in garbage.items() if found
+    ]  # fmt: skip
 
 
 def _short(task: dict[str, Any]) -> dict[str, Any]:
