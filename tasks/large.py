@@ -177,22 +177,18 @@ def finalize(
     """
     single = [key for key, of_step in chains.items() if len(of_step) == 1]
     here = _brought_together(pool, [rows[key] for key in single])
-    alone = {key: pool.call(_in_one, [(chains[key].pop(),)], here) for key in single}
-    ranges = _in_ranges(pool, {key: of_step for key, of_step in chains.items() if key not in alone})
+    alone = pool.call(_in_one, [(chains[key].pop(),) for key in single], here)
+    ranges = _in_ranges(pool, {key: of_step for key, of_step in chains.items() if key not in single})
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
         learned = {}
-        for key in chains:
-            if key in alone:
-                ((op, unit, sums, table),) = pool.values(alone.pop(key))
-                tables = [table]
-            else:
-                told, handles = ranges.pop(key)
-                op, unit, tables = told[0].op, told[0].unit, pool.values(handles)
-                sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
-                del handles
-            learned[key] = threads.submit(_finish, op, unit, sums, tables, known)
-            del tables
-    return {key: future.result() for key, future in learned.items()}
+        for number, (op, unit, sums, table) in pool.arriving(alone):
+            learned[single[number]] = threads.submit(_finish, op, unit, sums, [table], known)
+        for key in list(ranges):
+            told, handles = ranges.pop(key)
+            sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
+            learned[key] = threads.submit(_finish, told[0].op, told[0].unit, sums, pool.values(handles), known)
+            del handles
+    return {key: learned[key].result() for key in chains}
 
 
 def _brought_together(pool: Pool, rows: Sequence[Rows]) -> bool:

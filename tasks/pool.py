@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cached_property
 from typing import Any, Protocol
@@ -62,6 +62,10 @@ class Pool(Protocol):
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
         """What the handles are handles of."""
+        ...
+
+    def arriving(self, handles: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """(number of the handle, what it is a handle of), one after another as they are done."""
         ...
 
 
@@ -128,6 +132,9 @@ class LocalPool:
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
+
+    def arriving(self, handles: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        return enumerate(handles)
 
 
 def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -267,6 +274,22 @@ class DaskPool:
         """What is on the worker that runs this very task is taken as it is: it is neither copied nor to be changed."""
         self.finish(handles, results=False)
         return list(self.client.gather(list(handles)))
+
+    def arriving(self, handles: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """As `values`; several that are done at the same time come together."""
+        from distributed import as_completed
+
+        number = {future.key: i for i, future in enumerate(handles)}
+        try:
+            for batch in as_completed(handles, raise_errors=False).batches():
+                done = list(batch)
+                for future in done:
+                    if future.status in ("error", "cancelled"):
+                        future.result()
+                yield from zip((number[future.key] for future in done), self.client.gather(done), strict=True)
+        except BaseException:
+            self.client.cancel(list(handles), force=True)
+            raise
 
 
 def _key(name: str) -> str:

@@ -206,7 +206,8 @@ def conclude(
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
     small = pool.call(_without, [(root, set(chains)) for root in roots])
     split = {key for key in chains if rows[key].large}
-    roots[:] = pool.call(_split, [(root, set(chains), split) for root in roots])
+    if split:
+        roots[:] = pool.call(_split, [(root, set(chains), split) for root in roots])
     cuts = [(key, chain) for key, count in chains.items() for chain in range(count)]
     parts = [pool.call(_chain, [(root, key, chain, chains[key]) for root in roots]) for key, chain in cuts]
     roots.clear()
