@@ -64,8 +64,8 @@ class Pool(Protocol):
         """What the handles are handles of."""
         ...
 
-    def arriving(self, handles: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """(number of the handle, what it is a handle of), one after another as they are done."""
+    def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
+        """(number of the handle, what it is a handle of), one after another as they are done; the list loses them."""
         ...
 
 
@@ -133,8 +133,10 @@ class LocalPool:
     def values(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
 
-    def arriving(self, handles: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        return enumerate(handles)
+    def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
+        found = list(handles)
+        handles.clear()
+        return enumerate(found)
 
 
 def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -275,20 +277,23 @@ class DaskPool:
         self.finish(handles, results=False)
         return list(self.client.gather(list(handles)))
 
-    def arriving(self, handles: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
         """As `values`; several that are done at the same time come together."""
         from distributed import as_completed
 
         number = {future.key: i for i, future in enumerate(handles)}
+        waiting = as_completed(handles)
+        handles.clear()
         try:
-            for batch in as_completed(handles, raise_errors=False).batches():
+            for batch in waiting.batches():
                 done = list(batch)
                 for future in done:
                     if future.status in ("error", "cancelled"):
                         future.result()
                 yield from zip((number[future.key] for future in done), self.client.gather(done), strict=True)
+                del batch, done, future
         except BaseException:
-            self.client.cancel(list(handles), force=True)
+            self.client.cancel(list(waiting.futures), force=True)
             raise
 
 

@@ -19,7 +19,7 @@ from tasks import large, ops
 from tasks.frame.cpu import lookup
 from tasks.frame.cpu.lookup import HashTable
 from tasks.graph import as_node
-from tasks.pool import DaskPool
+from tasks.pool import DaskPool, LocalPool
 from tasks.statistics import Phase, learn, merge, observe
 from tasks.work import Work
 from tests.learning import close, cut, learned
@@ -254,6 +254,23 @@ def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any
     pool = DaskPool(two_workers)
     assert pool.here is None  # this process is no worker
     assert [n for n, _ in pool.values(pool.call(addressed, [(n,) for n in range(10)], here=True))] == list(range(10))
+
+
+def halved(number: int) -> float:
+    if number == 3:
+        raise ValueError("three")
+    return number / 2
+
+
+def test_values_come_as_they_are_done_and_an_error_ends_them(two_workers: Any) -> None:
+    for pool in (DaskPool(two_workers), LocalPool(2)):
+        handles = pool.call(halved, [(n,) for n in (8, 2, 6)])
+        assert sorted(pool.arriving(handles)) == [(0, 4.0), (1, 1.0), (2, 3.0)]
+        assert handles == []
+        assert list(pool.arriving([])) == []
+    pool = DaskPool(two_workers)
+    with pytest.raises(ValueError, match="three"):
+        list(pool.arriving(pool.call(halved, [(2,), (3,)])))
 
 
 @pytest.mark.parametrize(
