@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def loading() -> Iterator[None]:
     """A block that imports. No collection looks through what it has made, neither on the way nor later.
 
-    A whole collection takes 0.12 s where Prefect, Dask and pandas are loaded, and no other thread of the process runs
-    meanwhile.
+    A whole collection takes 0.12 s where Prefect, Dask and pandas are loaded, 0.3 s with cuDF beside them, and no other
+    thread of the process runs meanwhile.
     """
     collects = gc.isenabled()
     gc.disable()
