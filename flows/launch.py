@@ -65,7 +65,7 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     """
     _quiet(debug)
     with loading():
-        job, server, chosen = _ready(data, console, name)
+        job, server, flow = _ready(data, console, name)
     from prefect import tags
 
     from flows.preprocess import load_outputs
@@ -74,7 +74,6 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     splits = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
     watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
-    flow = chosen.with_options(on_running=[tell_started])
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
         with stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
@@ -106,7 +105,7 @@ def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, A
 
         chosen = getattr(importlib.import_module(f"flows.{name}"), name)
         on_cluster: Any = runner(job.cluster)  # Prefect's own types know its thread and process runners only
-    return job, server, chosen.with_options(task_runner=on_cluster)
+    return job, server, chosen.with_options(task_runner=on_cluster, on_running=[tell_started])
 
 
 def _job(data: Mapping[str, Any], name: str) -> Any:

@@ -260,9 +260,7 @@ class DaskPool:
 
     def _placed(self, futures: list[Any]) -> list[tuple[str, Any]]:
         """(a worker that has it, future) of results; the first error is raised."""
-        for future in futures:
-            if future.status in ("error", "cancelled"):
-                future.result()
+        _raise_first(futures)
         if len(self.workers) == 1:
             return [(self.workers[0], future) for future in futures]
         where = self.client.who_has(futures)
@@ -287,14 +285,19 @@ class DaskPool:
         try:
             for batch in waiting.batches():
                 done = list(batch)
-                for future in done:
-                    if future.status in ("error", "cancelled"):
-                        future.result()
+                _raise_first(done)
                 yield from zip((number[future.key] for future in done), self.client.gather(done), strict=True)
-                del batch, done, future
+                del batch, done
         except BaseException:
             self.client.cancel(list(waiting.futures), force=True)
             raise
+
+
+def _raise_first(futures: Iterable[Any]) -> None:
+    """The first error among futures that are done, if there is one."""
+    for future in futures:
+        if future.status in ("error", "cancelled"):
+            future.result()
 
 
 def _key(name: str) -> str:

@@ -23,7 +23,7 @@ from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
 from tasks.files import expand
 from tasks.finish import Closing, commit, commit_fitted
-from tasks.graph import Bound, Node
+from tasks.graph import Bound
 from tasks.ingest import make_plan, partition_size, read_options
 from tasks.keys import by_keys, check_runs
 from tasks.leftover import drop_damaged, halvings
@@ -155,18 +155,18 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
     asked = request.state_fingerprint(plan.fingerprint)
     manifest = read_json(folder / "manifest.json") or {}
     reused = manifest.get("fingerprint") == asked and is_whole(folder, manifest["digest"])
-    phases = statistics.passes(request.final, plan.schema)
+    phases, bound = statistics.passes(request.final, plan.schema), Bound(request.final, plan.schema)
     if not reused:
-        manifest = _learned(request, plan, pool, folder, asked, _Counter(progress, plan.rows * max(phases, 1)))
+        counter = _Counter(progress, plan.rows * max(phases, 1))
+        manifest = _learned(request, plan, bound, pool, folder, asked, counter)
     progress(plan.rows, plan.rows)
-    learned = Bound(request.final, plan.schema).learned
     return {
         "stage": "statistics",
         "rows": plan.rows * phases,
-        "bytes": _needed_bytes(plan, request.final),
+        "bytes": _needed_bytes(plan, bound),
         "phases": phases,
-        "operators": len({s.node for s in learned}),
-        "learned": len(learned),
+        "operators": len({s.node for s in bound.learned}),
+        "learned": len(bound.learned),
         "digest": manifest["digest"],
         "reused": reused,
         "tables": manifest.get("tables", {}),
@@ -175,7 +175,9 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
     }
 
 
-def _learned(request: Request, plan: Plan, pool: Pool, folder: Path, asked: str, counter: _Counter) -> dict[str, Any]:
+def _learned(
+    request: Request, plan: Plan, bound: Bound, pool: Pool, folder: Path, asked: str, counter: _Counter
+) -> dict[str, Any]:
     """The statistics; the state and its manifest in `folder`, put there by one rename. Large tables are written while
     others are still put in order."""
     source, _, run = request.settings
@@ -188,7 +190,7 @@ def _learned(request: Request, plan: Plan, pool: Pool, folder: Path, asked: str,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
                                  saving.begin)  # fmt: skip
         with no_space(folder):
-            tables = learned_tables(Bound(request.final, plan.schema).learned, state.values)
+            tables = learned_tables(bound.learned, state.values)
             digest = state.save(partial, saving)
             manifest = {"fingerprint": asked, "digest": digest, "tables": tables, "halved": sum(halved)}
             write_json(partial / "manifest.json", manifest)
@@ -205,9 +207,8 @@ def is_whole(folder: Path, digest: str) -> bool:
     return True
 
 
-def _needed_bytes(plan: Plan, final: Node) -> int:
+def _needed_bytes(plan: Plan, bound: Bound) -> int:
     """About how many decoded bytes the statistics read: the share of their columns."""
-    bound = Bound(final, plan.schema)
     needed = bound.source_columns([place for s in bound.learned for place in s.fit_inputs.values()], training=True)
     return plan.nbytes * len(needed) // max(len(plan.schema), 1)
 

@@ -107,21 +107,19 @@ class Saving:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._threads = folder, _threads()
-        self._begun: dict[int, tuple[pa.Table, str]] = {}  # by id: a table, and what its files are called until then
-        self._files: dict[str, list[Future[dict[str, Any]]]] = {}
+        self._begun: dict[int, tuple[pa.Table, list[Future[dict[str, Any]]]]] = {}  # by id: a table and its files
 
     def begin(self, values: Mapping[str, Any]) -> None:
         """Write the tables among what a step has learned, beside what the caller does."""
         for table in values.values():
             if isinstance(table, pa.Table):
-                name = f"begun-{uuid.uuid4().hex}"
-                self._begun[id(table)], self._files[name] = (table, name), self._written(table, name)
+                self._begun[id(table)] = table, self._written(table, f"begun-{uuid.uuid4().hex}")
 
     def files(self, table: pa.Table, name: str) -> list[Future[dict[str, Any]]]:
         """What will be noted of the files of a table that is called `name`."""
         if id(table) not in self._begun:
             return self._written(table, name)
-        files = self._files.pop(self._begun.pop(id(table))[1])
+        _, files = self._begun.pop(id(table))
         paths = self._paths(name, len(files))
         return [self._threads.submit(_named, *both) for both in zip(files, paths, strict=True)]
 

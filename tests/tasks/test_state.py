@@ -159,6 +159,6 @@ def test_a_table_that_cannot_be_written_is_told_when_the_state_is_saved(tmp_path
     with Saving(tmp_path / "gone") as saving:
         saving.begin(STATE.values["1/Categorify/a"])
         with pytest.raises(FileNotFoundError):
-            next(iter(saving._files.values()))[0].result()
+            next(iter(saving._begun.values()))[1][0].result()
         with pytest.raises(FileNotFoundError):
             STATE.save(tmp_path / "gone", saving)
