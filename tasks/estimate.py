@@ -10,10 +10,11 @@ from typing import Any
 
 from tasks.commit import Staging, existing
 from tasks.errors import GiveUpError, MillraceError
-from tasks.exchange_choice import POSITION, Workers, choose, row_bytes
+from tasks.exchange_choice import POSITION, Workers, choose, row_bytes, spare
 from tasks.frame import places
 from tasks.graph import Bound
 from tasks.ingest import largest_partition
+from tasks.keeping import is_costly
 from tasks.plan import Plan
 from tasks.report import amount
 from tasks.request import Request
@@ -97,13 +98,18 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    train = request.splits[0]
+    decoded = 0  # what statistics leaves for transform, and pieces take the place of
+    if is_costly(plans[train]) and not request.fitted:
+        each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
+        decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
     on_gpu = request.engine == "cudf"
     if on_gpu and workers.device_memory:
         working = min(working, int(places.WORKING * workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     return Needs(
         device=working + (0 if on_host else held) if on_gpu else 0,
-        host=largest * at_once + (held if on_host else 0) if on_gpu else working + held,
+        host=largest * at_once + max(held if on_host else 0, decoded) if on_gpu else working + max(held, decoded),
         scratch=scratch,
         output=written,
         exchange=kind,

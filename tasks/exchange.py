@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import decoded
 from tasks.plan import Partition
 from tasks.pool import DaskPool, Done, LocalPool, Pool
 from tasks.transform import RANGES_PER_FILE, Cut, Cutting, cut_partition, summary
@@ -94,7 +95,9 @@ class DaskMemory:
         lacking = kept.lacks(count)
         groups = {first: range(first, min(first + kept.step, count)) for first, _ in lacking}
         numbers = sorted({i for group in groups.values() for i in group} | {*range(count)} - {*kept.notes})
-        cuts = self.pool.start(cut_partition, cutting, [partitions[i] for i in numbers])
+        held = decoded.held_by(self.pool, cutting.work.keeping)
+        places = {place: held[i] for place, i in enumerate(numbers) if i in held}
+        cuts = self.pool.start(cut_partition, cutting, [partitions[i] for i in numbers], places)
         kept.notes |= dict(zip(numbers, self.pool.each(summary, cuts, priority=MOVING), strict=True))
         made = dict(zip(numbers, cuts, strict=True))
         if kept.step == 1:

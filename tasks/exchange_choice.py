@@ -56,6 +56,15 @@ def choose(asked: str, rows: int, schema: Schema, pool: Workers, engine: str = "
     return Choice("memory", figures, on_host) if need <= allowed else Choice("disk", figures)
 
 
+def spare(asked: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> int:
+    """Bytes of each worker's host memory that pieces leave of their share. None where they go to the disk: memory is
+    short there."""
+    chosen = choose(asked, rows, schema, pool, engine)
+    pieces = 0 if engine == "cudf" and not chosen.on_host else rows * row_bytes(schema)
+    left = 0 if chosen.kind == "disk" else int(SHARE * pool.memory) - pieces
+    return max(left, 0) // max(len(pool.workers), 1)
+
+
 class Workers(Protocol):
     """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
 

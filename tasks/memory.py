@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from tasks import decoded
 from tasks.errors import GiveUpError, JobError, MillraceError, TransientError
 from tasks.plan import Partition
 
@@ -86,6 +87,7 @@ def _in_halves(
     else:
         yield result
         return
+    decoded.give_up()
     gc.collect()
     with _alone:
         for half in halves:
@@ -142,7 +144,8 @@ def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseE
     size = f"{part.rows:,} rows from row {part.first_row:,}, about {megabytes(part.nbytes)} decoded"
     if len(part.blocks) == 1:
         what = f"one {unit} does not fit into memory"
-        do = f"write the source with smaller {unit}s, or {more_memory(engine)}"
+        smaller = f"write the source with smaller {unit}s, or " if unit in UNITS.values() else ""
+        do = f"{smaller}{more_memory(engine)}"
     else:
         what = "a partition as small as run.min_partition_size does not fit into memory"
         lower = f"set run.min_partition_size (now {megabytes(floor)}) to {megabytes(part.nbytes // 2)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cached_property
 from typing import Any, Protocol
@@ -58,6 +58,10 @@ class Pool(Protocol):
 
         `here`: in the process that asks, if that is one of the workers.
         """
+        ...
+
+    def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Worker -> function(*arguments) in its process, at once: not in its turn among the tasks."""
         ...
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
@@ -130,6 +134,9 @@ class LocalPool:
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
         return self.map(_applied, function, arguments)
 
+    def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        return {self.workers[0]: function(*arguments)}
+
     def values(self, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
 
@@ -167,7 +174,15 @@ class DaskPool:
 
     @cached_property
     def device_memory(self) -> int:
-        return sum(self.client.run(frame.allocatable).values())
+        return sum(self.on_workers(frame.allocatable).values())
+
+    def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        found = self.client.run(function, *arguments, on_error="return")
+        there = {worker: value for worker, value in found.items() if not isinstance(value, OSError)}  # others are lost
+        for value in there.values():
+            if isinstance(value, Exception):
+                raise value
+        return there
 
     def given(self, function: Callable[..., Any], shared: Any, tasks: int) -> tuple[Callable[..., Any], list[Any]]:
         """(a function for so many tasks, its first arguments) that stand for `function` with `shared` as the first one.
@@ -186,13 +201,24 @@ class DaskPool:
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return self.client.submit(function, *args, key=_key(function.__name__), pure=False, **self.options, **options)
 
-    def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> list[Any]:
-        """Futures of function(shared, item)."""
+    def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any],
+              places: Mapping[int, str] | None = None) -> list[Any]:  # fmt: skip
+        """Futures of function(shared, item). `places` names the workers that have what some of the items (by their
+        place) need: they are asked first."""
         items = list(items)
         function, first = self.given(function, shared, len(items))
         run = uuid.uuid4().hex[:8]
-        keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items))]
-        return self._mapped(function, *([handle] * len(items) for handle in first), items, key=keys)
+        groups: dict[str | None, list[int]] = {}
+        for i in range(len(items)):
+            groups.setdefault(places.get(i) if places else None, []).append(i)
+        futures: list[Any] = [None] * len(items)
+        for place, numbers in groups.items():
+            where: dict[str, Any] = {"workers": [place], "allow_other_workers": True} if place else {}
+            made = self._mapped(function, *([handle] * len(numbers) for handle in first), [items[i] for i in numbers],
+                                key=[f"{function.__name__}-{run}-{i:06d}" for i in numbers], **where)  # fmt: skip
+            for i, future in zip(numbers, made, strict=True):
+                futures[i] = future
+        return futures
 
     def each(self, function: Callable[..., Any], *items: Sequence[Any], priority: int = 0) -> list[Any]:
         """Futures of function(item, ..) over values or futures."""
@@ -201,10 +227,10 @@ class DaskPool:
         return self._mapped(function, *items, key=keys, priority=priority)
 
     def _mapped(
-        self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0
+        self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0, **where: Any
     ) -> list[Any]:
         """In messages of so many tasks that the first ones run while the others are still on their way."""
-        options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options}
+        options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options, **where}
         return self.client.map(function, *items, key=key, **options)
 
     def finish(self, futures: Sequence[Any], done: Done | None = None, results: bool = True) -> list[Any]:

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks import hive, statistics
+from tasks import decoded, hive, statistics
 from tasks.applied import adapted, adopt, missing_labels, null_types, subject
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
+from tasks.decoded import Keeping
 from tasks.errors import DataError
 from tasks.estimate import checked_needs, dividing_threads, partition_limit
 from tasks.exchange import DaskMemory, LocalMemory
@@ -25,6 +26,7 @@ from tasks.files import expand
 from tasks.finish import Closing, commit, commit_fitted
 from tasks.graph import Bound
 from tasks.ingest import make_plan, partition_size, read_options
+from tasks.keeping import kept_for_transform, name_of
 from tasks.keys import by_keys, check_runs
 from tasks.leftover import drop_damaged, halvings
 from tasks.plan import Plan
@@ -156,9 +158,11 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
     manifest = read_json(folder / "manifest.json") or {}
     reused = manifest.get("fingerprint") == asked and is_whole(folder, manifest["digest"])
     phases, bound = statistics.passes(request.final, plan.schema), Bound(request.final, plan.schema)
+    keeping = None
     if not reused:
         counter = _Counter(progress, plan.rows * max(phases, 1))
-        manifest = _learned(request, plan, bound, pool, folder, asked, counter)
+        with kept_for_transform(request, plan, bound, pool) as keeping:
+            manifest = _learned(request, plan, bound, pool, folder, asked, counter, keeping)
     progress(plan.rows, plan.rows)
     return {
         "stage": "statistics",
@@ -171,13 +175,15 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
         "reused": reused,
         "tables": manifest.get("tables", {}),
         "halved": manifest.get("halved", 0),
+        "decoded": decoded.nbytes_held(pool, keeping),
         "seconds": time.perf_counter() - start,
     }
 
 
 def _learned(
-    request: Request, plan: Plan, bound: Bound, pool: Pool, folder: Path, asked: str, counter: _Counter
-) -> dict[str, Any]:
+    request: Request, plan: Plan, bound: Bound, pool: Pool, folder: Path, asked: str, counter: _Counter,
+    keeping: Keeping | None,
+) -> dict[str, Any]:  # fmt: skip
     """The statistics; the state and its manifest in `folder`, put there by one rename. Large tables are written while
     others are still put in order."""
     source, _, run = request.settings
@@ -188,7 +194,7 @@ def _learned(
         saving = held.enter_context(Saving(partial))
         state = statistics.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin)  # fmt: skip
+                                 saving.begin, keeping)  # fmt: skip
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
             digest = state.save(partial, saving)
@@ -243,7 +249,8 @@ def prepared(request: Request, split: str) -> Prepared:
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
     final, schema = subject(request, plan.schema)
     training = split != "valid" and not request.fitted
-    work = Work(plan, final, schema, request.engine, state, source.filter, training)
+    keeping = Keeping(name_of(request, plan)) if training else None
+    work = Work(plan, final, schema, request.engine, state, source.filter, training, keeping=keeping)
     files = number_of_files(output, plan.rows, plans.workers)
     order = make_order(output, plan, files)
     carried_columns(work, order)
@@ -303,7 +310,10 @@ def cut(
         if kept is not None:
             kept[split] = exchange
         counter = _Counter(progress, ready.plan.rows)
-        found = totals(exchange.fill(cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
+        try:
+            found = totals(exchange.fill(cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
+        finally:
+            decoded.release(pool, ready.work.keeping)
         found |= {
             "fingerprint": ready.fingerprint,
             "exchange": chosen.kind,

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from tasks import frame, large, monitor
+from tasks.decoded import Keeping
 from tasks.errors import DataError
 from tasks.evaluation import explained
 from tasks.frame.size import nbytes
@@ -67,19 +68,21 @@ class Observed(dict[str, Partial]):
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
           floor: int = 0, progress: Callable[[int, int], None] | None = None,
           halved: Callable[[int], None] | None = None,
-          known: Callable[[Mapping[str, Any]], None] | None = None) -> State:  # fmt: skip
+          known: Callable[[Mapping[str, Any]], None] | None = None,
+          keeping: Keeping | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
     `halved(times)` is told after each pass how often partitions were halved in it for want of memory, `known(values)`
     what a step with large tables has learned, from a thread, while others are worked on. A phase is one pass; steps
     whose operator left a question open (exact quantiles) share further passes over their columns alone, which
-    `progress` does not hear of.
+    `progress` does not hear of. What `keeping` names stays decoded on the workers.
     """
     bound = Bound(final, schema)
     state = State(*given(bound))
     for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
         done = functools.partial(_report, progress, plan, number) if progress else None
-        work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth)
+        work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth,
+                    keeping=keeping)  # fmt: skip
         phase = Phase(work, depth, floor)
         while phase.steps:
             observed = pool.gather(observe, merge, phase, plan.partitions, done)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from tasks import frame
+from tasks import decoded, frame
 from tasks.dataset import read
+from tasks.decoded import Keeping
 from tasks.evaluation import Evaluation, filtered
 from tasks.frame.expression import Expression, parse
 from tasks.graph import Bound, Node, Step
@@ -54,6 +56,7 @@ class Work:
     filter: str | None = None
     training: bool = False
     depth: int | None = None  # the phase of the statistics that this pass is; None when all is learned
+    keeping: Keeping | None = None  # what passes over the same rows leave for each other
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
@@ -82,13 +85,25 @@ class Work:
 
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
-        bound, engine = self.bound, self.kernels
-        needed = [*targets, *(place for f in self.filters for place in f.inputs.values())]
-        columns = bound.source_columns(needed, self.training)
-        source, rows, order = self._load(partition, columns)
-        context = Context(engine, rows, self.training, order)
+        bound = self.bound
+        source, rows, order = self._load(partition, self._needed(targets))
+        context = Context(self.kernels, rows, self.training, order)
         where = f"partition {partition.number} (rows from {partition.first_row:,})"
         return filtered(bound, source, self.learned, context, where, self.depth)
+
+    def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+        """The source columns that are read for the targets."""
+        return self._read_for(self._needed(targets))
+
+    def _needed(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+        """The source columns that the targets and the graph's filters are made of."""
+        needed = [*targets, *(place for f in self.filters for place in f.inputs.values())]
+        return self.bound.source_columns(needed, self.training)
+
+    def _read_for(self, columns: Sequence[str]) -> list[str]:
+        """These columns, those of the source filter, and the row numbers where they are a column."""
+        conditions = self.condition.columns if self.condition else ()
+        return list(dict.fromkeys([*columns, *conditions, *([ROW] if ROW in self.schema else [])]))
 
     @property
     def filters(self) -> list[Step]:
@@ -97,13 +112,11 @@ class Work:
 
     def _load(self, partition: Partition, columns: list[str]) -> tuple[Columns, Any, Any]:
         """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
-        engine, conditions = self.kernels, self.condition.columns if self.condition else ()
-        keyed = ROW in self.schema
-        wanted = list(dict.fromkeys([*columns, *conditions, *([ROW] if keyed else [])]))
+        engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
         reader = getattr(engine, "read_partition", None)
         source = reader(self.source, partition, wanted) if reader else None
         if source is None:
-            source = engine.from_arrow(read(self.source, partition, wanted))
+            source = engine.from_arrow(self._decoded(partition, wanted))
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed else None
         if keyed:
@@ -113,6 +126,13 @@ class Work:
             source, rows = engine.take({n: source[n] for n in columns}, kept), rows.take(kept)
             order = None if order is None else order.take(kept)
         return {n: source[n] for n in columns}, rows, order
+
+    def _decoded(self, partition: Partition, columns: list[str]) -> pa.Table:
+        """Columns of the rows of a partition from its files, or from where an earlier pass has left them."""
+        reader = partial(read, self.source, partition)
+        if self.keeping is None or partition.rows != self.source.partitions[partition.number].rows:  # a half
+            return reader(columns)
+        return decoded.read(self.keeping, partition.number, partition.nbytes, columns, reader)
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:

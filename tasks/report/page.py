@@ -121,6 +121,7 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
         seconds = max(summary["seconds"], 1e-9)
         notes = ["found done, not run again"] if summary.get("reused") else []
         notes += [f"{summary['halved']:,} partitions halved for want of memory"] if summary.get("halved") else []
+        notes += [f"{amount(summary['decoded'])} stay decoded for transform"] if summary.get("decoded") else []
         notes += [f"exchange in {summary['exchange']}: {summary['because']}"] if summary.get("because") else []
         moved = series.moved(facts.samples.get(title_of(summary), {}))
         notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items()]

@@ -173,6 +173,15 @@ def test_what_does_not_fit_in_the_smallest_part_is_told(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_block_of_text_has_no_smaller_unit(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "logs.csv").write_text("row,x,name,word\n1,2.5,a,b\n")
+    monkeypatch.setenv(memory.VARIABLE, "statistics:0:9")
+    with pytest.raises(GiveUpError, match="one block of rows does not fit into memory") as caught:
+        run(tmp_path / "in", tmp_path / "out", engine)
+    assert "do: give each thread more memory" in str(caught.value)
+
+
 def test_what_cannot_be_halved_is_tried_again_and_told(
     faults: Callable[..., None], tmp_path: Path, prefect_server: Any
 ) -> None:

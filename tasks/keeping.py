@@ -1,0 +1,72 @@
+"""Which columns the passes of statistics leave decoded in the workers' memory for transform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tasks import decoded
+from tasks.decoded import Keeping
+from tasks.exchange_choice import spare
+from tasks.files import is_remote
+from tasks.formats import FORMATS
+from tasks.graph import Bound
+from tasks.plan import Plan
+from tasks.pool import Pool
+from tasks.request import Request
+from tasks.transform import carried_columns, make_order
+from tasks.work import Work
+
+
+@contextmanager
+def kept_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Iterator[Keeping | None]:
+    """What the passes of statistics keep in the block. It stays for transform if there is one and the block goes
+    well."""
+    keeping, stays = keeping_of(request, plan, bound, pool), False
+    try:
+        yield keeping
+        stays = request.flow != "fit"
+    finally:
+        if not stays:
+            decoded.release(pool, keeping)
+
+
+def keeping_of(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Keeping | None:
+    """What the passes of statistics keep: all that is read again, as far as pieces leave memory for it; None where that
+    is nothing.
+
+    Local Parquet, ORC and Arrow files are read again: to hold a byte costs clearing its memory first, 2 to 4 ns, which
+    is what decoding it takes.
+    """
+    if not is_costly(plan):
+        return None
+    rows = 0 if request.flow == "fit" else plan.rows
+    limit = spare(request.settings[2].exchange, rows, bound.output, pool, request.engine)
+    columns = read_again(request, plan, bound)
+    if not limit or not columns:
+        return None
+    return Keeping(name_of(request, plan), columns, limit, FORMATS[plan.format].ranged)
+
+
+def is_costly(plan: Plan) -> bool:
+    """Whether a plan's rows cost more to read again than to hold."""
+    return FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files)
+
+
+def name_of(request: Request, plan: Plan) -> str:
+    """What the columns of a plan are kept under."""
+    return request.state_fingerprint(plan.fingerprint)
+
+
+def read_again(request: Request, plan: Plan, bound: Bound) -> tuple[str, ...]:
+    """The source columns that are read by transform, or by another pass of statistics than the first one."""
+    source, output, _ = request.settings
+    if not bound.learned:
+        return ()
+    work = Work(plan, request.final, plan.schema, request.engine, filter=source.filter, training=True)
+    first = min(step.depth for step in bound.learned)
+    later = [step for step in bound.learned if step.depth > first or step.op.passes > 1]  # type: ignore[attr-defined]
+    places = [place for step in later for place in step.fit_inputs.values()]
+    if request.flow != "fit":
+        places += [*bound.targets, *carried_columns(work, make_order(output, plan, 1)).values()]
+    return tuple(work.reads(places)) if places else ()

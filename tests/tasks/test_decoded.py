@@ -1,0 +1,249 @@
+"""Columns that statistics leaves decoded for transform: what is read how often, how much is held, and when it goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+
+from tasks import decoded, estimate, memory, ops, run, work
+from tasks.decoded import Keeping
+from tasks.keeping import keeping_of
+from tasks.plan import Limits
+from tasks.pool import DaskPool, LocalPool
+from tasks.request import PlanOf, Request, make_request
+from tasks.settings import Output, Run, Source
+from tests.stages import run_stages
+
+ROWS = 40_000
+TABLE = pa.table({"a": [1, 2, 3], "b": [4, 5, 6], "c": ["x", "y", "z"]})
+
+
+class Reader:
+    """Reads columns of TABLE, and notes which."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def __call__(self, names: Sequence[str]) -> pa.Table:
+        self.asked.append(list(names))
+        return TABLE.select(list(names))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_held() -> Iterator[None]:
+    yield
+    decoded.give_up()
+    decoded._release("")
+
+
+def test_what_is_kept_is_not_read_again_and_goes_as_it_is_taken() -> None:
+    reader, keeping = Reader(), Keeping("rows", ("a", "c"), limit=10_000)
+    assert decoded.read(keeping, 0, 100, ["a", "b"], reader) == TABLE.select(["a", "b"])
+    assert decoded.held("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
+    assert decoded.read(keeping, 0, 100, ["c", "a"], reader) == TABLE.select(["c", "a"])
+    assert decoded.read(Keeping("rows"), 0, 100, ["a", "b", "c"], reader) == TABLE
+    assert decoded.held("rows") == ([], 0)
+    assert reader.asked == [["a", "b"], ["c"], ["b"]]
+    assert decoded.read(Keeping("rows"), 0, 100, ["b"], reader) == TABLE.select(["b"])
+    assert decoded.read(Keeping("rows"), 0, 100, [], reader).num_columns == 0
+    assert reader.asked[3:] == [["b"], []]
+
+
+def test_whole_records_are_parsed_once_for_all_passes_where_there_is_room() -> None:
+    reader, keeping = Reader(), Keeping("rows", ("b", "c"), 1000, together=True)
+    assert decoded.read(keeping, 0, 100, ["a"], reader).column_names == ["a"]
+    assert decoded.read(Keeping("rows"), 0, 100, ["b", "c"], reader) == TABLE.select(["b", "c"])
+    assert decoded.read(keeping, 1, 2000, ["a"], reader).column_names == ["a"]
+    assert reader.asked == [["a", "b", "c"], ["a"]]
+
+
+def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
+    reader, size = Reader(), TABLE.get_total_buffer_size()
+    keeping = Keeping("rows", ("a", "b", "c"), limit=2 * size)
+    for number in range(3):
+        decoded.read(keeping, number, size, ["a", "b", "c"], reader)
+    assert decoded.held("rows") == ([0, 1], 2 * size)
+    decoded.read(Keeping("others", ("a",), size), 0, size, ["a"], reader)
+    assert decoded.held("rows") == ([], 0)
+    assert decoded.held("others")[0] == [0]
+
+
+def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
+    reader, keeping = Reader(), Keeping("rows", ("a",), 1000, together=True)
+    decoded.read(keeping, 0, 10, ["a"], reader)
+    decoded.give_up()
+    decoded.read(keeping, 1, 10, ["b"], reader)
+    assert decoded.held("rows") == ([], 0)
+    assert reader.asked == [["a"], ["b"]]
+    decoded.release(LocalPool(1), keeping)
+    decoded.read(keeping, 1, 10, ["b"], reader)
+    assert decoded.held("rows")[0] == [1]
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    draws = np.random.default_rng(0)
+    return pa.table({
+        "time": np.arange(ROWS), "x": pa.array(draws.normal(size=ROWS), mask=draws.random(ROWS) < 0.1),
+        "name": np.char.add("n", draws.zipf(1.5, ROWS).clip(max=500).astype(str)), "unused": draws.normal(size=ROWS),
+        "label": draws.integers(0, 2, ROWS),
+    })  # fmt: skip
+
+
+@pytest.fixture
+def text(tmp_path: Path, table: pa.Table) -> Path:
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        csv.write_csv(table.slice(number * ROWS // 4, ROWS // 4), tmp_path / "in" / f"{number}.csv")
+    return tmp_path / "in"
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "make_plan", partial(run.make_plan, limits=Limits(join_below=1, range_bytes=50_000)))
+    monkeypatch.setattr(run, "dividing_threads", lambda engine, pool: 2 if engine == "pandas" else 4)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, str]]:
+    """(first row, column) -> how often it was read from its file."""
+    counted: Counter[tuple[int, str]] = Counter()
+    plain = work.read
+
+    def counting(source: Any, partition: Any, columns: Any = None) -> pa.Table:
+        counted.update((partition.first_row, name) for name in columns)
+        return plain(source, partition, columns)
+
+    monkeypatch.setattr(work, "read", counting)
+    return counted
+
+
+def asked(source: Any, out: Path, engine: str, filter: str | None = None, **more: Any) -> Request:
+    run_section = {"min_partition_size": 1, **{k: more.pop(k) for k in ("exchange",) if k in more}}
+    nodes = ["time"] + (["name"] >> ops.Categorify()) + (["x"] >> ops.FillMedian() >> ops.Normalize()) + ["label"]
+    section = Source(path=str(source), partition_size=400_000, filter=filter)
+    return make_request(section, nodes, Output(path=str(out), files=3, seed=5, **more), Run(**run_section), engine)
+
+
+def written(out: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(out.glob("part-*"))]
+
+
+@pytest.mark.parametrize("filter", [None, "unused > 0"])
+def test_text_is_parsed_once_and_the_output_is_the_same(
+    text: Path, tmp_path: Path, engine: str, readings: Counter[tuple[int, str]], filter: str | None
+) -> None:
+    done = run_stages(asked(text, tmp_path / "kept", engine, filter))
+    once = dict(readings)
+    readings.clear()
+    run_stages(asked(text, tmp_path / "disk", engine, filter, exchange="disk"))
+
+    assert len({first for first, _ in once}) >= 4
+    assert set(once.values()) == {1}
+    assert {name for _, name in once} == {"time", "name", "x", "label"} | ({"unused"} if filter else set())
+    assert {name: max(n for (_, at), n in readings.items() if at == name) for name in ("x", "name", "time")} == {
+        "x": 3, "name": 2, "time": 1,
+    }  # fmt: skip
+    assert written(tmp_path / "kept") == written(tmp_path / "disk")
+    statistics = next(stage for stage in done if stage["stage"] == "statistics")
+    assert statistics["decoded"] > ROWS * 24
+    assert decoded._store.tables == {}
+
+
+def test_files_elsewhere_are_read_once_and_only_what_each_pass_needs(
+    table: pa.Table, tmp_path: Path, readings: Counter[tuple[int, str]]
+) -> None:
+    for number in range(4):
+        with fsspec.open(f"memory://kept/{number}.parquet", "wb") as file:
+            pq.write_table(table.slice(number * ROWS // 4, ROWS // 4), file)
+    run_stages(asked("memory://kept/*.parquet", tmp_path / "out", "pandas"))
+    assert set(readings.values()) == {1}
+    assert {name for _, name in readings} == {"time", "name", "x", "label"}
+
+
+def test_local_parquet_is_read_again(table: pa.Table, tmp_path: Path, readings: Counter[tuple[int, str]]) -> None:
+    pq.write_table(table, tmp_path / "rows.parquet")
+    done = run_stages(asked(tmp_path / "rows.parquet", tmp_path / "out", "pandas"))
+    assert readings[0, "name"] == 2
+    assert next(stage for stage in done if stage["stage"] == "statistics")["decoded"] == 0
+
+
+@pytest.mark.parametrize("stage", ["statistics", "transform"])
+def test_a_partition_that_is_halved_is_read_again(
+    text: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch, stage: str, readings: Counter[Any]
+) -> None:
+    run_stages(asked(text, tmp_path / "whole", engine))
+    readings.clear()
+    monkeypatch.setenv(memory.VARIABLE, f"{stage}:1:1")
+    done = run_stages(asked(text, tmp_path / "halves", engine))
+    assert sum(found.get("halved", 0) for found in done) == {"statistics": 2, "transform": 1}[stage]
+    assert max(readings.values()) > 1
+    assert written(tmp_path / "whole") == written(tmp_path / "halves")
+    assert decoded._store.tables == {}
+
+
+def test_a_fit_leaves_nothing_and_a_failure_neither(
+    text: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, pool = asked(text, tmp_path / "out", engine), LocalPool(2)
+    with request.staging.locked():
+        run.ingest(request, pool)
+        plan = PlanOf(request).plan("")
+        keeping = keeping_of(request, plan, run.Bound(request.final, plan.schema), pool)
+        assert keeping is not None
+        assert keeping.columns == ("time", "x", "name", "label")
+        monkeypatch.setattr(run, "learned_tables", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.learn(request, pool)
+        assert decoded.held(keeping.name) == ([], 0)
+        monkeypatch.undo()
+        object.__setattr__(request, "flow", "fit")
+        only_learned = keeping_of(request, plan, run.Bound(request.final, plan.schema), pool)
+        assert only_learned is not None
+        assert only_learned.columns == ("x",)
+        assert run.learn(request, pool)["decoded"] == 0
+        assert decoded.held(keeping.name) == ([], 0)
+
+
+def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
+    memory, disk = (asked(text, tmp_path / "out", "pandas", exchange=kind) for kind in ("memory", "disk"))
+    with memory.staging.locked():
+        run.ingest(memory, LocalPool(2))
+    plan = PlanOf(memory).plan("")
+    pieces = ROWS * (8 + 8 + 4 + 8 + 8)
+    more = [estimate.needs(request, {"": plan}, LocalPool(2)).host for request in (memory, disk)]
+    assert more[0] - more[1] == max(pieces, plan.nbytes)
+
+
+def test_items_are_worked_on_where_their_columns_are(engine: str) -> None:
+    """Two workers, each with what half of the items need."""
+    from distributed import Client, get_worker
+
+    from infra.clusters import Cluster, make_cluster
+
+    def where(shared: Any, item: int) -> tuple[str, int]:
+        time.sleep(0.02)
+        return get_worker().address, os.getpid()
+
+    asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
+        pool = DaskPool(client)
+        first, second = pool.workers
+        wanted = {i: (first if i % 3 else second) for i in range(0, 24, 2)}
+        found = pool.finish(pool.start(where, None, range(24), wanted))
+        assert sum(found[i][0] == worker for i, worker in wanted.items()) >= 10  # an idle worker may help
+        assert {pid for _, pid in found} == set(pool.on_workers(os.getpid).values())
+        with pytest.raises(ZeroDivisionError):
+            pool.on_workers(divmod, 1, 0)
