@@ -214,7 +214,7 @@ def test_a_run_without_a_sign_of_life_is_crashed(tmp_path: Path, api: Any) -> No
         )
         name = EventNameFilter(name=["prefect.flow-run.heartbeat"])
         sign = EventFilter(event=name, resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]))
-        until(lambda: api.read_events(sign).events, "its first sign of life")
+        until(lambda: api.read_events(sign, limit=1).events, "its first sign of life")
     finally:
         process.kill()
         process.wait()
