@@ -36,7 +36,7 @@ SAMPLE_ROWS = 20_000  # of look-alike data that are made for a preview alone
 
 @dataclass(frozen=True)
 class Reading:
-    """One pass over the source: what for, which columns, about how many decoded bytes, seconds if they can be told."""
+    """One pass over the source: what for, which columns, about how many decoded bytes."""
 
     what: str
     columns: list[str]

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.preview import Preview, Reading
+from tasks.keeping import is_costly
 from tasks.report import amount, markdown_table
 from tasks.schema import Schema, dtype_name
 
@@ -44,10 +45,18 @@ def sections(found: Preview, rows: int = 5) -> list[Section]:
         Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
         Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
         Section("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
-        Section("Plan", found.workers.text, _steps(found)),
+        Section("Plan", found.workers.text + _once(found), _steps(found)),
         Section("Needs", _because(found), _needs(found)),
         Section("Time", _time(found)),
     ]  # fmt: skip
+
+
+def _once(found: Preview) -> str:
+    """Whether a pass takes from memory what the one before it has decoded."""
+    reads_again = len(found.readings) > 1 and is_costly(next(iter(found.plans.values())))
+    if not reads_again or (found.needs and found.needs.exchange == "disk"):
+        return ""
+    return "; what a pass decodes stays in memory for the next, as far as there is room"
 
 
 def _sources(found: Preview) -> list[dict[str, str]]:

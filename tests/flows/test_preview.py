@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from dask.system import CPU_COUNT
@@ -101,6 +102,22 @@ def test_it_says_what_the_job_would_do(folder: Path, monkeypatch: pytest.MonkeyP
     assert found.needs.memory == 10**9
     assert found.workers.text == "1 worker(s) with 2 thread(s) in all, on this host; engine pandas"
     assert found.guess is None
+
+
+def test_it_says_what_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = "what a pass decodes stays in memory for the next"
+    (folder / "text").mkdir()
+    for number in range(2):
+        csv.write_csv(pq.read_table(folder / "data" / f"logs-{number}.parquet"), folder / "text" / f"{number}.csv")
+
+    def plan(path: str, **run: str) -> str:
+        source = {"source": {"path": path, "filter": "number < 3000"}}
+        found = looked(monkeypatch, job() | source | {"run": run})
+        return next(section.text for section in sections(found) if section.title == "Plan")
+
+    assert once in plan("text")
+    assert once not in plan("text", exchange="disk")
+    assert once not in plan("data")
 
 
 def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
