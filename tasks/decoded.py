@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
 import pyarrow as pa
 
 if TYPE_CHECKING:
     from tasks.pool import Pool
 
+FREE = 0.25  # of the host's memory, which stays free
 Read = Callable[[Sequence[str]], pa.Table]
 
 
@@ -50,7 +52,7 @@ class _Store:
                 self.name = name
                 self._drop()
             size = table.get_total_buffer_size()
-            if not self.closed and self.nbytes + size <= limit:
+            if not self.closed and self.nbytes + size <= limit and _memory_is_free():
                 self.tables[number] = table
                 self.nbytes += size
 
@@ -72,6 +74,12 @@ class _Store:
 
     def _drop(self) -> None:
         self.tables, self.nbytes = {}, 0
+
+
+def _memory_is_free() -> bool:
+    """Whether other programs have left enough of the host's memory: what is held only saves time."""
+    host = psutil.virtual_memory()
+    return bool(host.available > FREE * host.total)
 
 
 _store = _Store()

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
@@ -19,7 +21,7 @@ import pytest
 
 from tasks import decoded, estimate, memory, ops, run, work
 from tasks.decoded import Keeping
-from tasks.keeping import keeping_of
+from tasks.keeping import keeping_of, name_of
 from tasks.plan import Limits
 from tasks.pool import DaskPool, LocalPool
 from tasks.request import PlanOf, Request, make_request
@@ -42,7 +44,8 @@ class Reader:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_held() -> Iterator[None]:
+def _nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(decoded, "FREE", 0)
     yield
     decoded.give_up()
     decoded._release("")
@@ -78,6 +81,15 @@ def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
     decoded.read(Keeping("others", ("a",), size), 0, size, ["a"], reader)
     assert decoded.held("rows") == ([], 0)
     assert decoded.held("others")[0] == [0]
+
+
+def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, keeping = Reader(), Keeping("rows", ("a",), limit=10_000)
+    monkeypatch.setattr(decoded, "FREE", 0.25)
+    for number, free in enumerate((50, 20)):
+        monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(total=100, available=free))
+        decoded.read(keeping, number, 100, ["a"], reader)
+    assert decoded.held("rows")[0] == [0]
 
 
 def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
@@ -227,23 +239,49 @@ def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
     assert more[0] - more[1] == max(pieces, plan.nbytes)
 
 
-def test_items_are_worked_on_where_their_columns_are(engine: str) -> None:
-    """Two workers, each with what half of the items need."""
-    from distributed import Client, get_worker
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[DaskPool]:
+    from distributed import Client
 
     from infra.clusters import Cluster, make_cluster
+
+    asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
+        yield DaskPool(client)
+
+
+def test_two_workers_hold_their_partitions_until_transform_takes_them(
+    text: Path, tmp_path: Path, two_workers: DaskPool
+) -> None:
+    run_stages(asked(text, tmp_path / "one", "pandas"))
+    request = asked(text, tmp_path / "two", "pandas")
+    with request.staging.locked():
+        done = [run.ingest(request, two_workers), run.learn(request, two_workers)]
+        plan = PlanOf(request).plan("")
+        where = decoded.held_by(two_workers, Keeping(name_of(request, plan)))
+        assert sorted(where) == [partition.number for partition in plan.partitions]
+        assert set(where.values()) == set(two_workers.workers)
+        kept = dict[str, Any]()
+        done += [run.cut(request, "", two_workers, kept=kept), run.write(request, "", two_workers, kept=kept)]
+        run.commit(request, done)
+    assert done[1]["decoded"] > ROWS * 24
+    assert decoded.held_by(two_workers, Keeping(name_of(request, plan))) == {}
+    assert written(tmp_path / "one") == written(tmp_path / "two")
+
+
+def test_items_are_worked_on_where_their_columns_are(two_workers: DaskPool) -> None:
+    """Two workers, each with what half of the items need."""
+    from distributed import get_worker
 
     def where(shared: Any, item: int) -> tuple[str, int]:
         time.sleep(0.02)
         return get_worker().address, os.getpid()
 
-    asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
-    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
-        pool = DaskPool(client)
-        first, second = pool.workers
-        wanted = {i: (first if i % 3 else second) for i in range(0, 24, 2)}
-        found = pool.finish(pool.start(where, None, range(24), wanted))
-        assert sum(found[i][0] == worker for i, worker in wanted.items()) >= 10  # an idle worker may help
-        assert {pid for _, pid in found} == set(pool.on_workers(os.getpid).values())
-        with pytest.raises(ZeroDivisionError):
-            pool.on_workers(divmod, 1, 0)
+    pool = two_workers
+    first, second = pool.workers
+    wanted = {i: (first if i % 3 else second) for i in range(0, 24, 2)}
+    found = pool.finish(pool.start(where, None, range(24), wanted))
+    assert sum(found[i][0] == worker for i, worker in wanted.items()) >= 10  # an idle worker may help
+    assert {pid for _, pid in found} == set(pool.on_workers(os.getpid).values())
+    with pytest.raises(ZeroDivisionError):
+        pool.on_workers(divmod, 1, 0)
