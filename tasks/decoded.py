@@ -12,10 +12,12 @@ import psutil
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from tasks.plan import Partition
     from tasks.pool import Pool
 
 FREE = 0.25  # of the host's memory, which stays free
 Read = Callable[[Sequence[str]], pa.Table]
+Place = tuple[int, int, int]  # number, first row and rows of a partition: those of a run may be cut anew in the next
 
 
 @dataclass(frozen=True)
@@ -34,26 +36,26 @@ class Keeping:
 
 
 class _Store:
-    """Tables by the number of their partition, all of rows of one name."""
+    """Tables by their partition, all of rows of one name."""
 
     def __init__(self) -> None:
-        self.name, self.tables, self.nbytes, self.closed = "", dict[int, pa.Table](), 0, False
+        self.name, self.tables, self.nbytes, self.closed = "", dict[Place, pa.Table](), 0, False
         self.lock = threading.Lock()
 
-    def take(self, name: str, number: int) -> pa.Table | None:
+    def take(self, name: str, place: Place) -> pa.Table | None:
         with self.lock:
-            table = self.tables.pop(number, None) if name == self.name else None
+            table = self.tables.pop(place, None) if name == self.name else None
             self.nbytes -= table.get_total_buffer_size() if table is not None else 0
             return table
 
-    def put(self, name: str, number: int, table: pa.Table, limit: int) -> None:
+    def put(self, name: str, place: Place, table: pa.Table, limit: int) -> None:
         with self.lock:
             if name != self.name:  # of a run that has ended
                 self.name = name
                 self._drop()
             size = table.get_total_buffer_size()
             if not self.closed and self.nbytes + size <= limit and _memory_is_free():
-                self.tables[number] = table
+                self.tables[place] = table
                 self.nbytes += size
 
     def room(self, name: str, nbytes: int, limit: int) -> bool:
@@ -85,15 +87,14 @@ def _memory_is_free() -> bool:
 _store = _Store()
 
 
-def read(keeping: Keeping, number: int, nbytes: int, names: Sequence[str], reader: Read) -> pa.Table:
-    """The columns `names` of a whole partition: what an earlier pass left here, the others by `reader(names)`.
-
-    What a later pass needs is kept. `nbytes` is about the size of all columns of the partition.
-    """
-    there = _store.take(keeping.name, number)
+def read(keeping: Keeping, partition: Partition, names: Sequence[str], reader: Read) -> pa.Table:
+    """The columns `names` of a whole partition: what an earlier pass left here, the others by `reader(names)`. What a
+    later pass needs is kept."""
+    place = (partition.number, partition.first_row, partition.rows)
+    there = _store.take(keeping.name, place)
     known = there.column_names if there is not None else []
     missing = [name for name in names if name not in known]
-    if missing and keeping.together and _store.room(keeping.name, nbytes, keeping.limit):
+    if missing and keeping.together and _store.room(keeping.name, partition.nbytes, keeping.limit):
         missing += [name for name in keeping.columns if name not in {*known, *missing}]
     made = there if there is not None and not missing else reader(missing)
     if there is not None and missing:
@@ -101,14 +102,14 @@ def read(keeping: Keeping, number: int, nbytes: int, names: Sequence[str], reade
             made = made.append_column(there.schema.field(name), there.column(name))
     kept = [name for name in keeping.columns if name in made.column_names]
     if kept and keeping.limit:
-        _store.put(keeping.name, number, made.select(kept), keeping.limit)
+        _store.put(keeping.name, place, made.select(kept), keeping.limit)
     return made.select(list(names))
 
 
 def held(name: str) -> tuple[list[int], int]:
     """(the partitions of which this process holds columns, their bytes)."""
     with _store.lock:
-        return (list(_store.tables), _store.nbytes) if name == _store.name else ([], 0)
+        return ([number for number, _, _ in _store.tables], _store.nbytes) if name == _store.name else ([], 0)
 
 
 def nbytes_held(pool: Pool, keeping: Keeping | None) -> int:

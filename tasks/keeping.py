@@ -48,6 +48,11 @@ def keeping_of(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Keepin
     return Keeping(name_of(request, plan), columns, limit, FORMATS[plan.format].ranged)
 
 
+def taking_of(request: Request, plan: Plan) -> Keeping | None:
+    """What transform takes of it."""
+    return Keeping(name_of(request, plan)) if is_costly(plan) else None
+
+
 def is_costly(plan: Plan) -> bool:
     """Whether a plan's rows cost more to read again than to hold."""
     return FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files)

@@ -26,7 +26,7 @@ from tasks.files import expand
 from tasks.finish import Closing, commit, commit_fitted
 from tasks.graph import Bound
 from tasks.ingest import make_plan, partition_size, read_options
-from tasks.keeping import kept_for_transform, name_of
+from tasks.keeping import kept_for_transform, taking_of
 from tasks.keys import by_keys, check_runs
 from tasks.leftover import drop_damaged, halvings
 from tasks.plan import Plan
@@ -249,7 +249,7 @@ def prepared(request: Request, split: str) -> Prepared:
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
     final, schema = subject(request, plan.schema)
     training = split != "valid" and not request.fitted
-    keeping = Keeping(name_of(request, plan)) if training else None
+    keeping = taking_of(request, plan) if training else None
     work = Work(plan, final, schema, request.engine, state, source.filter, training, keeping=keeping)
     files = number_of_files(output, plan.rows, plans.workers)
     order = make_order(output, plan, files)

@@ -132,7 +132,7 @@ class Work:
         reader = partial(read, self.source, partition)
         if self.keeping is None or partition.rows != self.source.partitions[partition.number].rows:  # a half
             return reader(columns)
-        return decoded.read(self.keeping, partition.number, partition.nbytes, columns, reader)
+        return decoded.read(self.keeping, partition, columns, reader)
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:

@@ -21,8 +21,8 @@ import pytest
 
 from tasks import decoded, estimate, memory, ops, run, work
 from tasks.decoded import Keeping
-from tasks.keeping import keeping_of, name_of
-from tasks.plan import Limits
+from tasks.keeping import keeping_of, taking_of
+from tasks.plan import Block, Limits, Partition
 from tasks.pool import DaskPool, LocalPool
 from tasks.request import PlanOf, Request, make_request
 from tasks.settings import Output, Run, Source
@@ -30,6 +30,10 @@ from tests.stages import run_stages
 
 ROWS = 40_000
 TABLE = pa.table({"a": [1, 2, 3], "b": [4, 5, 6], "c": ["x", "y", "z"]})
+
+
+def part(number: int, nbytes: int, first_row: int = 0) -> Partition:
+    return Partition(number, (Block(0, first_row, len(TABLE), nbytes, ()),))
 
 
 class Reader:
@@ -53,22 +57,29 @@ def _nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_is_kept_is_not_read_again_and_goes_as_it_is_taken() -> None:
     reader, keeping = Reader(), Keeping("rows", ("a", "c"), limit=10_000)
-    assert decoded.read(keeping, 0, 100, ["a", "b"], reader) == TABLE.select(["a", "b"])
+    assert decoded.read(keeping, part(0, 100), ["a", "b"], reader) == TABLE.select(["a", "b"])
     assert decoded.held("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
-    assert decoded.read(keeping, 0, 100, ["c", "a"], reader) == TABLE.select(["c", "a"])
-    assert decoded.read(Keeping("rows"), 0, 100, ["a", "b", "c"], reader) == TABLE
+    assert decoded.read(keeping, part(0, 100), ["c", "a"], reader) == TABLE.select(["c", "a"])
+    assert decoded.read(Keeping("rows"), part(0, 100), ["a", "b", "c"], reader) == TABLE
     assert decoded.held("rows") == ([], 0)
     assert reader.asked == [["a", "b"], ["c"], ["b"]]
-    assert decoded.read(Keeping("rows"), 0, 100, ["b"], reader) == TABLE.select(["b"])
-    assert decoded.read(Keeping("rows"), 0, 100, [], reader).num_columns == 0
+    assert decoded.read(Keeping("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
+    assert decoded.read(Keeping("rows"), part(0, 100), [], reader).num_columns == 0
     assert reader.asked[3:] == [["b"], []]
+
+
+def test_rows_that_are_cut_anew_are_read_again() -> None:
+    reader, keeping = Reader(), Keeping("rows", ("a",), limit=10_000)
+    decoded.read(keeping, part(1, 100, first_row=3), ["a"], reader)
+    decoded.read(Keeping("rows"), part(1, 100, first_row=6), ["a"], reader)
+    assert len(reader.asked) == 2
 
 
 def test_whole_records_are_parsed_once_for_all_passes_where_there_is_room() -> None:
     reader, keeping = Reader(), Keeping("rows", ("b", "c"), 1000, together=True)
-    assert decoded.read(keeping, 0, 100, ["a"], reader).column_names == ["a"]
-    assert decoded.read(Keeping("rows"), 0, 100, ["b", "c"], reader) == TABLE.select(["b", "c"])
-    assert decoded.read(keeping, 1, 2000, ["a"], reader).column_names == ["a"]
+    assert decoded.read(keeping, part(0, 100), ["a"], reader).column_names == ["a"]
+    assert decoded.read(Keeping("rows"), part(0, 100), ["b", "c"], reader) == TABLE.select(["b", "c"])
+    assert decoded.read(keeping, part(1, 2000), ["a"], reader).column_names == ["a"]
     assert reader.asked == [["a", "b", "c"], ["a"]]
 
 
@@ -76,9 +87,9 @@ def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
     reader, size = Reader(), TABLE.get_total_buffer_size()
     keeping = Keeping("rows", ("a", "b", "c"), limit=2 * size)
     for number in range(3):
-        decoded.read(keeping, number, size, ["a", "b", "c"], reader)
+        decoded.read(keeping, part(number, size), ["a", "b", "c"], reader)
     assert decoded.held("rows") == ([0, 1], 2 * size)
-    decoded.read(Keeping("others", ("a",), size), 0, size, ["a"], reader)
+    decoded.read(Keeping("others", ("a",), size), part(0, size), ["a"], reader)
     assert decoded.held("rows") == ([], 0)
     assert decoded.held("others")[0] == [0]
 
@@ -88,19 +99,19 @@ def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.Mon
     monkeypatch.setattr(decoded, "FREE", 0.25)
     for number, free in enumerate((50, 20)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(total=100, available=free))
-        decoded.read(keeping, number, 100, ["a"], reader)
+        decoded.read(keeping, part(number, 100), ["a"], reader)
     assert decoded.held("rows")[0] == [0]
 
 
 def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
     reader, keeping = Reader(), Keeping("rows", ("a",), 1000, together=True)
-    decoded.read(keeping, 0, 10, ["a"], reader)
+    decoded.read(keeping, part(0, 10), ["a"], reader)
     decoded.give_up()
-    decoded.read(keeping, 1, 10, ["b"], reader)
+    decoded.read(keeping, part(1, 10), ["b"], reader)
     assert decoded.held("rows") == ([], 0)
     assert reader.asked == [["a"], ["b"]]
     decoded.release(LocalPool(1), keeping)
-    decoded.read(keeping, 1, 10, ["b"], reader)
+    decoded.read(keeping, part(1, 10), ["b"], reader)
     assert decoded.held("rows")[0] == [1]
 
 
@@ -258,14 +269,14 @@ def test_two_workers_hold_their_partitions_until_transform_takes_them(
     with request.staging.locked():
         done = [run.ingest(request, two_workers), run.learn(request, two_workers)]
         plan = PlanOf(request).plan("")
-        where = decoded.held_by(two_workers, Keeping(name_of(request, plan)))
+        where = decoded.held_by(two_workers, taking_of(request, plan))
         assert sorted(where) == [partition.number for partition in plan.partitions]
         assert set(where.values()) == set(two_workers.workers)
         kept = dict[str, Any]()
         done += [run.cut(request, "", two_workers, kept=kept), run.write(request, "", two_workers, kept=kept)]
         run.commit(request, done)
     assert done[1]["decoded"] > ROWS * 24
-    assert decoded.held_by(two_workers, Keeping(name_of(request, plan))) == {}
+    assert decoded.held_by(two_workers, taking_of(request, plan)) == {}
     assert written(tmp_path / "one") == written(tmp_path / "two")
 
 
