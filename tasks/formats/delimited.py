@@ -98,7 +98,8 @@ class Delimited:
             types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
             data = text.piece_bytes(file, piece, options)
             tables.append(conform(self._parse(data, names, types, wanted, options, file, piece), schema))
-        return tables[0] if len(tables) == 1 else conform(pa.concat_tables(tables), schema)
+        whole = tables[0] if len(tables) == 1 else conform(pa.concat_tables(tables), schema)
+        return whole.combine_chunks()  # once, instead of at each use of a column
 
     def _parse(
         self,
