@@ -213,8 +213,9 @@ def test_a_run_without_a_sign_of_life_is_crashed(tmp_path: Path, api: Any) -> No
             lambda: [r for r in api.read_flow_runs(flow_filter=chosen) if r.state_name == "Running"], "it runs"
         )
         name = EventNameFilter(name=["prefect.flow-run.heartbeat"])
-        sign = EventFilter(event=name, resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]))
-        until(lambda: api.read_events(sign, limit=1).events, "its first sign of life")
+        of_it = EventResourceFilter(id=[f"prefect.flow-run.{run.id}"])
+        # A filter is about events before it was made.
+        until(lambda: api.read_events(EventFilter(event=name, resource=of_it), limit=1).events, "a sign of life")
     finally:
         process.kill()
         process.wait()
