@@ -140,12 +140,11 @@ def told(stage: str, engine: str) -> Iterator[None]:
 
 def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseException) -> GiveUpError:
     source, engine = place
-    unit = UNITS.get(getattr(source, "format", ""), "block of rows")
+    unit = UNITS.get(getattr(source, "format", ""))
     size = f"{part.rows:,} rows from row {part.first_row:,}, about {megabytes(part.nbytes)} decoded"
     if len(part.blocks) == 1:
-        what = f"one {unit} does not fit into memory"
-        smaller = f"write the source with smaller {unit}s, or " if unit in UNITS.values() else ""
-        do = f"{smaller}{more_memory(engine)}"
+        what = f"one {unit or 'block of rows'} does not fit into memory"
+        do = f"write the source with smaller {unit}s, or {more_memory(engine)}" if unit else more_memory(engine)
     else:
         what = "a partition as small as run.min_partition_size does not fit into memory"
         lower = f"set run.min_partition_size (now {megabytes(floor)}) to {megabytes(part.nbytes // 2)}"

@@ -61,7 +61,10 @@ class Pool(Protocol):
         ...
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        """Worker -> function(*arguments) in its process, at once: not in its turn among the tasks."""
+        """Worker -> function(*arguments) in its process, at once: not in its turn among the tasks.
+
+        A worker that is lost meanwhile is left out.
+        """
         ...
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
@@ -174,11 +177,11 @@ class DaskPool:
 
     @cached_property
     def device_memory(self) -> int:
-        return sum(self.on_workers(frame.allocatable).values())
+        return sum(self.client.run(frame.allocatable).values())
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         found = self.client.run(function, *arguments, on_error="return")
-        there = {worker: value for worker, value in found.items() if not isinstance(value, OSError)}  # others are lost
+        there = {worker: value for worker, value in found.items() if not isinstance(value, OSError)}
         for value in there.values():
             if isinstance(value, Exception):
                 raise value
