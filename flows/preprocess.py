@@ -43,6 +43,7 @@ from tasks.run import Request
 Summary = dict[str, Any]
 RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
 NO_WORKERS_SECONDS = 60.0
+WAKE_SECONDS = 0.5
 
 
 on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
@@ -157,7 +158,7 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
         links(future.wrapped_future.client, request.flow, job.run.performance_report)
         before = before if attempt else workers_of(future.wrapped_future.client, request.engine)
         try:
-            _wait(future, name)
+            wait_for(future, name)
             summary = future.result()
         except stage.LOST as error:
             _mark_crashed(future.task_run_id, error, runnable)
@@ -189,14 +190,22 @@ def untagged() -> TagsContext:
     return TagsContext(current_tags=set())
 
 
-def _wait(future: Any, name: str) -> None:
-    """Until the stage is done; GiveUpError when there has been no worker for `NO_WORKERS_SECONDS`."""
-    client, alone = future.wrapped_future.client, time.monotonic()
+def wait_for(future: Any, name: str) -> None:
+    """Until the stage is done; GiveUpError when there has been no worker for `NO_WORKERS_SECONDS`.
+
+    A signal that comes as this thread is about to wait, or to another thread, does not end the wait: Python looks for
+    it when the wait is over, so that each one is short.
+    """
+    client = future.wrapped_future.client
+    looked = alone = time.monotonic()
     while future.wrapped_future.status == "pending":
-        future.wait(timeout=NO_WORKERS_SECONDS / 6)
+        future.wait(timeout=WAKE_SECONDS)
+        if time.monotonic() - looked < NO_WORKERS_SECONDS / 6:
+            continue
+        looked = time.monotonic()
         if client.status == "running" and client.scheduler_info(n_workers=-1)["workers"]:
-            alone = time.monotonic()
-        elif time.monotonic() - alone > NO_WORKERS_SECONDS:
+            alone = looked
+        elif looked - alone > NO_WORKERS_SECONDS:
             raise GiveUpError(
                 f"no worker is left for {name}",
                 why=f"there has been none for {NO_WORKERS_SECONDS:.0f} s",

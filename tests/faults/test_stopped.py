@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from distributed import Event
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Cancelling
+from prefect_dask.task_runners import PrefectDaskFuture
 
+from flows.preprocess import wait_for
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
@@ -27,7 +31,7 @@ from tests.infra.elsewhere import eventually, is_worker
 pytestmark = pytest.mark.xdist_group("killed-flow")
 COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
 SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
-SECONDS = 10.0  # in which a stopped run has ended
+SECONDS = 20.0  # in which a stopped run has ended
 
 
 class Process:
@@ -228,6 +232,32 @@ def _deployment(client: Any) -> Any:
         return client.read_deployment_by_name("preprocess/stopped")
     except ObjectNotFound:
         return None
+
+
+def test_a_signal_that_does_not_reach_the_waiting_thread_ends_its_wait(client: Any) -> None:
+    class Stopped(BaseException):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise Stopped
+
+    name = f"go-{os.getpid()}"
+    stage = client.submit(lambda: Event(name).wait(60), pure=False)
+    before = signal.signal(signal.SIGUSR1, stop)
+    other = threading.Timer(0.3, signal.raise_signal, [signal.SIGUSR1])  # Python notes it there, and nobody is woken
+    other.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    began = time.monotonic()
+    try:
+        with pytest.raises(Stopped):
+            wait_for(PrefectDaskFuture(uuid.uuid4(), stage), "transform")
+        assert 0.2 < time.monotonic() - began < 5
+    finally:
+        other.join()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        signal.signal(signal.SIGUSR1, before)
+        Event(name, client=client).set()
+    assert stage.result(60)
 
 
 def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Callable[..., Process]) -> None:
