@@ -160,7 +160,7 @@ def alive(process: psutil.Process) -> bool:
 
 def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
     """No process, no lock, no output, nothing half-written beside it; what is done is there for the next start."""
-    until(lambda: not any(alive(process) for process in family), 2)
+    until(lambda: not any(alive(process) for process in family), SECONDS)
     staging = folder / ".out.millrace"
     assert sorted(p.name for p in folder.iterdir() if "out" in p.name) == [".out.millrace"]
     assert not list(staging.glob("lock*"))

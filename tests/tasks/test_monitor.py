@@ -130,7 +130,7 @@ class Worker(SimpleNamespace):
 
 def test_the_thread_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "INTERVAL", 0.01)
-    monkeypatch.setattr(monitor, "LEASE", 0.1)
+    monkeypatch.setattr(monitor, "LEASE", 0.5)
     worker = Worker(data={}, transfer_outgoing_bytes_total=7, status=SimpleNamespace(name="running"))
     sampler = monitor.Sampler(worker)
     assert sampler.since(0.0)[-1].sent == 7
