@@ -26,7 +26,7 @@ from flows.preprocess import wait_for
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow
-from tests.infra.elsewhere import eventually, is_worker
+from tests.infra.elsewhere import eventually, is_worker, until
 
 pytestmark = pytest.mark.xdist_group("killed-flow")
 COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
@@ -71,7 +71,7 @@ class Process:
     def hold(self, folder: Path) -> None:
         """Until its worker stands still."""
         held = folder / "chaos.held"
-        until(lambda: held.exists() or self.process.poll() is not None)
+        until(lambda: held.exists() or self.process.poll() is not None, "the worker is held")
         assert held.exists(), self.text
 
     def ended(self, seconds: float) -> int:
@@ -104,14 +104,7 @@ def started(tmp_path: Path, prefect_server: Any) -> Iterator[Callable[..., Proce
         for one in reversed(process.family() if process.process.poll() is None else []):
             one.kill()
         process.ended(SECONDS)
-
-
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-    return found
+        print(process.text)  # shown where the test has failed
 
 
 def write_job(folder: Path, **sections: Any) -> dict[str, Any]:
@@ -160,7 +153,7 @@ def alive(process: psutil.Process) -> bool:
 
 def check_nothing_left(folder: Path, family: list[psutil.Process]) -> None:
     """No process, no lock, no output, nothing half-written beside it; what is done is there for the next start."""
-    until(lambda: not any(alive(process) for process in family), SECONDS)
+    until(lambda: not any(alive(process) for process in family), "the processes have ended", SECONDS)
     staging = folder / ".out.millrace"
     assert sorted(p.name for p in folder.iterdir() if "out" in p.name) == [".out.millrace"]
     assert not list(staging.glob("lock*"))
@@ -212,15 +205,15 @@ def test_a_cancel_at_the_server_stops_a_run_of_a_deployment(tmp_path: Path, star
     job = write_job(tmp_path)
     runner = started([sys.executable, "-P", "-c", SERVE], "transform")
     with get_client(sync_client=True) as client:
-        made = until(lambda: _deployment(client))
+        made = until(lambda: _deployment(client), "the deployment is there")
         run = client.create_flow_run_from_deployment(made.id, parameters=job)
     runner.hold(tmp_path)
     family = [p for p in runner.family()[1:] if is_worker(p)]
     assert len(family) >= 2
     cancel(str(run.id))
-    until(lambda: not any(alive(process) for process in family), SECONDS)
+    until(lambda: not any(alive(process) for process in family), "the processes have ended", SECONDS)
     check_nothing_left(tmp_path, family)
-    until(lambda: state_of(str(run.id)) == "Cancelled", SECONDS)
+    until(lambda: state_of(str(run.id)) == "Cancelled", "the run is cancelled", SECONDS)
     check_stages(str(run.id), ingest="Completed", statistics="Completed", transform="Cancelled")
     assert runner.process.poll() is None
 
@@ -273,7 +266,7 @@ def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Call
 
     write_job(tmp_path, output={"on_existing": "replace", "seed": 8}, run={"lock": "wait"})
     second = Process(COMMAND, tmp_path)
-    until(lambda: any("/runs/flow-run/" in line for line in second.lines))
+    until(lambda: any("/runs/flow-run/" in line for line in second.lines), "the second run begins")
     assert not (tmp_path / "out").exists()
     (tmp_path / "chaos.release").touch()
     assert (first.ended(120), second.ended(120)) == (0, 0), first.text + second.text

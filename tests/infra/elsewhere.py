@@ -49,6 +49,13 @@ def eventually(fact: Callable[[], Any], seconds: float = 60) -> Any:
     return said
 
 
+def until(fact: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+    """What `fact` says as soon as it says something true; the test fails when time is up."""
+    said = eventually(fact, seconds)
+    assert said, f"{what}: not within {seconds} s"
+    return said
+
+
 def is_worker(process: psutil.Process) -> bool:
     """Whether it is a worker of a local cluster: with an interpreter of its own, or a fork of the fork server."""
     command, parent = " ".join(process.cmdline()), process.parent()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from infra import deployments
 from tasks.errors import GiveUpError, JobError
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
+from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
 POOL = "millrace-test"
@@ -62,16 +63,6 @@ def ended(process: subprocess.Popen[str], timeout: float = 150) -> int:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def until(found: Callable[[], Any], what: str, seconds: float = 120) -> Any:
-    """The first true answer; the test fails when there is none in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if answer := found():
-            return answer
-        time.sleep(0.3)
-    raise AssertionError(f"{what}: not within {seconds} s")
 
 
 def final_state(api: Any, run_id: Any, log: Path | None = None) -> str:
