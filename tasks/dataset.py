@@ -6,9 +6,9 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -196,13 +196,13 @@ class FramePlan:
 
 
 def read(
-    source: Dataset | Plan | FramePlan, partition: int | Partition, columns: Sequence[str] | None = None
-) -> pa.Table:
+    source: Dataset | Plan | FramePlan, partition: int | Partition, columns: Sequence[str] | None = None,
+    plain: Collection[str] = (),
+) -> pa.Table:  # fmt: skip
     """The rows of a partition (its number, or itself: halves too) as a table, in the plan's order and types.
 
-    Strings are dictionary<int32, string>, with one dictionary per column; floats hold no NaN. A DataError if the
-    rows are not
-    as many as when they were counted.
+    Strings are dictionary<int32, string>, with one dictionary per column; those of the columns `plain` may be plain,
+    where that is quicker. Floats hold no NaN. A DataError if the rows are not as many as when they were counted.
     """
     if isinstance(source, Dataset):
         source = source.handle
@@ -211,7 +211,8 @@ def read(
         partition = plan.partitions[partition]
     names = _checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    table = read_pieces(plan, pieces, names) if isinstance(source, Plan) else source.frames.read(pieces, names)
+    files_of = partial(read_pieces, plan, plain=plain) if isinstance(source, Plan) else source.frames.read
+    table = files_of(pieces, names)
     if names and table.num_rows != partition.rows:
         files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
         raise DataError(
@@ -223,14 +224,15 @@ def read(
     return table
 
 
-def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
+def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
     """The one place where pieces of files become a table."""
     folders = plan.options.get("folders", {})
     if not folders.keys().isdisjoint(columns):
         return _with_folders(plan, pieces, columns, folders)
     schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
+    options = {**plan.options, "plain": plain} if plain else plan.options
     try:
-        return FORMATS[plan.format].read(plan.files, pieces, schema, plan.options)
+        return FORMATS[plan.format].read(plan.files, pieces, schema, options)
     except DataError as error:
         files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
         raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from tasks.dataset import read
 from tasks.decoded import Keeping
 from tasks.evaluation import Evaluation, filtered
 from tasks.frame.expression import Expression, parse
-from tasks.graph import Bound, Node, Step
+from tasks.graph import SOURCE, Bound, Node, Step
 from tasks.ops.base import Columns, Context
 from tasks.plan import ROW, Partition
 from tasks.schema import Schema
@@ -86,7 +87,7 @@ class Work:
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
-        source, rows, order = self._load(partition, self._needed(targets))
+        source, rows, order = self._load(partition, self._needed(targets), self._plain(targets))
         context = Context(self.kernels, rows, self.training, order)
         where = f"partition {partition.number} (rows from {partition.first_row:,})"
         return filtered(bound, source, self.learned, context, where, self.depth)
@@ -97,8 +98,22 @@ class Work:
 
     def _needed(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns that the targets and the graph's filters are made of."""
-        needed = [*targets, *(place for f in self.filters for place in f.inputs.values())]
-        return self.bound.source_columns(needed, self.training)
+        return self.bound.source_columns(self._with_filters(targets), self.training)
+
+    def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        return [*targets, *(place for f in self.filters for place in f.inputs.values())]
+
+    def _plain(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+        """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
+        if self.engine != "pandas" or self.keeping is not None:
+            return []
+        bound = self.bound
+        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
+        uses = [(bound._root(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
+        uses += [(bound._root(*place), False) for place in targets]
+        uses += [((SOURCE, name), False) for name in (self.condition.columns if self.condition else ())]
+        often = Counter(root for root, _ in uses)
+        return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]
 
     def _read_for(self, columns: Sequence[str]) -> list[str]:
         """These columns, those of the source filter, and the row numbers where they are a column."""
@@ -110,13 +125,13 @@ class Work:
         """The graph's filters that hold in this phase."""
         return [f for f in self.bound.filters if self.depth is None or f.depth < self.depth]
 
-    def _load(self, partition: Partition, columns: list[str]) -> tuple[Columns, Any, Any]:
+    def _load(self, partition: Partition, columns: list[str], plain: list[str]) -> tuple[Columns, Any, Any]:
         """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
         engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
         reader = getattr(engine, "read_partition", None)
         source = reader(self.source, partition, wanted) if reader else None
         if source is None:
-            source = engine.from_arrow(self._decoded(partition, wanted))
+            source = engine.from_arrow(self._decoded(partition, wanted, plain))
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed else None
         if keyed:
@@ -127,9 +142,9 @@ class Work:
             order = None if order is None else order.take(kept)
         return {n: source[n] for n in columns}, rows, order
 
-    def _decoded(self, partition: Partition, columns: list[str]) -> pa.Table:
+    def _decoded(self, partition: Partition, columns: list[str], plain: list[str]) -> pa.Table:
         """Columns of the rows of a partition from its files, or from where an earlier pass has left them."""
-        reader = partial(read, self.source, partition)
+        reader = partial(read, self.source, partition, plain=plain)
         if self.keeping is None or partition.rows != self.source.partitions[partition.number].rows:  # a half
             return reader(columns)
         return decoded.read(self.keeping, partition, columns, reader)

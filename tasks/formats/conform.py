@@ -4,6 +4,8 @@ dictionary, no NaN.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,12 +25,17 @@ def carried_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, carried_type(f.type)) for f in schema])
 
 
-def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with columns, order and carried types of `schema`; a DataError names the column that does not fit."""
-    columns = [_fitting(table.column(f.name), f) for f in schema]
+def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> pa.Table:
+    """The table with columns, order and carried types of `schema`; a DataError names the column that does not fit.
+
+    Of the columns `plain` those that are plain strings stay so.
+    """
+    left = {name for name in plain if table.schema.field(name).type == schema.field(name).type == pa.string()}
+    columns = {f.name: table.column(f.name) if f.name in left else _fitting(table.column(f.name), f) for f in schema}
     if not columns:
         return table.select([])
-    return pa.Table.from_arrays(columns, schema=carried_schema(schema))
+    types = [(f.name, f.type if f.name in left else carried_type(f.type)) for f in schema]
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(types))
 
 
 def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -1,9 +1,9 @@
-"""Parquet: row groups from footers, strings decoded to dictionaries."""
+"""Parquet: row groups from footers, strings decoded to dictionaries where that is not dearer than plain ones."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -19,6 +19,7 @@ from tasks.plan import File, Piece, Unit
 from tasks.schema import plain_type
 
 TAIL = 64 * 2**10
+PLAIN_BYTES = 2**30  # of a column, at most: no array of plain strings holds two of these
 
 
 def inspect(file: File, options: dict[str, Any]) -> Inspected:
@@ -79,11 +80,18 @@ class _Run:
 
 
 def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
-    """The rows of the pieces, in their order, as `schema` says."""
+    """The rows of the pieces, in their order, as `schema` says.
+
+    Strings of the columns `options["plain"]` come plain where the files hold most of them so: to make a dictionary of
+    them takes several times as long as to read them.
+    """
     tables = []
     for number, run in groupby(merged(pieces), key=lambda piece: piece.file):
         tables.append(_read_file(files[number].path, list(run), schema, options))
-    return conform(pa.concat_tables(tables), schema) if len(tables) != 1 else tables[0]
+    if len(tables) == 1:
+        return tables[0]
+    plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
+    return conform(pa.concat_tables(conform(t, schema, plain) for t in tables), schema, plain)
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:
@@ -103,9 +111,15 @@ def _read_file(path: str, pieces: list[Piece], schema: pa.Schema, options: dict[
     remote = is_remote(path)
     source = open_binary(path, options.get("storage_options")) if remote else local_path(path)
     try:
-        with pq.ParquetFile(source, read_dictionary=strings, memory_map=not remote, pre_buffer=remote) as file:
+        footer = pq.read_metadata(source)
+        chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
+        plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
+        encoded = [name for name in strings if name not in plain and not _are_delta(chunks.get(name, []))]
+        with pq.ParquetFile(
+            source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
+        ) as file:
             tables = [_read_groups(file, run, schema.names) for run in _runs(file, pieces)]
-        return conform(tables[0] if len(tables) == 1 else pa.concat_tables(tables), schema)
+        return conform(tables[0] if len(tables) == 1 else pa.concat_tables(tables), schema, plain)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             "a Parquet file cannot be read as its footer promises",
@@ -113,6 +127,37 @@ def _read_file(path: str, pieces: list[Piece], schema: pa.Schema, options: dict[
             why=str(error).split("\n")[0],
             do="write the file again, or leave it out of source.path",
         ) from None
+
+
+def _chunks(
+    footer: pq.FileMetaData, groups: Collection[int], names: Collection[str]
+) -> dict[str, list[pq.ColumnChunkMetaData]]:
+    """What the footer says of these columns in these row groups."""
+    places = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    described = [footer.row_group(group) for group in groups]
+    return {name: [one.column(places[name]) for one in described] for name in names if name in places}
+
+
+def _are_delta(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether strings are stored as differences, of which Arrow makes no dictionary."""
+    return any(encoding.startswith("DELTA") for chunk in chunks for encoding in chunk.encodings)
+
+
+def _are_plain(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether most strings of a column stand in the file each by itself."""
+    nbytes = sum(chunk.total_uncompressed_size for chunk in chunks)
+    return bool(chunks) and nbytes < PLAIN_BYTES and all(_is_plain(chunk) for chunk in chunks)
+
+
+def _is_plain(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether a chunk has no dictionary, or one that most of its values did not fit into: it then takes at least half
+    of what they take plain, as far as the footer shows how long they are."""
+    if not {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings):
+        return True
+    shown = chunk.statistics
+    if not shown or not shown.has_min_max or not isinstance(shown.max, str) or len(shown.min) != len(shown.max):
+        return False
+    return bool(chunk.num_values * (4 + len(shown.max)) <= 2 * chunk.total_uncompressed_size)
 
 
 def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_Run]:

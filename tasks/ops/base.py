@@ -58,6 +58,7 @@ class Operator(BaseModel):
     takes: ClassVar[frozenset[str]] = frozenset({"number"})  # kinds of column: number, string, bool, time, list, other
     leaves: ClassVar[bool] = False  # works on the elements of list columns too
     encoded: ClassVar[bool] = False  # takes strings dictionary-encoded, as they were read
+    plain_too: ClassVar[bool] = False  # takes strings plain as well, and hands none of them on
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
     makes_nan: ClassVar[bool] = True  # False: of floats without NaN it makes none, so that nobody has to look for one

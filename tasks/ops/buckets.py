@@ -106,7 +106,7 @@ class HashBucket(Operator):
     num_buckets: int | dict[str, int]
     takes = frozenset({"number", "string", "bool", "time"})
     leaves = True
-    encoded = True
+    encoded = plain_too = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
     @model_validator(mode="after")
@@ -146,7 +146,7 @@ class HashedCross(Operator):
 
     num_buckets: int | dict[str, int]
     takes = frozenset({"number", "string", "bool", "time"})
-    encoded = True
+    encoded = plain_too = True
     grouped = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 

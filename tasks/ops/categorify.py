@@ -64,7 +64,7 @@ class Categorify(Keyed):
     combo: bool = False
     takes = frozenset({"number", "string", "bool", "time"})
     leaves = True
-    encoded = True
+    encoded = plain_too = True
     grouped = True
     for_refit = frozenset({"rest"})
     adds_tags = frozenset({Tags.CATEGORICAL.value})

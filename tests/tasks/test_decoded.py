@@ -143,11 +143,11 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, str]]:
     """(first row, column) -> how often it was read from its file."""
     counted: Counter[tuple[int, str]] = Counter()
-    plain = work.read
+    read = work.read
 
-    def counting(source: Any, partition: Any, columns: Any = None) -> pa.Table:
+    def counting(source: Any, partition: Any, columns: Any = None, **more: Any) -> pa.Table:
         counted.update((partition.first_row, name) for name in columns)
-        return plain(source, partition, columns)
+        return read(source, partition, columns, **more)
 
     monkeypatch.setattr(work, "read", counting)
     return counted

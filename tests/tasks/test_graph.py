@@ -139,9 +139,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     found: list[tuple[int, list[str]]] = []
     original = work.read
 
-    def counted(source: Any, partition: Any, columns: Any = None) -> Any:
+    def counted(source: Any, partition: Any, columns: Any = None, **more: Any) -> Any:
         found.append((partition.number, list(columns)))
-        return original(source, partition, columns)
+        return original(source, partition, columns, **more)
 
     monkeypatch.setattr(work, "read", counted)
     return found

@@ -14,6 +14,7 @@ from tasks.frame.cpu.columns import Column, array, raw
 from tasks.frame.cpu.groups import ordered_bits, plain
 
 DENSE = 1 << 22  # a table this long is always worth it
+SMALL = 1 << 12  # strings: Arrow's own table is made for each use, which takes less than our hashing of all values
 BLOCK = 1 << 17  # keys of a hash table that are worked on at once
 
 
@@ -98,8 +99,7 @@ class _OneColumn:
     def _build_text(self, keys: pa.Array) -> None:
         keys = keys if pa.types.is_string(keys.type) else keys.cast(pa.string())
         self.strings = keys
-        self.small = len(keys) <= 1 << 12
-        if self.small:
+        if len(keys) <= SMALL:
             return
         bits = _hash64(keys)
         self.index = HashTable(bits)
@@ -155,7 +155,7 @@ class _OneColumn:
 
     def _text_codes(self, found: pa.Array) -> np.ndarray:
         found = found if pa.types.is_string(found.type) else found.cast(pa.string())
-        if self.small:
+        if len(self.strings) <= max(SMALL, len(found) // 8):
             places = pc.index_in(found, value_set=self.strings, skip_nulls=True)
             return raw(pc.fill_null(places, -1)).astype(np.int64)
         bits = _hash64(found)

@@ -139,7 +139,9 @@ def test_further_passes_are_shared_and_read_only_what_is_still_open(engine, tiny
     reads = []
     original = work.read
     monkeypatch.setattr(
-        work, "read", lambda source, part, columns: reads.append(columns) or original(source, part, columns)
+        work,
+        "read",
+        lambda source, part, columns, **more: reads.append(columns) or original(source, part, columns, **more),
     )
     table = pa.table({"x": SPREAD, "y": WIDE[:999], "z": np.arange(999), "s": ["a"] * 999})
     nodes = (
