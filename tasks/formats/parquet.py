@@ -151,13 +151,15 @@ def _are_plain(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
 
 def _is_plain(chunk: pq.ColumnChunkMetaData) -> bool:
     """Whether a chunk has no dictionary, or one that most of its values did not fit into: it then takes at least half
-    of what they take plain, as far as the footer shows how long they are."""
-    if not {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(chunk.encodings):
-        return True
+    of what they take plain, as far as the footer shows how long they are. How long what differs from the value before
+    it is once it is whole, no footer says."""
+    encodings = set(chunk.encodings)
+    if encodings.isdisjoint({"PLAIN_DICTIONARY", "RLE_DICTIONARY"}):
+        return "DELTA_BYTE_ARRAY" not in encodings
     shown = chunk.statistics
-    if not shown or not shown.has_min_max or not isinstance(shown.max, str) or len(shown.min) != len(shown.max):
+    if shown is None or not shown.has_min_max or len(shown.min_raw) != len(shown.max_raw):
         return False
-    return bool(chunk.num_values * (4 + len(shown.max)) <= 2 * chunk.total_uncompressed_size)
+    return bool(chunk.num_values * (4 + len(shown.max_raw)) <= 2 * chunk.total_uncompressed_size)
 
 
 def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_Run]:
