@@ -127,10 +127,13 @@ class Operator(BaseModel):
                 or nested
                 or (kind not in self.takes and not pa.types.is_null(leaf_type(dtype)))
             ):
+                text = pa.types.is_binary(dtype) and "string" in self.takes
                 raise DataError(
                     f"{type(self).__name__} does not take column {name!r} of type {dtype_name(dtype)}",
                     why=f"it takes {', '.join(sorted(self.takes))}{' and lists of these' if self.leaves else ''}",
-                    do="choose other columns, or turn it into such a type first, "
+                    do=f"if its bytes are text, say so: source.schema: {{{name}: string}}"
+                    if text
+                    else "choose other columns, or turn it into such a type first, "
                     "for example with Lambda(expression='cast(..)')",
                 )
 

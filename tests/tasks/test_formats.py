@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -64,6 +65,28 @@ def test_two_files_are_read_one_after_the_other(kind: str, tmp_path: Path) -> No
     write(kind, tmp_path / f"a.{kind}")
     write(kind, tmp_path / f"b.{kind}")
     assert everything(make_plan(Source(path=str(tmp_path)))).to_pylist() == ROWS * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"version": "1.0", "compression": "none"},
+        {"version": "2.6", "data_page_version": "2.0", "compression": "zstd"},
+        {"use_dictionary": False, "compression": "lz4"},
+        {"use_dictionary": False, "column_encoding": {"s": "DELTA_BYTE_ARRAY", "n": "DELTA_BINARY_PACKED"}},
+        {"use_dictionary": False, "column_encoding": {"s": "DELTA_LENGTH_BYTE_ARRAY", "x": "BYTE_STREAM_SPLIT"}},
+    ],
+)
+def test_what_other_writers_make_of_parquet(options: dict[str, Any], tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet", **options)
+    assert everything(make_plan(Source(path=str(tmp_path)))).to_pylist() == ROWS
+
+
+def test_texts_that_a_parquet_file_calls_bytes_are_texts_where_the_job_says_so(tmp_path: Path) -> None:
+    column = TABLE.schema.get_field_index("s")
+    pq.write_table(TABLE.set_column(column, "s", TABLE["s"].cast(pa.binary())), tmp_path / "a.parquet")
+    assert make_plan(Source(path=str(tmp_path))).schema["s"].dtype == pa.binary()
+    assert everything(make_plan(Source(path=str(tmp_path), schema={"s": "string"}))).to_pylist() == ROWS
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

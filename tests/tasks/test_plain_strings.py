@@ -113,6 +113,7 @@ GRAPH = (
     + (["filtered"] >> ops.Filter("filtered != '00000005'") >> ops.Categorify())
 )
 STRINGS = ["kept", "coded", "both", "hashed", "pair", "other", "given", "renamed", "filtered", "asked"]
+DELTA = dict(zip(STRINGS, 5 * ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"], strict=True))
 ONCE = {"coded", "hashed", "pair", "other"}  # not: written, used twice, changed first, looked at by a filter
 
 
@@ -133,21 +134,24 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "make_plan", partial(run.make_plan, limits=Limits(join_below=1)))
 
 
-def written(table: pa.Table, folder: Path, engine: str, dictionaries: Sequence[bool]) -> list[bytes]:
+def written(table: pa.Table, folder: Path, engine: str, *files: dict[str, Any]) -> list[bytes]:
+    """What comes out where the table lies in files that are written with these options."""
     (folder / "in").mkdir(parents=True)
-    rows = len(table) // len(dictionaries)
-    for number, used in enumerate(dictionaries):
+    rows = len(table) // len(files)
+    for number, options in enumerate(files):
         part = table.slice(number * rows, rows)
-        pq.write_table(part, folder / "in" / f"{number}.parquet", use_dictionary=used, row_group_size=5000)
+        pq.write_table(part, folder / "in" / f"{number}.parquet", row_group_size=5000, **options)
     run_stages(request(folder / "in", folder / "out", engine))
     return [path.read_bytes() for path in sorted((folder / "out").glob("part-*"))]
 
 
 def test_the_output_is_the_same(table: pa.Table, tmp_path: Path, engine: str) -> None:
-    expected = written(table, tmp_path / "encoded", engine, [True, True, True])
+    encoded, plain, delta = {}, {"use_dictionary": False}, {"use_dictionary": False, "column_encoding": DELTA}
+    expected = written(table, tmp_path / "encoded", engine, encoded, encoded, encoded)
     assert len(expected) == 3
-    assert written(table, tmp_path / "plain", engine, [False, False, False]) == expected
-    assert written(table, tmp_path / "both", engine, [False, True, False]) == expected
+    assert written(table, tmp_path / "plain", engine, plain, plain, plain) == expected
+    assert written(table, tmp_path / "delta", engine, delta, delta, delta) == expected
+    assert written(table, tmp_path / "mixed", engine, plain, encoded, delta) == expected
 
 
 def test_only_strings_for_one_operator_are_read_plain(
@@ -163,6 +167,6 @@ def test_only_strings_for_one_operator_are_read_plain(
         return found
 
     monkeypatch.setattr(work, "read", reading)
-    written(table, tmp_path, "pandas", [False])
+    written(table, tmp_path, "pandas", {"use_dictionary": False})
     assert asked.count(ONCE) >= 3
     assert asked.count(ONCE) + asked.count(set()) == len(asked)  # statistics make dictionaries
