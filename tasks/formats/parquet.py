@@ -19,7 +19,7 @@ from tasks.plan import File, Piece, Unit
 from tasks.schema import plain_type
 
 TAIL = 64 * 2**10
-PLAIN_BYTES = 2**30  # of a column, at most: no array of plain strings holds two of these
+PLAIN_BYTES = 2**30  # of a column, at most: an array of plain strings holds less than twice as many
 
 
 def inspect(file: File, options: dict[str, Any]) -> Inspected:
@@ -154,6 +154,8 @@ def _is_plain(chunk: pq.ColumnChunkMetaData) -> bool:
     of what they take plain, as far as the footer shows how long they are. How long what differs from the value before
     it is once it is whole, no footer says."""
     encodings = set(chunk.encodings)
+    if chunk.physical_type != "BYTE_ARRAY":  # numbers that the job wants as texts
+        return False
     if encodings.isdisjoint({"PLAIN_DICTIONARY", "RLE_DICTIONARY"}):
         return "DELTA_BYTE_ARRAY" not in encodings
     shown = chunk.statistics

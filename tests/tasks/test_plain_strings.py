@@ -70,6 +70,15 @@ def test_strings_come_plain_where_most_of_them_stand_so_in_the_file(
     assert types_read(tmp_path, [], table) == [ENCODED, pa.int64()]
 
 
+def test_numbers_that_the_job_wants_as_texts(tmp_path: Path) -> None:
+    table = pa.table({"few": np.arange(ROWS) % 100, "many": np.arange(ROWS)})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=["few"])
+    plan = make_plan(Source(path=str(tmp_path), partition_size=2**40, schema={"few": "string", "many": "string"}))
+    found = read(plan, 0, plain=["few", "many"])
+    assert found.schema.types == [ENCODED, ENCODED]
+    assert found["many"][-3:].to_pylist() == ["199997", "199998", "199999"]
+
+
 def test_columns_too_large_for_one_array_are_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"a": texts(100_000, 20)})
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)

@@ -14,7 +14,7 @@ from tasks.frame.cpu.columns import Column, array, raw
 from tasks.frame.cpu.groups import ordered_bits, plain
 
 DENSE = 1 << 22  # a table this long is always worth it
-SMALL = 1 << 12  # strings: Arrow's own table is made for each use, which takes less than our hashing of all values
+SMALL = 1 << 12  # strings: of so few Arrow makes a table for each use in less time than our hashing of all values takes
 BLOCK = 1 << 17  # keys of a hash table that are worked on at once
 
 
