@@ -31,6 +31,8 @@ def survey(
     heads = list(parallel_map(partial(text.head, options, LINES, False), files))
     units = text.count(heads, options, LINES, limits, parallel_map)
     full = [h for h, u in zip(heads, units, strict=True) if u]
+    for head in full:
+        _check_lines(head)
     types: dict[str, pa.DataType] = {}
     for head in full[:16]:
         unknown = [n for n, t in types.items() if pa.types.is_null(t)]
@@ -44,6 +46,19 @@ def survey(
         types.update(found if head is full[0] else {n: found[n] for n in unknown if n in found})
     types.update({name: parse_dtype(dtype) for name, dtype in options["schema"].items()})
     return [Inspected(h.file, pa.schema(list(types.items())), u) for h, u in zip(heads, units, strict=True)]
+
+
+def _check_lines(head: text.Head) -> None:
+    """A DataError where the first line begins an array, or an object that goes on in the next line."""
+    line = head.first.strip()
+    if line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}")):
+        what = "array" if line.startswith(b"[") else "object over several lines"
+        raise DataError(
+            "a JSON file has no object on each line",
+            where=f"{head.file.path}, row 1",
+            why=f"it begins with an {what}: {line[:40].decode(errors='replace')}",
+            do="write every object on a line of its own, without brackets and commas around them",
+        )
 
 
 def _inferred(dtype: pa.DataType) -> pa.DataType:

@@ -71,6 +71,8 @@ def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[in
         found = scan_exactly(data, low, high, dialect, inside, closed)
         if found.records:
             return begin, low + found.first
+        if high == len(data) and not data.endswith(b"\n"):  # the last record needs no line end
+            break
         inside, closed = found.inside, found.closed
         begin = begin if inside else high
         low = high

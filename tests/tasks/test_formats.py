@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.dataset import read
@@ -87,6 +87,47 @@ def test_texts_that_a_parquet_file_calls_bytes_are_texts_where_the_job_says_so(t
     pq.write_table(TABLE.set_column(column, "s", TABLE["s"].cast(pa.binary())), tmp_path / "a.parquet")
     assert make_plan(Source(path=str(tmp_path))).schema["s"].dtype == pa.binary()
     assert everything(make_plan(Source(path=str(tmp_path), schema={"s": "string"}))).to_pylist() == ROWS
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(["csv", "jsonl"]),
+    files=st.lists(st.lists(st.sampled_from(["row", ""]), min_size=1, max_size=4), min_size=1, max_size=3),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    ended=st.booleans(),
+)
+@example(kind="jsonl", files=[["row"], ["row", "row"]], line_end="\n", ended=False)
+def test_every_row_is_read_with_and_without_a_last_line_end(
+    kind: str, files: list[list[str]], line_end: str, ended: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, numbers = tmp_path_factory.mktemp("rows"), iter(range(100))
+    expected = []
+    for i, lines in enumerate(files):
+        rows = [next(numbers) if line else None for line in lines]
+        expected += [{"a": row} for row in rows if row is not None]
+        made = ["" if row is None else f'{{"a": {row}}}' if kind == "jsonl" else str(row) for row in rows]
+        (folder / f"{i}.{kind}").write_bytes((line_end.join(made) + (line_end if ended else "")).encode())
+    source = Source(path=str(folder), columns=["a"] if kind == "csv" else None)
+    if expected:
+        assert everything(make_plan(source)).to_pylist() == expected
+    else:
+        with pytest.raises(DataError, match="no rows at all"):
+            make_plan(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ('[{"a": 1}, {"a": 2}]', r"an array: \[\{"),
+        ('[\n{"a": 1}\n]\n', r"an array: \["),
+        ('{\n  "a": 1\n}\n', r"an object over several lines: \{"),
+        ('{"a": 1,\n "b": 2}\n', r"an object over several lines: \{"),
+    ],
+)
+def test_json_that_is_not_an_object_a_line_is_named(tmp_path: Path, text: str, begins: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match=rf"no object on each line[\s\S]*a.json, row 1[\s\S]*begins with {begins}"):
+        make_plan(Source(path=str(tmp_path)))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
