@@ -200,9 +200,10 @@ def wait_for(future: Any, name: str) -> None:
     looked = alone = time.monotonic()
     while future.wrapped_future.status == "pending":
         future.wait(timeout=WAKE_SECONDS)
-        if time.monotonic() - looked < NO_WORKERS_SECONDS / 6:
+        now = time.monotonic()
+        if now - looked < NO_WORKERS_SECONDS / 6:
             continue
-        looked = time.monotonic()
+        looked = now
         if client.status == "running" and client.scheduler_info(n_workers=-1)["workers"]:
             alone = looked
         elif looked - alone > NO_WORKERS_SECONDS:

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,10 @@ def read(
         partition = plan.partitions[partition]
     names = _checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    files_of = partial(read_pieces, plan, plain=plain) if isinstance(source, Plan) else source.frames.read
-    table = files_of(pieces, names)
+    if isinstance(source, Plan):
+        table = read_pieces(source, pieces, names, plain)
+    else:
+        table = source.frames.read(pieces, names)
     if names and table.num_rows != partition.rows:
         files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
         raise DataError(

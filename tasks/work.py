@@ -84,6 +84,11 @@ class Work:
     def condition(self) -> Expression | None:
         return parse(self.filter) if self.filter else None
 
+    @property
+    def _conditions(self) -> Sequence[str]:
+        """The columns of the source filter."""
+        return self.condition.columns if self.condition else ()
+
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
@@ -111,14 +116,13 @@ class Work:
         steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
         uses = [(bound._root(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
         uses += [(bound._root(*place), False) for place in targets]
-        uses += [((SOURCE, name), False) for name in (self.condition.columns if self.condition else ())]
+        uses += [((SOURCE, name), False) for name in self._conditions]
         often = Counter(root for root, _ in uses)
         return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]
 
     def _read_for(self, columns: Sequence[str]) -> list[str]:
         """These columns, those of the source filter, and the row numbers where they are a column."""
-        conditions = self.condition.columns if self.condition else ()
-        return list(dict.fromkeys([*columns, *conditions, *([ROW] if ROW in self.schema else [])]))
+        return list(dict.fromkeys([*columns, *self._conditions, *([ROW] if ROW in self.schema else [])]))
 
     @property
     def filters(self) -> list[Step]:

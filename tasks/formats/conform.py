@@ -21,10 +21,6 @@ def carried_type(dtype: pa.DataType) -> pa.DataType:
     return STRINGS if pa.types.is_string(dtype) else dtype
 
 
-def carried_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(f.name, carried_type(f.type)) for f in schema])
-
-
 def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> pa.Table:
     """The table with columns, order and carried types of `schema`; a DataError names the column that does not fit.
 

@@ -91,7 +91,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     if len(tables) == 1:
         return tables[0]
     plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
-    return conform(pa.concat_tables(conform(t, schema, plain) for t in tables), schema, plain)
+    return pa.concat_tables(conform(t, schema, plain) for t in tables).unify_dictionaries()
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:
@@ -133,7 +133,8 @@ def _chunks(
     footer: pq.FileMetaData, groups: Collection[int], names: Collection[str]
 ) -> dict[str, list[pq.ColumnChunkMetaData]]:
     """What the footer says of these columns in these row groups."""
-    places = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    columns = footer.schema
+    places = {columns.column(i).path: i for i in range(len(columns))}
     described = [footer.row_group(group) for group in groups]
     return {name: [one.column(places[name]) for one in described] for name in names if name in places}
 

@@ -86,16 +86,21 @@ def test_columns_too_large_for_one_array_are_encoded(tmp_path: Path, monkeypatch
     assert types_read(tmp_path, ["a"], table) == [ENCODED]
 
 
-def test_files_and_row_groups_of_both_kinds_are_encoded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dictionaries", "expected"), [(["b"], [PLAIN, ENCODED]), ([], [PLAIN, PLAIN])])
+def test_files_of_both_kinds_are_encoded(tmp_path: Path, dictionaries: list[str], expected: list[pa.DataType]) -> None:
     table = pa.table({"a": texts(1000, 20), "b": texts(1000, 9)})
-    for name, options in (("files", {"a": False}), ("groups", {"a": True})):
-        (tmp_path / name).mkdir()
-        for number in range(2):
-            half = table.slice(number * ROWS // 2, ROWS // 2)
-            dictionary = ["b"] if number and options["a"] is False else []
-            pq.write_table(half, tmp_path / name / f"{number}.parquet", use_dictionary=dictionary)
-    assert types_read(tmp_path / "files", ["a", "b"], table) == [PLAIN, ENCODED]
-    assert types_read(tmp_path / "groups", ["a", "b"], table) == [PLAIN, PLAIN]
+    for number, encoded in enumerate(([], dictionaries)):
+        half = table.slice(number * ROWS // 2, ROWS // 2)
+        pq.write_table(half, tmp_path / f"{number}.parquet", use_dictionary=encoded)
+    assert types_read(tmp_path, ["a", "b"], table) == expected
+
+
+def test_row_groups_of_both_kinds_are_encoded(tmp_path: Path) -> None:
+    table = pa.table({"a": pa.concat_arrays([texts(100_000, 20), texts(10, 20)])})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=ROWS)
+    assert types_read(tmp_path, ["a"], table) == [ENCODED]
+    pq.write_table(table.slice(0, ROWS), tmp_path / "a.parquet", row_group_size=ROWS)
+    assert types_read(tmp_path, ["a"], table.slice(0, ROWS)) == [PLAIN]
 
 
 def test_a_part_of_a_row_group(tmp_path: Path) -> None:
