@@ -54,15 +54,21 @@ class Partial:
     step: Step
     tree: Tree
 
-    def __sizeof__(self) -> int:
-        """What Dask takes for the size of a result: it spills by it."""
-        return nbytes(self.tree)
 
-
-class Observed(dict[str, Partial]):
+@dataclass(eq=False)
+class Observed:
     """The partials of some blocks by step, and how often a partition was halved to make them."""
 
+    partials: dict[str, Partial]
     halved: int = 0
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(nbytes(partial.tree) for partial in self.partials.values())
+
+    def __sizeof__(self) -> int:
+        """What Dask takes for the size of a result, which it asks for several times in the thread that serves it."""
+        return self.nbytes
 
 
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
@@ -135,7 +141,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     evaluation = work.opened(partition, targets)
     evaluation.columns(targets)
     offsets = {space: block_offsets(partition, c.ordered(), engine.xp) for space, c in evaluation.contexts.items()}
-    found = Observed()
+    found: dict[str, Partial] = {}
     for step in phase.steps:
         op = step.op
         assert isinstance(op, Learned)
@@ -151,8 +157,14 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         except Exception as error:
             raise explained(error, step, evaluation.where) from error
         found[step.key] = Partial(step, tree)
+    return _sized(Observed(found))
+
+
+def _sized(made: Observed) -> Observed:
+    """The partials once they are there for other threads, with their size."""
     frame.synchronize()
-    return found
+    _ = made.nbytes
+    return made
 
 
 def order_free(step: Step, bound: Bound) -> bool:
@@ -168,18 +180,18 @@ def order_free(step: Step, bound: Bound) -> bool:
 
 def merge(found: Sequence[Observed]) -> Observed:
     """The partials of several partitions as one."""
-    merged = Observed()
-    merged.halved = sum(f.halved for f in found)
-    for key, first in found[0].items():
-        op, trees = first.step.op, [f[key].tree for f in found]
+    if len(found) == 1:
+        return found[0]
+    merged: dict[str, Partial] = {}
+    for key, first in found[0].partials.items():
+        op, trees = first.step.op, [f.partials[key].tree for f in found]
         assert isinstance(op, Learned)
         if (-1, 0) in first.tree:
             tree = {(-1, 0): large.merge_all(op, [t[-1, 0] for t in trees])}
         else:
             tree = join_siblings(op, {place: p for t in trees for place, p in t.items()})
         merged[key] = Partial(first.step, tree)
-    frame.synchronize()
-    return merged
+    return _sized(Observed(merged, sum(f.halved for f in found)))
 
 
 def join_siblings(op: Learned, tree: Tree) -> Tree:
@@ -228,33 +240,32 @@ def conclude(
 
 def _rows(found: Observed) -> tuple[dict[str, large.Rows], int]:
     """(the rows of each step, how often partitions were halved)."""
-    return {key: large.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.items()}, found.halved
+    return {key: large.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.partials.items()}, found.halved
 
 
 def _without(found: Observed, steps: set[str]) -> Observed:
-    return Observed({key: partial for key, partial in found.items() if key not in steps})
+    return Observed({key: partial for key, partial in found.partials.items() if key not in steps})
 
 
 def _split(found: Observed, keys: set[str], split: set[str]) -> Observed:
     """The partials of these steps, those of `split` as tables by hash."""
-    made = Observed({k: found[k] for k in keys})
+    made = {k: found.partials[k] for k in keys}
     for k in split:
-        made[k] = Partial(found[k].step, {(-1, 0): large.split(found[k].step.op, found[k].tree[-1, 0])})
-    frame.synchronize()
-    return made
+        made[k] = Partial(made[k].step, {(-1, 0): large.split(made[k].step.op, made[k].tree[-1, 0])})
+    return _sized(Observed(made))
 
 
 def _chain(found: Observed, key: str, chain: int, chains: int) -> large.Part:
-    partial = found[key]
+    partial = found.partials[key]
     return large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], chain, chains)
 
 
-def finalize(partials: dict[str, Partial]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def finalize(found: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(fitted values, partials to keep) of every step; (questions) of those that need another pass."""
     fitted: dict[str, Any] = {}
     kept: dict[str, Any] = {}
     questions: dict[str, Any] = {}
-    for key, partial in partials.items():
+    for key, partial in found.partials.items():
         op = partial.step.op
         assert isinstance(op, Learned)
         whole = None

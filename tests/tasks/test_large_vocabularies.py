@@ -199,7 +199,7 @@ def test_dask_knows_how_large_what_is_learned_is(engine: str, tiny: None) -> Non
     assert [sizeof(part) for part in found] == pytest.approx([160_000] * 4, rel=0.05)  # 16 bytes a value
     whole = merge(found)
     assert sizeof(whole) == pytest.approx(640_000, rel=0.05)
-    (partial,) = whole.values()
+    (partial,) = whole.partials.values()
     chain = large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], 0, 2)
     assert 300_000 < sizeof(chain) < 340_000
     pieces = large._cut(large._arrange(chain), [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])

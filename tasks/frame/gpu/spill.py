@@ -31,11 +31,11 @@ def register() -> None:
 def _register_holders(is_device_object: Any) -> None:
     """The classes that hold tables or pieces, asked for when the first result of such a class is there."""
     from tasks.large import Part, Piece, Split
-    from tasks.statistics import Partial
+    from tasks.statistics import Observed
     from tasks.transform import Cut
 
     is_device_object.register(Cut)(lambda cut: is_device_object(cut.pieces))
-    is_device_object.register(Partial)(lambda partial: is_device_object(partial.tree))
+    is_device_object.register(Observed)(lambda found: is_device_object([p.tree for p in found.partials.values()]))
     is_device_object.register((Split, Part))(lambda held: is_device_object(list(held.tables)))
     is_device_object.register(Piece)(lambda piece: is_device_object(piece.table))
 
