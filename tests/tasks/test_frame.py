@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import datetime
 import decimal
+import itertools
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -234,6 +236,24 @@ def test_moments(k):
     assert k.moments(col(k, [], pa.float32()), [0, 0]) == [(0, 0.0, 0.0, 0.0, 0.0)]
     found = k.moments(col(k, [1e9 + i % 2 for i in range(100_000)]), [0, 100_000])
     assert found == [(100_000, 1e9 + 0.5, 25_000.0, 1e9, 1e9 + 1)]
+
+
+@pytest.mark.parametrize("dtype", [pa.float32(), pa.float64(), pa.int32()])
+def test_moments_of_long_runs_are_those_of_their_values_wherever_they_stand(k, dtype):
+    rng = np.random.default_rng(0)
+    values = (rng.normal(1e4, 10, 200_000)).astype(dtype.to_pandas_dtype())
+    null = rng.random(len(values)) < 0.3
+    null[70_000:120_000] = True
+    starts = [0, 1, 16_385, 70_000, 120_000, 120_000, 200_000]
+    found = k.moments(k.column(pa.array(values, mask=null)), starts)
+    for (first, stop), (n, mean, squares, low, high) in zip(itertools.pairwise(starts), found, strict=True):
+        kept = values[first:stop][~null[first:stop]].astype(np.float64)
+        about = math.fsum(kept) / max(len(kept), 1)
+        assert (n, low, high) == (len(kept), *((kept.min(), kept.max()) if n else (0, 0)))
+        assert mean == pytest.approx(about, rel=1e-14)
+        assert squares == pytest.approx(math.fsum((kept - about) ** 2), rel=1e-12)
+    moved = k.column(pa.concat_arrays([pa.array(values[:12_345]), pa.array(values, mask=null)]))
+    assert k.moments(moved, [12_345 + start for start in starts]) == found
 
 
 def test_lists(k):

@@ -338,13 +338,8 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
     [starts[i], starts[i + 1]); the same bits every time.
     """
     data, valid = numbers(values)
-    found = []
-    for n, mean, shift, squares, low, high in block_moments(
-        data.astype(cupy.float64, copy=False), valid, starts
-    ).tolist():
-        rest = shift / n if n else 0.0  # what rounding left in the mean
-        found.append((int(n), mean + rest, max(squares - n * rest * rest, 0.0), *((low, high) if n else (0.0, 0.0))))
-    return found
+    data = data if data.dtype.kind == "f" else data.astype(cupy.float64)
+    return [(int(n), *rest) for n, *rest in block_moments(data, valid, starts).tolist()]
 
 
 def is_list(values: Column) -> bool:

@@ -8,9 +8,11 @@ import cupy
 import numpy as np
 
 THREADS = 128
-WIDE = 512  # threads that share a run in `block_moments`
+WIDE = 256  # threads that share a chunk of `block_moments`
+CHUNK = 1 << 14  # rows of it
 
-_SOURCE = f"""
+_SEGMENTS = cupy.RawKernel(
+    f"""
 extern "C" __global__ void segment_sums(const double* values, const long long* offsets, double* sums) {{
     __shared__ double part[{THREADS}];
     const long long segment = blockIdx.x, stop = offsets[segment + 1];
@@ -24,7 +26,9 @@ extern "C" __global__ void segment_sums(const double* values, const long long* o
     }}
     if (threadIdx.x == 0) sums[segment] = part[0];
 }}
-"""
+""",
+    "segment_sums",
+)
 
 
 def segment_sums(values: cupy.ndarray, counts: cupy.ndarray) -> cupy.ndarray:
@@ -33,62 +37,103 @@ def segment_sums(values: cupy.ndarray, counts: cupy.ndarray) -> cupy.ndarray:
     if len(counts):
         offsets = cupy.zeros(len(counts) + 1, dtype=cupy.int64)
         cupy.cumsum(counts, out=offsets[1:])
-        kernel = cupy.RawKernel(_SOURCE, "segment_sums")
-        kernel((len(counts),), (THREADS,), (cupy.ascontiguousarray(values), offsets, sums))
+        _SEGMENTS((len(counts),), (THREADS,), (cupy.ascontiguousarray(values), offsets, sums))
     return sums
 
 
-_MOMENTS = f"""
-__device__ double joined(double* part, double value, int what) {{
-    part[threadIdx.x] = value;
+_MOMENTS = cupy.RawModule(
+    code=f"""
+struct Moments {{ double count, mean, squares, low, high; }};
+
+// Two sets of values as one, by Chan, Golub and LeVeque.
+__device__ Moments joined(const Moments& a, const Moments& b) {{
+    if (!a.count || !b.count) return a.count ? a : b;
+    const double count = a.count + b.count, share = b.count / count, delta = b.mean - a.mean;
+    return {{count, a.mean + delta * share, a.squares + b.squares + delta * delta * (a.count * share),
+            fmin(a.low, b.low), fmax(a.high, b.high)}};
+}}
+
+// The sum, the least and the greatest of what the threads hold, for each of them.
+__device__ void reduce(double (*part)[{WIDE}], double& sum, double& low, double& high) {{
+    const int me = threadIdx.x;
+    part[0][me] = sum; part[1][me] = low; part[2][me] = high;
     __syncthreads();
     for (int half = {WIDE} / 2; half > 0; half /= 2) {{
-        if (threadIdx.x < half) {{
-            double a = part[threadIdx.x], b = part[threadIdx.x + half];
-            part[threadIdx.x] = what == 0 ? a + b : what == 1 ? fmin(a, b) : fmax(a, b);
+        if (me < half) {{
+            part[0][me] += part[0][me + half];
+            part[1][me] = fmin(part[1][me], part[1][me + half]);
+            part[2][me] = fmax(part[2][me], part[2][me + half]);
         }}
         __syncthreads();
     }}
-    double all = part[0];
+    sum = part[0][0]; low = part[1][0]; high = part[2][0];
     __syncthreads();
-    return all;
 }}
 
-extern "C" __global__ void block_moments(const double* values, const bool* valid, const long long* starts,
-                                         double* out) {{
-    __shared__ double part[{WIDE}];
-    const long long first = starts[blockIdx.x] + threadIdx.x, stop = starts[blockIdx.x + 1];
-    double count = 0.0, sum = 0.0, low = 1.0 / 0.0, high = -1.0 / 0.0;
+// Each chunk by itself, about its own mean; `wide`: doubles, else floats.
+extern "C" __global__ void chunk_moments(const void* values, int wide, const bool* valid, const long long* edges,
+                                         Moments* out) {{
+    __shared__ double part[3][{WIDE}];
+    const long long first = edges[2 * blockIdx.x] + threadIdx.x, stop = edges[2 * blockIdx.x + 1];
+    double count = 0.0, sum = 0.0, low = 1.0 / 0.0, high = -1.0 / 0.0, none = 0.0;
     for (long long i = first; i < stop; i += {WIDE}) if (!valid || valid[i]) {{
-        const double x = values[i];
+        const double x = wide ? ((const double*)values)[i] : ((const float*)values)[i];
         count += 1.0; sum += x; low = fmin(low, x); high = fmax(high, x);
     }}
-    count = joined(part, count, 0);
-    const double mean = count > 0 ? joined(part, sum, 0) / count : 0.0;
+    reduce(part, sum, low, high);
+    double all = count;
+    reduce(part, all, none, none);
+    const double mean = all > 0.0 ? sum / all : 0.0;
     double shift = 0.0, squares = 0.0;
     for (long long i = first; i < stop; i += {WIDE}) if (!valid || valid[i]) {{
-        const double d = values[i] - mean;
+        const double d = (wide ? ((const double*)values)[i] : ((const float*)values)[i]) - mean;
         shift += d; squares = __dadd_rn(squares, __dmul_rn(d, d));
     }}
-    shift = joined(part, shift, 0);
-    squares = joined(part, squares, 0);
-    low = joined(part, low, 1);
-    high = joined(part, high, 2);
-    if (threadIdx.x == 0) {{
-        double* row = out + 6 * blockIdx.x;
-        row[0] = count; row[1] = mean; row[2] = shift; row[3] = squares; row[4] = low; row[5] = high;
+    reduce(part, shift, none, none);
+    reduce(part, squares, none, none);
+    if (threadIdx.x) return;
+    const double rest = all > 0.0 ? shift / all : 0.0;  // what rounding left in the mean
+    squares -= all * rest * rest;
+    if (squares < 0.0) squares = 0.0;
+    if (all > 0.0) out[blockIdx.x] = {{all, mean + rest, squares, low, high}};
+    else out[blockIdx.x] = {{0.0, 0.0, 0.0, 0.0, 0.0}};
+}}
+
+// The chunks of each run: those of a thread one after another, then the threads' pairwise.
+extern "C" __global__ void run_moments(const Moments* chunks, const long long* runs, Moments* out) {{
+    __shared__ Moments part[{THREADS}];
+    const long long first = runs[blockIdx.x], each = (runs[blockIdx.x + 1] - first + {THREADS} - 1) / {THREADS};
+    Moments found = {{0.0, 0.0, 0.0, 0.0, 0.0}};
+    const long long mine = first + threadIdx.x * each, stop = min(mine + each, runs[blockIdx.x + 1]);
+    for (long long i = mine; i < stop; i++) found = joined(found, chunks[i]);
+    part[threadIdx.x] = found;
+    __syncthreads();
+    for (int half = 1; half < {THREADS}; half *= 2) {{
+        if (threadIdx.x % (2 * half) == 0) part[threadIdx.x] = joined(part[threadIdx.x], part[threadIdx.x + half]);
+        __syncthreads();
     }}
+    if (threadIdx.x == 0) out[blockIdx.x] = part[0];
 }}
 """
+)
 
 
 def block_moments(values: cupy.ndarray, valid: cupy.ndarray | None, starts: Sequence[int]) -> np.ndarray:
-    """Per run of values: count, mean, sum and sum of squares of the deviations from it, least and greatest; on the
-    host."""
-    out = cupy.zeros((len(starts) - 1, 6), dtype=cupy.float64)
-    if len(out):
-        kernel = cupy.RawKernel(_MOMENTS, "block_moments")
-        offsets = cupy.asarray(np.asarray(starts, dtype=np.int64))
-        mask = cupy.ascontiguousarray(valid) if valid is not None else np.uintp(0)
-        kernel((len(out),), (WIDE,), (cupy.ascontiguousarray(values), mask, offsets, out))
+    """Per run [starts[i], starts[i + 1]) of floats: count, mean, sum of squared deviations, least and greatest; zeros
+    without values. On the host.
+
+    A run is cut into chunks that begin where it begins, so that it has the same bits in whatever array it stands.
+    """
+    edges = np.asarray(starts, dtype=np.int64)
+    chunks = (edges[1:] - edges[:-1] + CHUNK - 1) // CHUNK
+    runs = np.concatenate([[0], np.cumsum(chunks)])
+    if not runs[-1]:
+        return np.zeros((len(chunks), 5))
+    firsts = np.repeat(edges[:-1] - CHUNK * runs[:-1], chunks) + CHUNK * np.arange(runs[-1])
+    bounds = np.stack([firsts, np.minimum(firsts + CHUNK, np.repeat(edges[1:], chunks))], axis=1)
+    parts, out = cupy.empty((len(bounds), 5)), cupy.empty((len(chunks), 5))
+    mask = cupy.ascontiguousarray(valid) if valid is not None else np.uintp(0)
+    data, wide = cupy.ascontiguousarray(values), np.int32(values.dtype.itemsize == 8)
+    _MOMENTS.get_function("chunk_moments")((len(parts),), (WIDE,), (data, wide, mask, cupy.asarray(bounds), parts))
+    _MOMENTS.get_function("run_moments")((len(out),), (THREADS,), (parts, cupy.asarray(runs), out))
     return cupy.asnumpy(out)
