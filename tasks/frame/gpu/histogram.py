@@ -16,9 +16,13 @@ extern "C" __global__ void histogram(const long long* numbers, long long rows, u
     extern __shared__ unsigned int local[];
     for (unsigned int i = threadIdx.x; i < shared; i += blockDim.x) local[i] = 0;
     __syncthreads();
+    const unsigned int all = 0xffffffffu, lane = threadIdx.x % 32;
     const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
-        if (shared) atomicAdd(local + numbers[row], 1u); else atomicAdd(counts + numbers[row], 1ULL);
+    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row - lane < rows; row += step) {
+        const long long number = row < rows ? numbers[row] : -1;
+        const unsigned int alike = __match_any_sync(all, number);  // of a warp, counted together
+        if (number < 0 || lane != __ffs(alike) - 1) continue;
+        if (shared) atomicAdd(local + number, __popc(alike)); else atomicAdd(counts + number, (u64)__popc(alike));
     }
     __syncthreads();
     for (unsigned int i = threadIdx.x; i < shared; i += blockDim.x)

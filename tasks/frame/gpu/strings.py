@@ -49,7 +49,8 @@ __device__ bool is_null(const unsigned int* mask, long long first, long long row
     return mask && !(mask[bit / 32] >> (bit % 32) & 1);
 }
 
-// Puts every row's string into the table once, and counts the rows of each slot if `counts` is given.
+// Puts every row's string into the table once, and counts the rows of each slot if `counts` is given. A warp's rows of
+// one slot are counted together: a frequent value would else have most of them wait for one place in memory.
 extern "C" __global__ void insert(const void* offsets, int wide, const byte* chars, const unsigned int* mask,
                                   long long first, long long rows, int* slots, unsigned int size, unsigned int probes,
                                   u64* counts, unsigned int* told) {
@@ -57,26 +58,31 @@ extern "C" __global__ void insert(const void* offsets, int wide, const byte* cha
     const bool sharing = size <= SHARED;
     if (sharing) for (unsigned int s = threadIdx.x; s < size; s += blockDim.x) local[s] = 0;
     __syncthreads();
+    const unsigned int all = 0xffffffffu, lane = threadIdx.x % 32;
     const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += step) {
-        if (is_null(mask, first, row)) continue;
-        if (*(volatile unsigned int*)told) break;
-        const long long start = begin(offsets, wide, row), length = begin(offsets, wide, row + 1) - start;
-        const byte* text = chars + start;
-        unsigned int slot = (unsigned int)hash_of(text, length) & (size - 1), tried = 0;
-        for (; tried < probes; tried++, slot = (slot + 1) & (size - 1)) {
-            int held = *(volatile int*)(slots + slot);
-            if (held < 0) {
-                held = atomicCAS(slots + slot, -1, (int)row);
-                if (held < 0) held = (int)row;
+    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row - lane < rows; row += step) {
+        if (__any_sync(all, *(volatile unsigned int*)told)) break;
+        unsigned int slot = size + lane, tried = 0;  // where there is nothing to count: a slot of its own
+        if (row < rows && !is_null(mask, first, row)) {
+            const long long start = begin(offsets, wide, row), length = begin(offsets, wide, row + 1) - start;
+            const byte* text = chars + start;
+            slot = (unsigned int)hash_of(text, length) & (size - 1);
+            for (; tried < probes; tried++, slot = (slot + 1) & (size - 1)) {
+                int held = *(volatile int*)(slots + slot);
+                if (held < 0) {
+                    held = atomicCAS(slots + slot, -1, (int)row);
+                    if (held < 0) held = (int)row;
+                }
+                if (held == row) break;
+                const long long other = begin(offsets, wide, held);
+                if (same(text, length, chars + other, begin(offsets, wide, held + 1) - other)) break;
             }
-            if (held == row) break;
-            const long long other = begin(offsets, wide, held);
-            if (same(text, length, chars + other, begin(offsets, wide, held + 1) - other)) break;
+            if (tried == probes) { *(volatile unsigned int*)told = 1; slot = size + lane; }
         }
-        if (tried == probes) { *(volatile unsigned int*)told = 1; break; }
         if (!counts) continue;
-        if (sharing) atomicAdd(local + slot, 1u); else atomicAdd(counts + slot, 1ULL);
+        const unsigned int alike = __match_any_sync(all, slot);
+        if (slot >= size || lane != __ffs(alike) - 1) continue;
+        if (sharing) atomicAdd(local + slot, __popc(alike)); else atomicAdd(counts + slot, (u64)__popc(alike));
     }
     __syncthreads();
     if (sharing && counts)
