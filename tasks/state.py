@@ -26,8 +26,7 @@ from tasks.errors import DataError
 from tasks.ops.base import Learned, Operator
 
 FORMAT = 2  # 1: every table in one file
-PART = 1 << 21  # rows of a file
-ROW_GROUP = 1 << 20  # rows of a file that are encoded at once
+PART = 1 << 19  # rows of a file
 SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for data
 
 
@@ -280,7 +279,7 @@ def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
     """
     unfinished = path.with_name(path.name + ".tmp")
     pq.write_table(
-        table, unfinished, compression="lz4", use_dictionary=False, write_statistics=False, row_group_size=ROW_GROUP
+        table, unfinished, compression="lz4", use_dictionary=False, write_statistics=False, row_group_size=PART
     )
     digest = _digest(unfinished)
     unfinished.replace(path)
