@@ -150,11 +150,11 @@ def dividing_threads(engine: str, workers: Workers) -> int:
     """Threads that a source is divided for.
 
     On the CPU three times as many as there are: what a partition makes on its way is memory that the system has to
-    clear first, and of twelve small partitions a thread needs a third of what four take. On GPUs a quarter of the
-    planned partitions: each costs the interpreter 5 ms for a column, which its threads share, whatever its size.
+    clear first, and of twelve small partitions a thread needs a third of what four take. On GPUs one for each: it gets
+    two partitions, or a multiple, whose columns cost the interpreter the same time whatever their size.
     """
     if engine == "cudf":
-        return max(1, places.planned(_each_gpu(workers)) * max(len(workers.workers), 1) // 4)
+        return max(len(workers.workers), 1)
     return SMALLER * computing_threads(engine, workers)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 MOST = 8  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
-PLANNED = 4  # partitions that a plan has for one GPU, or a multiple: their number costs, not their size
+PLANNED = 2  # partitions that a GPU works on at once, or a multiple: their number costs, not their size
 EACH = 10 << 30  # bytes of GPU memory for which there is one such place; there are two at least
 WORKING = 0.5  # of the GPU's memory that work in progress may fill: as much again is for the pieces that are kept
 COPIES = 4  # of a partition that computes: as it is stored, its source columns, its output columns, in another order
@@ -28,14 +28,9 @@ def fitting_partition(device_memory: int) -> int:
     """Bytes of a partition of which as many as are planned for a GPU fit.
 
     >>> fitting_partition(8 * 10**9), fitting_partition(128 * 10**9)
-    (500000000, 4000000000)
+    (500000000, 8000000000)
     """
-    return int(WORKING * device_memory) // (COPIES * planned(device_memory))
-
-
-def planned(device_memory: int) -> int:
-    """How many partitions a plan has for a GPU with so many bytes, or a multiple of it."""
-    return min(PLANNED, places(device_memory))
+    return int(WORKING * device_memory) // (COPIES * PLANNED)
 
 
 def file_runs(device_memory: int, nbytes: int) -> int:
