@@ -33,7 +33,7 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.worker.profile.interval": "100ms",
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
-    "distributed.worker.preload": ["infra.worker"],
+    "distributed.worker.preload": ["infra.worker", "tasks.neighbours"],
     "distributed.worker.multiprocessing-method": "spawn",  # but see infra/forkserver.py
 }
 

@@ -43,13 +43,14 @@ class Sample(NamedTuple):
     rows: int
     bytes: int
     lent: int = 0  # bytes of those sent that other processes copied out of its GPU (CUDA IPC)
+    lent_on_host: int = 0  # bytes of those sent that other processes copied out of its host memory
 
 
 class _Work:
-    """Rows and bytes that the tasks of this process have worked through, and bytes of its GPU that others copied."""
+    """Rows and bytes that the tasks of this process have worked through, and bytes of its memory that others copied."""
 
     def __init__(self) -> None:
-        self.rows = self.bytes = self.lent = 0
+        self.rows = self.bytes = self.lent = self.lent_on_host = 0
         self.lock = threading.Lock()
 
 
@@ -65,10 +66,13 @@ def count(rows: int, nbytes: int) -> None:
         _work.bytes += nbytes
 
 
-def count_lent(nbytes: int) -> None:
-    """Tell that another process copies so many bytes out of the GPU's memory of this one."""
+def count_lent(nbytes: int, on_host: bool = False) -> None:
+    """Tell that another process copies so many bytes out of this one's GPU, or of its host memory."""
     with _work.lock:
-        _work.lent += nbytes
+        if on_host:
+            _work.lent_on_host += nbytes
+        else:
+            _work.lent += nbytes
 
 
 class Sampler:
@@ -91,6 +95,7 @@ class Sampler:
         self.samples.append(Sample(
             time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
             worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes, _work.lent,
+            _work.lent_on_host,
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[Sample]:

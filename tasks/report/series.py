@@ -96,11 +96,11 @@ def highest(workers: Workers, field: str) -> float | None:
 
 
 def moved(workers: Workers) -> dict[str, float]:
-    """Bytes that several workers sent to each other by transport (cuda ipc, tcp, ucx, inproc); {} where none were."""
+    """Bytes that several workers sent to each other by transport (cuda ipc, memory of the host, tcp, ucx, inproc); {}
+    where none were."""
     found: dict[str, float] = {}
     for address, w in workers.items() if len(workers) > 1 else ():
-        lent, rest = _sent({address: w})
-        for how, nbytes in (("cuda ipc", lent), (w["transport"], rest)):
+        for how, nbytes in _sent({address: w}, w["transport"]).items():
             found[how] = found.get(how, 0.0) + nbytes
     return {transport: nbytes for transport, nbytes in found.items() if nbytes}
 
@@ -121,16 +121,16 @@ def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _sent(worker: Workers) -> tuple[float, float]:
-    """Bytes that others copied out of a worker's GPU, and those that it sent otherwise."""
-    lent = grown(worker, "lent")
-    return lent, max(grown(worker, "sent") - lent, 0.0)  # Dask counts the results, we their buffers, which are padded
+def _sent(worker: Workers, transport: str) -> dict[str, float]:
+    """Bytes that others copied out of a worker's GPU and out of its host memory, and those that it sent."""
+    lent, on_host = grown(worker, "lent"), grown(worker, "lent_on_host")
+    rest = max(grown(worker, "sent") - lent - on_host, 0.0)  # Dask counts the results, we their buffers, padded
+    return {"cuda ipc": lent, "host memory": on_host, transport: rest}
 
 
 def _sent_text(worker: Workers, transport: str) -> str:
-    lent, rest = _sent(worker)
-    otherwise = f"{amount(rest)} ({transport})"
-    return f"{amount(lent)} (cuda ipc), {otherwise}" if lent else otherwise
+    found = _sent(worker, transport)
+    return ", ".join(f"{amount(nbytes)} ({how})" for how, nbytes in found.items() if nbytes or how == transport)
 
 
 def per_second(value: float) -> str:

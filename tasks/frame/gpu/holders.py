@@ -18,7 +18,7 @@ import cudf
 import cupy
 import pylibcudf as plc
 
-from tasks import monitor
+from tasks import monitor, neighbours
 from tasks.frame.gpu import ipc
 from tasks.frame.gpu.buffers import Context, sent, taken
 from tasks.frame.gpu.columns import synchronize
@@ -109,7 +109,8 @@ _lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id: what workers of this
 
 
 def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
-    """Header and frames of an object with tables; NotImplementedError, which leaves it to pickle, without any.
+    """Header and frames of an object with tables; NotImplementedError, which leaves it to pickle, without any, unless a
+    worker of this host reads it.
 
     Many workers of a host that ask for the same object copy it out of the same buffers.
     """
@@ -120,7 +121,7 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
     pickler = _Pickler(file)
     pickler.dump(value)
     if not pickler.held:
-        raise NotImplementedError
+        return neighbours.dump(value, context)
     synchronize()
     buffers, known = [packed.buffer for packed in pickler.held], [packed[1:] for packed in pickler.held]
     pickler.held.clear()
@@ -135,6 +136,8 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
 
 def load(header: dict[str, Any], frames: list[Any]) -> Any:
     """The object again."""
+    if "known" not in header:
+        return neighbours.load(header, frames)
     edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
     whole = taken(header["buffer"], frames)
     held = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]

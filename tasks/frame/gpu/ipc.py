@@ -28,7 +28,7 @@ import dask.config
 import rmm
 from cuda.bindings import driver
 
-from tasks import monitor
+from tasks import monitor, neighbours
 from tasks.errors import GiveUpError
 from tasks.frame.profiler import workers_here
 
@@ -52,7 +52,7 @@ def set_up() -> None:
 def prepare(worker: Any, limit: float, shared: bool) -> None:
     """Let this process allocate up to `limit` (bytes, or 0.9 of the GPU) asynchronously; `shared`: for others to open.
 
-    What the worker tells those that it connects to says which GPUs it can copy from.
+    What the worker tells those that it connects to says which GPUs, and whose host memory, it can copy from.
     """
     global _lender
     device = cupy.cuda.runtime.getDevice()
@@ -64,6 +64,7 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
     rmm.mr.set_current_device_resource(
         rmm.mr.LimitingResourceAdaptor(rmm.mr.CudaAsyncViewMemoryResource(pool), allocation_limit=allowed)
     )
+    neighbours.offer(worker)
     if shared:
         _lender = Lender(pool)
         told = {OFFER: {"host": this_host(), "gpus": reachable(device)}}

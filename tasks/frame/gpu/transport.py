@@ -17,6 +17,7 @@ from distributed.protocol import deserialize, serialize
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
+from tasks import neighbours
 from tasks.frame.gpu import holders
 from tasks.frame.gpu.buffers import Context, sent, taken
 from tasks.frame.gpu.order import Pieces, unpacked
@@ -42,7 +43,7 @@ def _register_pieces(kind: str) -> None:
 
 
 def _register_cuts(kind: str) -> None:
-    """A cut is a list of pieces and a few numbers; one of CPU pieces is left to pickle."""
+    """A cut is a list of pieces and a few numbers; pieces in host memory travel as they do between CPUs."""
     from tasks.exchange import Packed
     from tasks.transform import Cut
 
@@ -50,7 +51,7 @@ def _register_cuts(kind: str) -> None:
 
     def dump(cut: Any, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
         if not all(isinstance(piece, Pieces) for piece in cut.pieces):
-            raise NotImplementedError
+            return neighbours.dump(cut, context)
         dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in cut.pieces]
         rest = {name: int(value) for name, value in cut.__dict__.items() if name != "pieces"}
         header = {"packed": type(cut) is Packed, "rest": rest, "pieces": [header for header, _ in dumped],
@@ -58,6 +59,8 @@ def _register_cuts(kind: str) -> None:
         return header, [frame for _, frames in dumped for frame in frames]
 
     def load(header: dict[str, Any], frames: list[Any]) -> Any:
+        if "pieces" not in header:
+            return neighbours.load(header, frames)
         cut = Packed() if header["packed"] else Cut()
         left = iter(frames)
         cut.pieces = [

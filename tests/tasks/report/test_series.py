@@ -53,10 +53,10 @@ def test_bytes_between_workers_are_told_by_transport() -> None:
     assert series.moved(workers(1)) == {}
     found = workers()
     first = found[min(found)]
-    first["samples"][-1] = first["samples"][-1]._replace(lent=5_000)
-    assert series.moved(found) == {"cuda ipc": 5_000.0, "tcp": 11_000.0}
+    first["samples"][-1] = first["samples"][-1]._replace(lent=5_000, lent_on_host=1_000)
+    assert series.moved(found) == {"cuda ipc": 5_000.0, "host memory": 1_000.0, "tcp": 10_000.0}
     rows = series.worker_rows(found, 1.0)
-    assert [row["sent"] for row in rows] == ["5.0 kB (cuda ipc), 3.0 kB (tcp)", "8.0 kB (tcp)"]
+    assert [row["sent"] for row in rows] == ["5.0 kB (cuda ipc), 1.0 kB (host memory), 2.0 kB (tcp)", "8.0 kB (tcp)"]
 
 
 def test_memory_of_gpus_is_drawn_where_there_are_any() -> None:

@@ -1,0 +1,156 @@
+"""Results in the host memory of a worker, copied by other workers of the host."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks import monitor, neighbours
+from tasks.exchange import Packed, packed_ranges
+from tasks.frame.cpu.order import Pieces, cut
+from tasks.transform import Cut
+
+ROWS = 300_000
+TO_US = {"recipient": {neighbours.OFFER: neighbours.this_host(), "address": "tcp://127.0.0.1:1"}}
+
+
+def packed(rows: int = ROWS) -> Packed:
+    """The first of two ranges of a partition, in buffers of its own."""
+    numbers = np.arange(rows)
+    columns = {
+        "n": pa.array(numbers),
+        "s": pa.array(numbers.astype(str)),
+        "f": pa.array(numbers / 2, mask=numbers % 3 == 0),
+    }
+    made = cut(columns, numbers[::-1].astype(np.uint64), np.array([0, rows // 2, rows]))
+    return packed_ranges(Cut([made]), 0, 1)
+
+
+def equal(found: Packed, wanted: Packed) -> bool:
+    (one,), (other,) = found.pieces, wanted.pieces
+    same = one.positions.tolist() == other.positions.tolist() and one.offsets.tolist() == other.offsets.tolist()
+    return same and one.table.equals(other.table) and (found.first, found.last) == (wanted.first, wanted.last)
+
+
+def lender(pipe: Any) -> None:
+    held = [packed(), packed()]
+    pipe.send([neighbours.dump(value, TO_US) for value in held])
+    pipe.recv()
+
+
+@pytest.fixture
+def lent() -> Iterator[tuple[Any, list[Any]]]:
+    """(the connection to a process, what it says of two results that it holds)."""
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    process = spawn.Process(target=lender, args=(theirs,))
+    process.start()
+    theirs.close()
+    yield process, pipe.recv()
+    if process.is_alive():
+        pipe.send("done")
+    process.join(30)
+
+
+def test_another_process_copies_what_is_lent(lent: Any) -> None:
+    process, dumped = lent
+    for header, frames in dumped:
+        assert frames == []
+        assert header["process"] == process.pid
+        found = neighbours.load(header, frames)
+        assert equal(found, packed())
+        found.pieces[0].table.validate(full=True)
+
+
+def test_a_process_that_is_gone_is_a_lost_worker(lent: Any) -> None:
+    process, ((header, frames), *_) = lent
+    with pytest.raises(ConnectionResetError, match="is gone"):  # another one has its number
+        neighbours.load({**header, "started": header["started"] - 1}, frames)
+    process.kill()
+    process.join(30)
+    with pytest.raises(ConnectionResetError, match=f"memory of process {process.pid} cannot be read"):
+        neighbours.load(header, frames)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [None, {}, {"recipient": None}, {"recipient": {}}, {"recipient": {neighbours.OFFER: "another host"}}],
+)
+def test_others_are_sent_the_bytes(context: Any) -> None:
+    with pytest.raises(NotImplementedError):
+        neighbours.dump(packed(), context)
+
+
+def test_small_results_are_sent() -> None:
+    with pytest.raises(NotImplementedError):
+        neighbours.dump(packed(1000), TO_US)
+
+
+def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Worker:
+        connection_args: dict[str, Any] = {}
+        rpc = type("Rpc", (), {"connection_args": {"handshake_overrides": {"other": 1}}})
+
+    neighbours.offer(Worker)
+    assert Worker.connection_args["handshake_overrides"] == {neighbours.OFFER: neighbours.this_host()}
+    assert Worker.rpc.connection_args["handshake_overrides"] == {"other": 1, neighbours.OFFER: neighbours.this_host()}
+    neighbours.this_host.cache_clear()
+    for refused in (errno.EPERM, errno.ENOSYS, errno.ESRCH):
+        monkeypatch.setattr(neighbours, "_copied", lambda *_, number=refused: -number)
+        Worker.connection_args = {}
+        neighbours.offer(Worker)
+        assert Worker.connection_args == {}
+        with pytest.raises(NotImplementedError):
+            neighbours.dump(packed(), {"recipient": {neighbours.OFFER: ""}})
+        neighbours.this_host.cache_clear()
+
+
+def test_what_is_forbidden_later_is_an_error_that_says_so(lent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_copied", lambda *_: -errno.EPERM)
+    with pytest.raises(PermissionError, match="cannot be read"):
+        neighbours.load(*lent[1][0])
+
+
+def test_copies_go_on_where_the_kernel_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = neighbours._copied
+    monkeypatch.setattr(neighbours, "_copied", lambda process, into, start: real(process, into[:1000], start))
+    here, there = np.zeros(12_345, np.uint8), np.arange(12_345).astype(np.uint8)
+    neighbours._read(os.getpid(), here, there.ctypes.data)
+    assert here.tolist() == there.tolist()
+
+
+def read_here(parts: Any) -> int:
+    """In a worker: the sum of a column of what came."""
+    return int(sum(piece.table["n"].to_numpy().sum() for part in parts for piece in part.pieces))
+
+
+def lent_bytes() -> int:
+    return monitor._work.lent_on_host
+
+
+def test_workers_of_a_host_copy_pieces_from_each_other() -> None:
+    from distributed import Client
+
+    from infra.clusters import Cluster, make_cluster
+
+    with (
+        make_cluster(Cluster(kind="cpu", workers=2, threads_per_worker=1)) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        one, other = sorted(client.scheduler_info()["workers"])
+        made = [client.submit(packed, ROWS, workers=[where], pure=False) for where in (one, other)]
+        found = client.submit(read_here, made, workers=[other]).result()
+        assert found == 2 * int(np.arange(ROWS)[ROWS - ROWS // 2 :].sum())
+        sent = client.run(lent_bytes)
+        assert sent[one] > 8 * ROWS // 2
+        assert sent[other] == 0
+        assert equal(client.gather(made[0]), packed())  # the client has offered nothing
+        assert client.run(lent_bytes) == sent
+        assert isinstance(made[0].result().pieces[0], Pieces)
