@@ -53,8 +53,8 @@ def sections(found: Preview, rows: int = 5) -> list[Section]:
 
 def _once(found: Preview) -> str:
     """Whether a pass takes from memory what the one before it has decoded."""
-    reads_again = len(found.readings) > 1 and is_costly(next(iter(found.plans.values())))
-    if not reads_again or (found.needs and found.needs.exchange == "disk"):
+    kept = found.workers.engine == "cudf" or is_costly(next(iter(found.plans.values())))
+    if len(found.readings) < 2 or not kept or (found.needs and found.needs.exchange == "disk"):
         return ""
     return "; what a pass decodes stays in memory for the next, as far as there is room"
 

@@ -1,4 +1,5 @@
-"""Decoded columns that a pass leaves in the memory of its process, so that a later pass does not read them again."""
+"""Decoded columns that a pass leaves in the memory of its process, or of its GPU, so that a later pass does not read
+them again."""
 
 from __future__ import annotations
 
@@ -6,17 +7,19 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import pyarrow as pa
+
+from tasks.frame.size import nbytes
 
 if TYPE_CHECKING:
     from tasks.plan import Partition
     from tasks.pool import Pool
 
 FREE = 0.25  # of the host's memory, which stays free
-Read = Callable[[Sequence[str]], pa.Table]
+Rows = Any  # an Arrow table in host memory, or a dict of columns on a GPU
+Read = Callable[[Sequence[str]], Rows]
 Place = tuple[int, int, int]  # number, first row and rows of a partition: those of a run may be cut anew in the next
 
 
@@ -25,36 +28,41 @@ class Keeping:
     """What the passes over some rows leave for each other, under the name of these rows.
 
     `columns` are those that a later pass reads, of which a process holds `limit` bytes at most; with a limit of 0 a
-    pass only takes what is there. `together`: the format parses whole records, so that more columns of them at once
-    cost less than reading them twice.
+    pass only takes what is there. `together`: more columns of the rows at once cost less than reading twice, as where a
+    format parses whole records. `on_device`: they stay in the GPU's memory.
     """
 
     name: str
     columns: tuple[str, ...] = ()
     limit: int = 0
     together: bool = False
+    on_device: bool = False
 
 
 class _Store:
     """Tables by their partition, all of rows of one name."""
 
     def __init__(self) -> None:
-        self.name, self.tables, self.nbytes, self.closed = "", dict[Place, pa.Table](), 0, False
+        self.name, self.tables, self.nbytes, self.closed = "", dict[Place, Rows](), 0, False
         self.lock = threading.Lock()
 
-    def take(self, name: str, place: Place) -> pa.Table | None:
+    def is_on_device(self, name: str, place: Place) -> bool:
+        with self.lock:
+            return name == self.name and isinstance(self.tables.get(place), dict)
+
+    def take(self, name: str, place: Place) -> Rows | None:
         with self.lock:
             table = self.tables.pop(place, None) if name == self.name else None
-            self.nbytes -= table.get_total_buffer_size() if table is not None else 0
+            self.nbytes -= _size(table) if table is not None else 0
             return table
 
-    def put(self, name: str, place: Place, table: pa.Table, limit: int) -> None:
+    def put(self, name: str, place: Place, table: Rows, limit: int) -> None:
         with self.lock:
             if name != self.name:  # of a run that has ended
                 self.name = name
                 self._drop()
-            size = table.get_total_buffer_size()
-            if not self.closed and self.nbytes + size <= limit and _memory_is_free():
+            size = _size(table)
+            if not self.closed and self.nbytes + size <= limit and (isinstance(table, dict) or _memory_is_free()):
                 self.tables[place] = table
                 self.nbytes += size
 
@@ -63,10 +71,11 @@ class _Store:
             used = self.nbytes if name == self.name else 0
             return not self.closed and used + nbytes <= limit
 
-    def close(self) -> None:
+    def close(self) -> bool:
         with self.lock:
-            self.closed = True
+            held, self.closed = bool(self.tables), True
             self._drop()
+            return held
 
     def release(self, name: str) -> None:
         with self.lock:
@@ -87,23 +96,51 @@ def _memory_is_free() -> bool:
 _store = _Store()
 
 
-def read(keeping: Keeping, partition: Partition, names: Sequence[str], reader: Read) -> pa.Table:
+def are_on_device(keeping: Keeping, partition: Partition) -> bool:
+    """Whether columns of a partition are kept, or to be kept, in the GPU's memory."""
+    return keeping.on_device or _store.is_on_device(keeping.name, _place(partition))
+
+
+def read(keeping: Keeping, partition: Partition, names: Sequence[str], reader: Read) -> Rows:
     """The columns `names` of a whole partition: what an earlier pass left here, the others by `reader(names)`. What a
     later pass needs is kept."""
-    place = (partition.number, partition.first_row, partition.rows)
+    place = _place(partition)
     there = _store.take(keeping.name, place)
-    known = there.column_names if there is not None else []
+    known = _names(there) if there is not None else []
     missing = [name for name in names if name not in known]
     if missing and keeping.together and _store.room(keeping.name, partition.nbytes, keeping.limit):
         missing += [name for name in keeping.columns if name not in {*known, *missing}]
     made = there if there is not None and not missing else reader(missing)
     if there is not None and missing:
-        for name in known:
-            made = made.append_column(there.schema.field(name), there.column(name))
-    kept = [name for name in keeping.columns if name in made.column_names]
+        made = _joined(made, there)
+    kept = [name for name in keeping.columns if name in _names(made)]
     if kept and keeping.limit:
-        _store.put(keeping.name, place, made.select(kept), keeping.limit)
-    return made.select(list(names))
+        _store.put(keeping.name, place, _selected(made, kept), keeping.limit)
+    return _selected(made, names)
+
+
+def _place(partition: Partition) -> Place:
+    return partition.number, partition.first_row, partition.rows
+
+
+def _names(rows: Rows) -> list[str]:
+    return list(rows) if isinstance(rows, dict) else list(rows.column_names)
+
+
+def _selected(rows: Rows, names: Sequence[str]) -> Rows:
+    return {name: rows[name] for name in names} if isinstance(rows, dict) else rows.select(list(names))
+
+
+def _joined(rows: Rows, more: Rows) -> Rows:
+    if isinstance(rows, dict):
+        return rows | more
+    for name in more.column_names:
+        rows = rows.append_column(more.schema.field(name), more.column(name))
+    return rows
+
+
+def _size(rows: Rows) -> int:
+    return nbytes(rows) if isinstance(rows, dict) else int(rows.get_total_buffer_size())
 
 
 def held(name: str) -> tuple[list[int], int]:
@@ -114,7 +151,7 @@ def held(name: str) -> tuple[list[int], int]:
 
 def nbytes_held(pool: Pool, keeping: Keeping | None) -> int:
     """The bytes of columns that all workers hold."""
-    return sum(nbytes for _, nbytes in pool.on_workers(held, keeping.name).values()) if keeping else 0
+    return sum(size for _, size in pool.on_workers(held, keeping.name).values()) if keeping else 0
 
 
 def held_by(pool: Pool, keeping: Keeping | None) -> dict[int, str]:
@@ -136,6 +173,7 @@ def _release(name: str) -> None:
     _store.release(name)
 
 
-def give_up() -> None:
-    """Let go of everything, and keep nothing more until the next release: memory is short."""
-    _store.close()
+def give_up() -> bool:
+    """Let go of everything, and keep nothing more until the next release: memory is short. Whether anything was
+    held."""
+    return _store.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.commit import Staging, existing
 from tasks.errors import GiveUpError, MillraceError
-from tasks.exchange_choice import POSITION, Workers, choose, row_bytes, spare
+from tasks.exchange_choice import POSITION, Workers, choose, row_bytes, spare, spare_on_device
 from tasks.frame import places
 from tasks.graph import Bound
 from tasks.ingest import largest_partition
@@ -99,11 +99,12 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     train = request.splits[0]
-    decoded = 0  # what statistics leaves for transform, and pieces take the place of
-    if is_costly(plans[train]) and not request.fitted:
+    on_gpu = request.engine == "cudf"
+    decoded = 0  # what statistics leaves for transform in host memory, and pieces take the place of
+    kept_there = on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
+    if is_costly(plans[train]) and not request.fitted and not kept_there:
         each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
         decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
-    on_gpu = request.engine == "cudf"
     if on_gpu and workers.device_memory:
         working = min(working, int(places.WORKING * workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)

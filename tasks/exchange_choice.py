@@ -18,6 +18,7 @@ from tasks.report import amount
 from tasks.schema import Schema, is_list
 
 SHARE = 0.5  # of the workers' memory that pieces may fill; the rest is for partitions and files at work
+KEPT = 0.25  # of the GPUs' memory that columns may fill which are only held so that they are not read again
 VARYING = {"string": 24, "list": 64, "other": 64}  # bytes assumed for a value whose width the type does not tell
 POSITION = 8
 
@@ -62,6 +63,16 @@ def spare(asked: str, rows: int, schema: Schema, pool: Workers, engine: str = "p
     chosen = choose(asked, rows, schema, pool, engine)
     pieces = 0 if engine == "cudf" and not chosen.on_host else rows * row_bytes(schema)
     left = 0 if chosen.kind == "disk" else int(SHARE * pool.memory) - pieces
+    return max(left, 0) // max(len(pool.workers), 1)
+
+
+def spare_on_device(asked: str, rows: int, schema: Schema, pool: Workers) -> int:
+    """Bytes of each worker's GPU that pieces leave of their share, at most `KEPT` of all. None where they do not stay
+    there."""
+    chosen = choose(asked, rows, schema, pool, "cudf")
+    if chosen.kind == "disk" or chosen.on_host:
+        return 0
+    left = min(int(SHARE * pool.device_memory) - rows * row_bytes(schema), int(KEPT * pool.device_memory))
     return max(left, 0) // max(len(pool.workers), 1)
 
 

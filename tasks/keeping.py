@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tasks import decoded
 from tasks.decoded import Keeping
-from tasks.exchange_choice import spare
+from tasks.exchange_choice import spare, spare_on_device
 from tasks.files import is_remote
 from tasks.formats import FORMATS
 from tasks.graph import Bound
@@ -35,26 +35,28 @@ def keeping_of(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Keepin
     """What the passes of statistics keep: all that is read again, as far as pieces leave memory for it; None where that
     is nothing.
 
-    Local Parquet, ORC and Arrow files are read again: to hold a byte costs clearing its memory first, 2 to 4 ns, which
-    is what decoding it takes.
+    On a GPU it stays there. In host memory local Parquet, ORC and Arrow files are not kept: to hold a byte costs
+    clearing its memory first, 2 to 4 ns, which is what decoding it takes.
     """
-    if not is_costly(plan):
+    on_gpu, costly = request.engine == "cudf", is_costly(plan)
+    columns = read_again(request, plan, bound) if on_gpu or costly else ()
+    if not columns:
         return None
+    name, asked = name_of(request, plan), request.settings[2].exchange
     rows = 0 if request.flow == "fit" else plan.rows
-    limit = spare(request.settings[2].exchange, rows, bound.output, pool, request.engine)
-    columns = read_again(request, plan, bound)
-    if not limit or not columns:
-        return None
-    return Keeping(name_of(request, plan), columns, limit, FORMATS[plan.format].ranged)
+    if on_gpu and (limit := spare_on_device(asked, rows, bound.output, pool)):
+        return Keeping(name, columns, limit, together=True, on_device=True)
+    limit = spare(asked, rows, bound.output, pool, request.engine) if costly else 0
+    return Keeping(name, columns, limit, FORMATS[plan.format].ranged) if limit else None
 
 
 def taking_of(request: Request, plan: Plan) -> Keeping | None:
     """What transform takes of it."""
-    return Keeping(name_of(request, plan)) if is_costly(plan) else None
+    return Keeping(name_of(request, plan)) if is_costly(plan) or request.engine == "cudf" else None
 
 
 def is_costly(plan: Plan) -> bool:
-    """Whether a plan's rows cost more to read again than to hold."""
+    """Whether a plan's rows cost more to read again than to hold in host memory."""
     return FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files)
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tasks import frame
 from tasks.frame.size import nbytes
+from tasks.memory import frugal
 from tasks.ops.base import Learned, Operator, Unit
 from tasks.ops.keyed import Keyed
 from tasks.pool import Pool
@@ -153,6 +154,7 @@ def chain_of(op: Operator, unit: Unit, partial: Any, chain: int, chains: int) ->
     return Part(op, unit, tables[chain * len(tables) // chains : (chain + 1) * len(tables) // chains])
 
 
+@frugal
 def merge_parts(found: Sequence[Part]) -> Part:
     """The tables of one chain from several places as one for each split."""
     op = found[0].op
@@ -199,6 +201,7 @@ def _brought_together(pool: Pool, rows: Sequence[Rows]) -> bool:
     return sum(r.count for r in rows) * ROW <= pool.device_memory / max(len(pool.workers), 1) * SHARE
 
 
+@frugal
 def _in_one(part: Part) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:
     """What `finish` needs of a step that is one chain: its numbers, and its rows in order in host memory."""
     arranged = _arrange(part)
@@ -251,6 +254,7 @@ class Outline:
     sample: list[tuple[Any, ...]]
 
 
+@frugal
 def _arrange(part: Part) -> Part:
     engine = frame.engine_of(part.tables[0])
     with _working(part.tables):
@@ -327,6 +331,7 @@ def _piece(pieces: Sequence[Piece], number: int) -> Piece:
     return pieces[number]
 
 
+@frugal
 def _range(op: Keyed, pieces: list[Piece]) -> pa.Table:
     tables = [piece.table for piece in pieces]
     with _working(tables):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
@@ -21,6 +22,8 @@ VARIABLE = "MILLRACE_INJECT_OOM"
 CLASSES = ("OutOfMemoryError", "out_of_memory", "CUDAOutOfMemory", "bad_alloc")  # of CuPy, RMM and torch
 TEXTS = ("std::bad_alloc", "out_of_memory", "out of memory", "cudaErrorMemoryAllocation", "Cannot allocate memory")
 UNITS = {"parquet": "row group", "orc": "stripe"}
+P = ParamSpec("P")
+T = TypeVar("T")
 _alone = threading.RLock()
 
 
@@ -92,6 +95,23 @@ def _in_halves(
     with _alone:
         for half in halves:
             yield from _in_halves(stage, work, half, floor, place, depth + 1)
+
+
+def frugal(work: Callable[P, T]) -> Callable[P, T]:
+    """The function, which is called once more where memory was short and columns were held to save time: without
+    them."""
+
+    @functools.wraps(work)
+    def called(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return work(*args, **options)
+        except Exception as error:
+            if not is_out_of_memory(error) or not decoded.give_up():
+                raise
+        gc.collect()
+        return work(*args, **options)
+
+    return called
 
 
 def in_runs(

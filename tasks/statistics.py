@@ -14,7 +14,7 @@ from tasks.errors import DataError
 from tasks.evaluation import explained
 from tasks.frame.size import nbytes
 from tasks.graph import Bound, Node, Step
-from tasks.memory import in_halves
+from tasks.memory import frugal, in_halves
 from tasks.ops.base import Learned
 from tasks.plan import Partition, Plan
 from tasks.pool import Pool, merged
@@ -178,6 +178,7 @@ def order_free(step: Step, bound: Bound) -> bool:
     return step.op.order_free(step.unit, schema)  # type: ignore[attr-defined]
 
 
+@frugal
 def merge(found: Sequence[Observed]) -> Observed:
     """The partials of several partitions as one."""
     if len(found) == 1:
@@ -260,6 +261,7 @@ def _chain(found: Observed, key: str, chain: int, chains: int) -> large.Part:
     return large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], chain, chains)
 
 
+@frugal
 def finalize(found: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(fitted values, partials to keep) of every step; (questions) of those that need another pass."""
     fitted: dict[str, Any] = {}

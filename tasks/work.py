@@ -132,10 +132,11 @@ class Work:
     def _load(self, partition: Partition, columns: list[str], plain: list[str]) -> tuple[Columns, Any, Any]:
         """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
         engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
-        reader = getattr(engine, "read_partition", None)
-        source = reader(self.source, partition, wanted) if reader else None
-        if source is None:
-            source = engine.from_arrow(self._decoded(partition, wanted, plain))
+        keeping = self._keeping(partition)
+        if keeping and decoded.are_on_device(keeping, partition):
+            source = decoded.read(keeping, partition, wanted, partial(self._read, partition, plain))
+        else:
+            source = self._read(partition, plain, wanted)
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed else None
         if keyed:
@@ -146,12 +147,25 @@ class Work:
             order = None if order is None else order.take(kept)
         return {n: source[n] for n in columns}, rows, order
 
-    def _decoded(self, partition: Partition, columns: list[str], plain: list[str]) -> pa.Table:
+    def _keeping(self, partition: Partition) -> Keeping | None:
+        """What passes leave for each other of a partition: nothing of a half."""
+        whole = self.keeping and partition.rows == self.source.partitions[partition.number].rows
+        return self.keeping if whole else None
+
+    def _read(self, partition: Partition, plain: list[str], columns: Sequence[str]) -> Columns:
+        """Columns of the engine: read by it where it can, else by the host, which may have them from an earlier
+        pass."""
+        reader = getattr(self.kernels, "read_partition", None)
+        found = reader(self.source, partition, columns) if reader else None
+        return self.kernels.from_arrow(self._decoded(partition, columns, plain)) if found is None else found
+
+    def _decoded(self, partition: Partition, columns: Sequence[str], plain: list[str]) -> pa.Table:
         """Columns of the rows of a partition from its files, or from where an earlier pass has left them."""
-        reader = partial(read, self.source, partition, plain=plain)
-        if self.keeping is None or partition.rows != self.source.partitions[partition.number].rows:  # a half
+        reader, keeping = partial(read, self.source, partition, plain=plain), self._keeping(partition)
+        if keeping is None or decoded.are_on_device(keeping, partition):
             return reader(columns)
-        return decoded.read(self.keeping, partition, columns, reader)
+        found: pa.Table = decoded.read(keeping, partition, columns, reader)
+        return found
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:

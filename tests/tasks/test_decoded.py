@@ -19,12 +19,14 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import decoded, estimate, memory, ops, run, work
+from tasks import decoded, estimate, frame, keeping, memory, ops, run, work
 from tasks.decoded import Keeping
+from tasks.exchange_choice import spare_on_device
 from tasks.keeping import keeping_of, taking_of
 from tasks.plan import Block, Limits, Partition
 from tasks.pool import DaskPool, LocalPool
 from tasks.request import PlanOf, Request, make_request
+from tasks.schema import Column, Schema
 from tasks.settings import Output, Run, Source
 from tests.stages import run_stages
 
@@ -66,6 +68,27 @@ def test_what_is_kept_is_not_read_again_and_goes_as_it_is_taken() -> None:
     assert decoded.read(Keeping("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
     assert decoded.read(Keeping("rows"), part(0, 100), [], reader).num_columns == 0
     assert reader.asked[3:] == [["b"], []]
+
+
+def test_columns_of_a_gpu_are_kept_as_they_are() -> None:
+    columns = {name: np.asarray(TABLE[name]) for name in TABLE.column_names}
+    asked: list[list[str]] = []
+
+    def reader(names: Sequence[str]) -> dict[str, np.ndarray]:
+        asked.append(list(names))
+        return {name: columns[name] for name in names}
+
+    keeping, taking = Keeping("rows", ("a", "b"), limit=100, on_device=True), Keeping("rows")
+    assert decoded.are_on_device(keeping, part(0, 100))
+    assert not decoded.are_on_device(taking, part(0, 100))
+    assert list(decoded.read(keeping, part(0, 100), ["a", "b"], reader)) == ["a", "b"]
+    assert decoded.held("rows") == ([0], 48)
+    assert decoded.are_on_device(taking, part(0, 100))
+    found = decoded.read(taking, part(0, 100), ["c", "a"], reader)
+    assert list(found) == ["c", "a"]
+    assert found["a"] is columns["a"]
+    assert asked == [["a", "b"], ["c"]]
+    assert decoded.held("rows") == ([], 0)
 
 
 def test_rows_that_are_cut_anew_are_read_again() -> None:
@@ -201,6 +224,69 @@ def test_local_parquet_is_read_again(table: pa.Table, tmp_path: Path, readings: 
     done = run_stages(asked(tmp_path / "rows.parquet", tmp_path / "out", "pandas"))
     assert readings[0, "name"] == 2
     assert next(stage for stage in done if stage["stage"] == "statistics")["decoded"] == 0
+
+
+@pytest.mark.gpu
+def test_a_gpu_keeps_what_it_has_read_of_local_parquet(
+    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=ROWS // 8)
+    engine, counted = frame.engine("cudf"), Counter[tuple[int, str]]()
+    read_partition = engine.read_partition
+
+    def counting(plan: Any, partition: Any, columns: Sequence[str]) -> Any:
+        counted.update((partition.first_row, name) for name in columns)
+        return read_partition(plan, partition, columns)
+
+    monkeypatch.setattr(engine, "read_partition", counting)
+    done = run_stages(asked(tmp_path / "rows.parquet", tmp_path / "kept", "cudf"))
+    assert set(counted.values()) == {1}
+    assert {name for _, name in counted} == {"time", "name", "x", "label"}
+    assert done[1]["decoded"] > ROWS * 16
+    assert decoded._store.tables == {}
+    counted.clear()
+    monkeypatch.setattr(keeping, "spare_on_device", lambda *_: 0)
+    run_stages(asked(tmp_path / "rows.parquet", tmp_path / "read", "cudf"))
+    assert max(counted.values()) > 1
+    assert written(tmp_path / "kept") == written(tmp_path / "read")
+
+
+def test_a_gpu_keeps_no_more_than_pieces_leave() -> None:
+    class Gpus:
+        threads, workers, memory, device_memory = 2, ("a", "b"), 100_000, 20_000
+
+    schema = Schema([Column("x", pa.int64())])
+    room = partial(spare_on_device, "auto", schema=schema, pool=Gpus())
+    assert room(rows=0) == 2_500  # a quarter of each
+    assert room(rows=400) == (10_000 - 400 * 16) // 2
+    assert room(rows=700) == 0  # they go to host memory
+    assert spare_on_device("disk", 10, schema, Gpus()) == 0
+
+
+def test_short_memory_is_tried_once_more_without_what_is_kept() -> None:
+    tried: list[int] = []
+
+    @memory.frugal
+    def work(fails: int) -> str:
+        tried.append(fails)
+        if len(tried) <= fails:
+            raise MemoryError
+        return "done"
+
+    with pytest.raises(MemoryError):
+        work(1)  # there is nothing to let go of
+    tried.clear()
+    for fails in (1, 2):
+        decoded.release(LocalPool(1), Keeping("rows"))
+        decoded.read(Keeping("rows", ("a",), 1000), part(0, 10), ["a"], Reader())
+        if fails == 1:
+            assert work(fails) == "done"
+        else:
+            with pytest.raises(MemoryError):
+                work(fails)
+        assert decoded.held("rows") == ([], 0)
+        assert len(tried) == 2
+        tried.clear()
 
 
 @pytest.mark.parametrize("stage", ["statistics", "transform"])
