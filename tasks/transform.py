@@ -61,6 +61,7 @@ class Cutting:
     partition_on: tuple[str, ...] = ()
     stage: str = "transform"
     on_host: bool = False  # pieces leave the GPU
+    shares: tuple[int, ...] = ()  # bounds of the ranges that each worker will write
 
 
 @dataclass
@@ -122,7 +123,7 @@ def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
         found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while found:  # one after another: what is copied to the host is let go on the GPU
         pieces, rows_in, rows_out = found.pop(0)
-        cut.pieces.append(to_host(pieces, work.engine) if cutting.on_host else pieces)
+        cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out
     monitor.count(cut.rows_in, partition.nbytes)

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job import make_job
-from tasks import exchange_choice, run
+from tasks import exchange_choice, frame, run
 from tasks.errors import GiveUpError
 from tasks.exchange_choice import choose, row_bytes
 from tasks.frame.cpu.order import Pieces
 from tasks.manifest import Manifest
-from tasks.on_host import OnHost, joined_on_host
-from tasks.pool import LocalPool
+from tasks.on_host import OnHost, joined_on_host, to_host
+from tasks.pool import DaskPool, LocalPool
 from tasks.schema import Schema
 from tasks.transform import Cut
 from tests.stages import run_stages
@@ -80,12 +80,64 @@ def test_pieces_kept_in_host_memory_make_the_same_bytes(
 def test_pieces_with_strings_of_more_than_two_gigabytes_join_others() -> None:
     def held(kind: pa.DataType, first: int) -> OnHost:
         table = pa.table({"s": pa.array(["a", None, "é"], kind)})
-        return OnHost(Pieces(table, np.arange(first, first + 3, dtype=np.uint32), np.array([0, 3])), "pandas")
+        return OnHost((Pieces(table, np.arange(first, first + 3, dtype=np.uint32), np.array([0, 3])),), "pandas")
 
     (found,) = joined_on_host([held(pa.string(), 0), held(pa.large_string(), 3), held(pa.string(), 6)])
-    assert found.pieces.table["s"].to_pylist() == ["a", None, "é"] * 3
-    assert found.pieces.table.schema.types == [pa.large_string()]
-    assert found.pieces.positions.tolist() == list(range(9))
+    (whole,) = found.parts
+    assert whole.table["s"].to_pylist() == ["a", None, "é"] * 3
+    assert whole.table.schema.types == [pa.large_string()]
+    assert whole.positions.tolist() == list(range(9))
+
+
+def test_pieces_in_host_memory_are_copied_once_for_each_worker(engine: str) -> None:
+    kernels = frame.engine(engine)
+    table = pa.table({"n": np.arange(1000), "s": pa.array(np.arange(1000).astype(str), mask=np.arange(1000) % 7 == 0)})
+    columns = {name: kernels.column(table[name]) for name in table.column_names}
+    cut = kernels.cut(columns, kernels.xp.arange(1000)[::-1], np.arange(0, 1001, 100))
+    held = to_host(cut, engine, (0, 3, 3, 10))
+    assert held.counts.tolist() == [100] * 10
+    first, last = held.ranges(0, 3).packed(), held.ranges(3, 10).packed()
+    if engine == "cudf":
+        assert (first.parts, last.parts) == ((held.parts[0],), (held.parts[2],))  # as they were copied
+    across = held.ranges(2, 4).packed()
+    assert across.counts.tolist() == [100, 100]
+    assert held.ranges(4, 4).counts.tolist() == []
+    for found, rows in ((first, range(300)), (last, range(300, 1000)), (across, range(200, 400))):
+        (whole,) = joined_on_host([found])[0].parts
+        assert sorted(whole.positions.tolist()) == list(rows)
+        values = dict(zip(whole.positions.tolist(), whole.table.to_pylist(), strict=True))
+        assert all(values[row] == table.slice(999 - row, 1).to_pylist()[0] for row in rows)
+
+
+@pytest.mark.parametrize("rows", [1, 5000])
+def test_pieces_are_packed_only_out_of_larger_ones(rows: int) -> None:
+    table = pa.table({"n": np.arange(rows), "s": np.arange(rows).astype(str)})
+    pieces = Pieces(table, np.arange(rows, dtype=np.uint32), np.array([0, rows // 2, rows]))
+    assert pieces.packed() is pieces
+    part = pieces.ranges(1, 2)
+    packed = part.packed()
+    assert packed.table.equals(part.table)
+    assert packed.positions.tolist() == part.positions.tolist()
+    assert (packed is part) == (rows == 1)
+    assert packed.packed() is packed
+
+
+def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distributed import Client
+
+    from infra.clusters import Cluster, make_cluster
+
+    run_stages(request(source, tmp_path / "one", "pandas", "memory"))
+    monkeypatch.setattr(run, "choose", lambda *_: exchange_choice.Choice("memory", "the GPU is small", on_host=True))
+    asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
+    with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
+        pool, two = DaskPool(client), request(source, tmp_path / "two", "pandas", "memory")
+        with two.staging.locked():
+            done = [run.ingest(two, pool), run.learn(two, pool), run.cut(two, "", pool), run.write(two, "", pool)]
+            run.commit(two, done)
+    assert parts(tmp_path / "two") == parts(tmp_path / "one")
 
 
 def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp_path: Path, engine: str) -> None:

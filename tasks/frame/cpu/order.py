@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from tasks.frame.cpu.columns import Column, array, build, column, raw
 
+PADDING = 256  # bytes of a column that count for nothing
+
 
 def take(frame: dict[str, Column], index: np.ndarray) -> dict[str, Column]:
     return {name: column(_take(array(values), index)) for name, values in frame.items()}
@@ -50,11 +52,19 @@ class Pieces:
         return Pieces(table, self.positions[low:high], self.offsets[first : last + 1] - low)
 
     def packed(self) -> Pieces:
-        """The same rows in buffers of their own, so that the partition can be let go."""
+        """The same rows in buffers of their own, so that the partition can be let go; as they are if they have them."""
+        if self._are_alone():
+            return self
         columns = [
             pa.concat_arrays([c.chunk(0).slice(0, 0), c.chunk(0)]) if c.num_chunks else c for c in self.table.columns
         ]
         return Pieces(pa.table(columns, schema=self.table.schema), self.positions.copy(), self.offsets)
+
+    def _are_alone(self) -> bool:
+        """Whether their buffers hold little else: bits and ends of them may be shared or padded."""
+        base = self.positions.base if isinstance(self.positions.base, np.ndarray) else self.positions
+        held = self.table.get_total_buffer_size() + base.nbytes
+        return held <= self.nbytes + PADDING * (1 + self.table.num_columns)
 
 
 def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> Pieces:
