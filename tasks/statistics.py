@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from tasks.schema import Schema
 from tasks.state import State
 from tasks.work import Work, block_offsets
 
+FEW = 8  # steps for which another worker is worth asking
 Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [index 2^level, (index + 1) 2^level)
 
 
@@ -218,9 +219,10 @@ def conclude(
         rows = {key: rows[key] + told if key in rows else told for key, told in found.items()}
         halved(times)
     chains = {key: count for key, told in rows.items() if (count := large.chains_for(told))}
-    if not chains:
+    shares = _shares([key for key in rows if key not in chains], len(pool.workers))
+    if not chains and len(shares) == 1:
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
-    small = pool.call(_without, [(root, set(chains)) for root in roots])
+    small = [pool.call(_only, [(root, share) for root in roots]) for share in shares]
     split = {key for key in chains if rows[key].large}
     if split:
         roots[:] = pool.call(_split, [(root, set(chains), split) for root in roots])
@@ -230,13 +232,29 @@ def conclude(
     handles: dict[str, list[Any]] = {key: [] for key in chains}
     for (key, _), handle in zip(cuts, merged(pool, large.merge_parts, parts), strict=True):
         handles[key].append(handle)
-    del parts, handle
-    finalized = pool.call(finalize, [(merged(pool, merge, [small])[0],)])  # beside the large ones
+        del handle
+    del parts
+    finalized = pool.call(finalize, [(one,) for one in merged(pool, merge, small)])  # beside the large ones
+    del small
     learned = large.finalize(pool, handles, rows, known)
-    fitted, kept, questions = pool.values(finalized)[0]
-    fitted = fitted | {key: values for key, (values, _) in learned.items()}
-    kept = kept | {key: partials for key, (_, partials) in learned.items()}
-    return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, questions
+    found = [_joined(several) for several in zip(*pool.values(finalized), strict=True)]
+    fitted = found[0] | {key: values for key, (values, _) in learned.items()}
+    kept = found[1] | {key: partials for key, (_, partials) in learned.items()}
+    return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, found[2]
+
+
+def _shares(steps: Sequence[str], workers: int) -> list[list[str]]:
+    """The steps as several workers finish them side by side, about equally many and at least `FEW` each.
+
+    >>> _shares(["a", "b", "c"], 2), [len(share) for share in _shares(["s"] * 33, 4)]
+    ([['a', 'b', 'c']], [9, 8, 8, 8])
+    """
+    count = max(1, min(workers, len(steps) // FEW))
+    return [list(steps[i::count]) for i in range(count)]
+
+
+def _joined(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for one in found for key, value in one.items()}
 
 
 def _rows(found: Observed) -> tuple[dict[str, large.Rows], int]:
@@ -244,8 +262,8 @@ def _rows(found: Observed) -> tuple[dict[str, large.Rows], int]:
     return {key: large.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.partials.items()}, found.halved
 
 
-def _without(found: Observed, steps: set[str]) -> Observed:
-    return Observed({key: partial for key, partial in found.partials.items() if key not in steps})
+def _only(found: Observed, steps: Sequence[str]) -> Observed:
+    return _sized(Observed({key: found.partials[key] for key in steps}))
 
 
 def _split(found: Observed, keys: set[str], split: set[str]) -> Observed:

@@ -211,7 +211,7 @@ def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
     (line,) = [line for line in made.job_script().splitlines() if "DASK_INTERNAL" in line]
     slurm.end(made)
     inherited = dask.config.deserialize(line.removeprefix("export DASK_INTERNAL_INHERIT_CONFIG="))
-    assert inherited["distributed"]["worker"]["preload"] == ["infra.worker"]
+    assert inherited["distributed"]["worker"]["preload"] == ["infra.worker", "tasks.neighbours"]
     assert inherited["distributed"]["scheduler"]["allowed-failures"] == 0
     assert "tls" not in inherited["distributed"]["comm"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -254,6 +255,27 @@ def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any
     pool = DaskPool(two_workers)
     assert pool.here is None  # this process is no worker
     assert [n for n, _ in pool.values(pool.call(addressed, [(n,) for n in range(10)], here=True))] == list(range(10))
+
+
+@pytest.mark.parametrize("large_ones", [False, True])
+def test_steps_are_finished_on_several_workers(
+    engine: str, two_workers: Any, large_ones: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large_ones:
+        monkeypatch.setitem(large.SIZES, "pandas", large.SIZES["pandas"]._replace(alone=1000))
+    rng = np.random.default_rng(2)
+    numbers = {f"c{i}": rng.integers(0, 3000 if i % 9 == 0 else 9 + i, 8000) << 40 for i in range(18)}
+    table = pa.table(numbers | {f"x{i}": rng.normal(size=8000) for i in range(4)})
+    nodes = as_node((list(numbers) >> ops.Categorify()) + ([f"x{i}" for i in range(4)] >> ops.Normalize()))
+    source = cut(table, 1000)
+    two_workers.get_task_stream(count=0)  # from here on they are kept
+    began = time.time()
+    found = learn(source, source.plan, nodes, source.plan.schema, "pandas", DaskPool(two_workers))
+    alone = learned(nodes, source, "pandas")
+    assert list(found.values) == list(alone.values)
+    assert close(found.values, alone.values)
+    done = {task["worker"] for task in two_workers.get_task_stream(start=began) if task["key"].startswith("finalize-")}
+    assert len(done) == 2
 
 
 def halved(number: int) -> float:
