@@ -22,7 +22,7 @@ from tasks.schema import Schema
 from tasks.state import State
 from tasks.work import Work, block_offsets
 
-FEW = 8  # steps for which another worker is worth asking
+FEW = 8  # steps that are worth a task of their own
 Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [index 2^level, (index + 1) 2^level)
 
 
@@ -219,7 +219,7 @@ def conclude(
         rows = {key: rows[key] + told if key in rows else told for key, told in found.items()}
         halved(times)
     chains = {key: count for key, told in rows.items() if (count := large.chains_for(told))}
-    shares = _shares([key for key in rows if key not in chains], len(pool.workers))
+    shares = _shares([key for key in rows if key not in chains], pool.threads)
     if not chains and len(shares) == 1:
         return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
     small = [pool.call(_only, [(root, share) for root in roots]) for share in shares]
@@ -243,13 +243,13 @@ def conclude(
     return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, found[2]
 
 
-def _shares(steps: Sequence[str], workers: int) -> list[list[str]]:
-    """The steps as several workers finish them side by side, about equally many and at least `FEW` each.
+def _shares(steps: Sequence[str], threads: int) -> list[list[str]]:
+    """The steps as several threads finish them side by side, about equally many and at least `FEW` each.
 
-    >>> _shares(["a", "b", "c"], 2), [len(share) for share in _shares(["s"] * 33, 4)]
+    >>> _shares(["a", "b", "c"], 2), [len(share) for share in _shares(["s"] * 33, 16)]
     ([['a', 'b', 'c']], [9, 8, 8, 8])
     """
-    count = max(1, min(workers, len(steps) // FEW))
+    count = max(1, min(threads, len(steps) // FEW))
     return [list(steps[i::count]) for i in range(count)]
 
 

@@ -26,7 +26,10 @@ def looks(dask_worker: Any) -> int:
 
 
 def test_it_stops_for_good() -> None:
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
         assert client.run(running) == dict.fromkeys(client.run(running), True)
         client.submit(busy, pure=False).result()
         client.submit(profiler.stop, pure=False).result()
