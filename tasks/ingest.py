@@ -45,6 +45,7 @@ def make_plan(
     options = read_options(source)
     listed = expand(source.path, options["storage_options"])
     name = format_of(listed, source.format)
+    check_delimiter(source, name)
     empty = [f.path for f in listed if f.size == 0]
     inspected = FORMATS[name].survey([f for f in listed if f.size], options, limits, parallel_map)
     full = [item for item in inspected if item.rows]
@@ -94,12 +95,23 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     return {"names": names, "other_names": other}
 
 
+def check_delimiter(source: Source, name: str) -> None:
+    """Refuse a delimiter where nothing is delimited."""
+    if source.delimiter is not None and name not in ("csv", "tsv"):
+        raise JobError(
+            f"files of the format {name} have no delimiter",
+            where="source.delimiter",
+            do="leave it out, or set source.format to csv if they are text with values between delimiters",
+        )
+
+
 def read_options(source: Source) -> dict[str, Any]:
     """What a reader has to know besides the files, as plain values."""
     return {
         "header": source.header and source.columns is None,
         "columns": source.columns,
         "null_values": list(source.null_values),
+        "delimiter": source.delimiter,
         "schema": dict(source.schema_ or {}),
         "storage_options": storage(source.storage_options),
     }

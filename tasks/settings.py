@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tasks.errors import JobError
 
@@ -68,6 +68,7 @@ class Source(Section):
         None, alias="schema", description="types by column name, instead of the inferred ones"
     )
     null_values: list[str] = [""]
+    delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
         None, gt=0, le=1, description="partition size as a part of a worker's memory"
@@ -79,6 +80,15 @@ class Source(Section):
     sample: Sample | None = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, delimiter: str | None) -> str | None:
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+            raise ValueError(
+                f"{delimiter!r} cannot stand between values: give one ASCII character, no quote, no line end"
+            )
+        return delimiter
 
 
 class Output(Section):

@@ -33,7 +33,10 @@ FILES_ASKED = 16  # how many more files are looked at for the type of a column w
 
 @dataclass(frozen=True)
 class Delimited:
-    """Text with one record a line and quotes around values that hold delimiters, quotes or line ends."""
+    """Text with one record a line and quotes around values that hold delimiters, quotes or line ends.
+
+    The delimiter that a source names goes before that of its format.
+    """
 
     delimiter: str
 
@@ -45,6 +48,14 @@ class Delimited:
         self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         """Names, types and record ranges of all files."""
+        return self._asked(options)._survey(files, options, limits, parallel_map)
+
+    def _asked(self, options: dict[str, Any]) -> Delimited:
+        return Delimited(options.get("delimiter") or self.delimiter)
+
+    def _survey(
+        self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+    ) -> list[Inspected]:
         heads = list(parallel_map(partial(text.head, options, self.dialect, options["header"]), files))
         units = text.count(heads, options, self.dialect, limits, parallel_map)
         names = [self._names(h, options) for h in heads]
@@ -90,14 +101,14 @@ class Delimited:
         self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
     ) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
-        tables = []
+        tables, asked = [], self._asked(options)
         for piece in text.merged(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
             wanted = schema.names or names[:1]
             types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
             data = text.piece_bytes(file, piece, options)
-            tables.append(conform(self._parse(data, names, types, wanted, options, file, piece), schema))
+            tables.append(conform(asked._parse(data, names, types, wanted, options, file, piece), schema))
         whole = tables[0] if len(tables) == 1 else conform(pa.concat_tables(tables), schema)
         return whole.combine_chunks()  # once, instead of at each use of a column
 

@@ -230,6 +230,34 @@ def test_text_without_header_takes_the_given_names_types_and_nulls(tmp_path: Pat
     assert list(make_plan(Source(path=str(tmp_path), header=False)).schema) == ["f0", "f1"]
 
 
+@pytest.mark.parametrize("delimiter", ["|", ";", "\x01", " ", ","])
+def test_values_may_stand_between_other_characters(tmp_path: Path, delimiter: str) -> None:
+    """Quotes open behind the delimiter that the source names, and only there, also where ranges begin."""
+    texts = [f'"a{delimiter}""b""\n{i}"' if i % 3 else f'c"{i}' for i in range(40)]
+    lines = [delimiter.join((str(i), text, f"x{i}")) for i, text in enumerate(texts)]
+    (tmp_path / "a.log").write_text(delimiter.join(("n", "text", "last")) + "\n" + "\n".join(lines) + "\n")
+    source = Source(path=str(tmp_path), format="csv", delimiter=delimiter)
+    plan = make_plan(source, limits=Limits(join_below=1, range_bytes=64))
+    assert len(plan.blocks) > 8
+    wanted = [f'a{delimiter}"b"\n{i}' if i % 3 else f'c"{i}' for i in range(40)]
+    assert everything(plan).to_pydict() == {"n": list(range(40)), "text": wanted, "last": [f"x{i}" for i in range(40)]}
+    again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert everything(again) == everything(plan)
+
+
+@pytest.mark.parametrize("wrong", ["", "||", '"', "\n", "\r", "é"])
+def test_what_cannot_stand_between_values_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand between values"):
+        Source(path="x.csv", delimiter=wrong)
+
+
+def test_a_delimiter_of_files_without_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(JobError, match="files of the format jsonl have no delimiter") as error:
+        make_plan(Source(path=str(tmp_path), delimiter="|"))
+    assert error.value.where == "source.delimiter"
+
+
 def test_a_value_that_does_not_parse_is_named_with_its_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{i},x\n" for i in range(50)) + '7,"y\nz"\noops,x\n8,z\n')
     plan = make_plan(Source(path=str(tmp_path), schema={"a": "int64"}), limits=Limits(join_below=1, range_bytes=32))
