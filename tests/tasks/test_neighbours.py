@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ from tasks.frame.cpu.order import Pieces, cut
 from tasks.transform import Cut
 
 ROWS = 300_000
+SUM = int(np.arange(ROWS)[ROWS - ROWS // 2 :].sum())  # of the numbers that `packed` has
 TO_US = {"recipient": {neighbours.OFFER: neighbours.this_host(), "address": "tcp://127.0.0.1:1"}}
 
 
@@ -135,7 +138,8 @@ def lent_bytes() -> int:
     return monitor._work.lent_on_host
 
 
-def test_workers_of_a_host_copy_pieces_from_each_other() -> None:
+@pytest.fixture
+def two_workers() -> Iterator[Any]:
     from distributed import Client
 
     from infra.clusters import Cluster, make_cluster
@@ -144,13 +148,41 @@ def test_workers_of_a_host_copy_pieces_from_each_other() -> None:
         make_cluster(Cluster(kind="cpu", workers=2, threads_per_worker=1)) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        one, other = sorted(client.scheduler_info()["workers"])
-        made = [client.submit(packed, ROWS, workers=[where], pure=False) for where in (one, other)]
-        found = client.submit(read_here, made, workers=[other]).result()
-        assert found == 2 * int(np.arange(ROWS)[ROWS - ROWS // 2 :].sum())
-        sent = client.run(lent_bytes)
-        assert sent[one] > 8 * ROWS // 2
-        assert sent[other] == 0
-        assert equal(client.gather(made[0]), packed())  # the client has offered nothing
-        assert client.run(lent_bytes) == sent
-        assert isinstance(made[0].result().pieces[0], Pieces)
+        yield client
+
+
+def test_workers_of_a_host_copy_pieces_from_each_other(two_workers: Any) -> None:
+    client = two_workers
+    one, other = sorted(client.scheduler_info()["workers"])
+    made = [client.submit(packed, ROWS, workers=[where], pure=False) for where in (one, other)]
+    found = client.submit(read_here, made, workers=[other]).result()
+    assert found == 2 * SUM
+    sent = client.run(lent_bytes)
+    assert sent[one] > 8 * ROWS // 2
+    assert sent[other] == 0
+    assert equal(client.gather(made[0]), packed())  # the client has offered nothing
+    assert client.run(lent_bytes) == sent
+    assert isinstance(made[0].result().pieces[0], Pieces)
+
+
+def kill_who_lends() -> None:
+    """In a worker: from now on the process that holds a result ends before it is read."""
+    from distributed.protocol.serialize import dask_deserialize
+
+    def load(header: Any, frames: Any) -> Any:
+        os.kill(header["process"], signal.SIGKILL)
+        while neighbours._started(header["process"]) == header["started"]:
+            time.sleep(0.01)
+        return neighbours.load(header, frames)
+
+    dask_deserialize.register(Packed)(load)
+
+
+def test_a_worker_that_is_killed_while_it_is_read_is_a_lost_one(two_workers: Any) -> None:
+    client = two_workers
+    one, other = sorted(client.scheduler_info()["workers"])
+    made = client.submit(packed, ROWS, workers=[one], allow_other_workers=True, pure=False)
+    assert made.result().first == 0
+    client.run(kill_who_lends, workers=[other])
+    read = client.submit(read_here, [made], workers=[other], pure=False)
+    assert read.result(timeout=60) == SUM  # made again where it is needed
