@@ -34,10 +34,10 @@ class Dataset:
     """Rows of files or frames.
 
     `source` is a path, folder, glob, list of these or fsspec URL; or a pandas, Arrow, cuDF, Dask or dask_cudf frame.
-    Nothing is read
-    before something is asked for; then every file is looked at once (`plan`). Partitions have `partition_size` decoded
-    bytes; left out, as many as give every core (of the current Dask client's workers, else of this host) several
-    partitions, and 1GB at most.
+    Nothing is read before something is asked for; then every file is looked at once (`plan`). Partitions have
+    `partition_size` decoded bytes; left out, as many as give every core (of the current Dask client's workers, else of
+    this host) several partitions, and 1GB at most. `columns` (the names where there is no header), `header`,
+    `null_values` and `delimiter` are of text files, and mean what they mean in a job's section `source`.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x
@@ -55,6 +55,10 @@ class Dataset:
         schema: dict[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         storage_options: str | dict[str, Any] | None = None,
+        *,
+        header: bool = True,
+        null_values: Sequence[str] = ("",),
+        delimiter: str | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is no engine", where="Dataset", do=near(engine, ENGINES))
@@ -69,6 +73,9 @@ class Dataset:
                 "part_mem_fraction": part_mem_fraction,
                 "columns": None if columns is None else list(columns),
                 "storage_options": storage_options,
+                "header": header,
+                "null_values": list(null_values),
+                "delimiter": delimiter,
                 "schema": None
                 if schema is None
                 else {n: t if isinstance(t, str) else dtype_name(t) for n, t in schema.items()},

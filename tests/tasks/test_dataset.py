@@ -51,6 +51,21 @@ def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
         assert read(dataset, 0).to_pydict() == TABLE.to_pydict()
 
 
+def test_text_is_read_as_a_job_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("1|x|-\n2|-|'a|b'\n")
+    with pytest.raises(DataError):
+        Dataset(tmp_path / "a.log", format="csv", delimiter="|", header=False).head()
+    (tmp_path / "a.log").write_text('1|x|-\n2|-|"a|b"\n')
+    plain = Dataset(tmp_path / "a.log", format="csv", delimiter="|", header=False)
+    assert plain.head().to_dict("list") == {"f0": [1, 2], "f1": ["x", "-"], "f2": ["-", "a|b"]}
+    named = Dataset(tmp_path / "a.log", "csv", columns=["n", "a", "b"], delimiter="|", null_values=["-"])
+    assert named.head().convert_dtypes().fillna("null").to_dict("list") == {
+        "n": [1, 2], "a": ["x", "null"], "b": ["null", "a|b"],
+    }  # fmt: skip
+    with pytest.raises(JobError, match="cannot stand between values"):
+        Dataset(tmp_path / "a.log", "csv", delimiter="||")
+
+
 def test_files_head_iter_and_ddf(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
     pq.write_table(TABLE, tmp_path / "b.parquet")
