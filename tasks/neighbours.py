@@ -4,7 +4,7 @@ Between two workers Dask's TCP moves about a gigabyte a second, in the thread th
 between processes of one user, whose threads then move as much as the memory allows: 35 GB/s between two processes of a
 host with 32 cores. Dask's messages only say where the bytes lie.
 
-Source: process_vm_readv(2). A worker offers to read where the kernel lets it; else all goes over TCP as before.
+Source: process_vm_readv(2). A worker offers to read where the kernel lets it; elsewhere all goes over TCP.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks import monitor
 OFFER = "millrace-host"  # what workers tell each other of when they connect
 LEAST = 1 << 20  # bytes from which on a message's buffers are not sent
 STEP = 4 << 20  # bytes that a thread copies at a time
-THREADS = 8
+THREADS = 8  # of a process that copy at once
 ALIGNED = 64  # bytes, as Arrow wants its buffers
 
 
