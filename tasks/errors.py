@@ -38,9 +38,19 @@ class GiveUpError(MillraceError):
     """The host cannot do it as asked: no space, no GPU, no cluster."""
 
 
+DELIMITERS = "|;,\t\x01"  # that text files are written with
+
+
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint that names what exists: the nearest names first, else all of them."""
+    """A hint that names what exists: the nearest names first, else all of them.
+
+    >>> near("prise", ["price", "brand"]), near("brand", ["price|brand"])[-27:]
+    ("did you mean 'price'?", "set source.delimiter to '|'")
+    """
     known = [str(k) for k in known]
+    between = next((c for c in DELIMITERS if len(known) == 1 and c in known[0] and name in known[0].split(c)), "")
+    if between:
+        return f"the only one is called {known[0][:40]!r}: if it is several, set source.delimiter to {between!r}"
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(k) for k in close) + "?"

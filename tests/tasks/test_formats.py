@@ -245,6 +245,14 @@ def test_values_may_stand_between_other_characters(tmp_path: Path, delimiter: st
     assert everything(again) == everything(plan)
 
 
+@pytest.mark.parametrize("delimiter", ["|", ";", "\t"])
+def test_a_header_with_other_delimiters_is_told(tmp_path: Path, delimiter: str) -> None:
+    (tmp_path / "a.csv").write_text(delimiter.join(("user", "price", "brand")) + "\n" + delimiter.join("123") + "\n")
+    with pytest.raises(DataError, match="there is no column 'price'") as error:
+        make_plan(Source(path=str(tmp_path)), needed=["price"])
+    assert error.value.do.endswith(f"if it is several, set source.delimiter to {delimiter!r}")
+
+
 @pytest.mark.parametrize("wrong", ["", "||", '"', "\n", "\r", "é"])
 def test_what_cannot_stand_between_values_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="cannot stand between values"):
