@@ -97,7 +97,7 @@ class DaskMemory:
         numbers = sorted({i for group in groups.values() for i in group} | {*range(count)} - {*kept.notes})
         held = decoded.held_by(self.pool, cutting.work.keeping)
         places = {place: held[i] for place, i in enumerate(numbers) if i in held}
-        cutting = replace(cutting, shares=kept.bounds if kept.step > 1 else ())
+        cutting = replace(cutting, shares=kept.bounds)
         cuts = self.pool.start(cut_partition, cutting, [partitions[i] for i in numbers], places)
         kept.notes |= dict(zip(numbers, self.pool.each(summary, cuts, priority=MOVING), strict=True))
         made = dict(zip(numbers, cuts, strict=True))

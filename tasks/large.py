@@ -201,7 +201,6 @@ def _brought_together(pool: Pool, rows: Sequence[Rows]) -> bool:
     return sum(r.count for r in rows) * ROW <= pool.device_memory / max(len(pool.workers), 1) * SHARE
 
 
-@frugal
 def _in_one(part: Part) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:
     """What `finish` needs of a step that is one chain: its numbers, and its rows in order in host memory."""
     arranged = _arrange(part)

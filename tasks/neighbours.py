@@ -54,8 +54,18 @@ def dask_setup(worker: Any) -> None:
 def offer(worker: Any) -> None:
     """Tell those that a worker connects to that it reads what lies on this host."""
     if where := this_host():
-        for arguments in (worker.connection_args, worker.rpc.connection_args):
-            arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), OFFER: where}
+        tell(worker, {OFFER: where})
+
+
+def tell(worker: Any, told: Mapping[str, Any]) -> None:
+    """Have a worker tell this to whomever it connects to."""
+    for arguments in (worker.connection_args, worker.rpc.connection_args):
+        arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **told}
+
+
+def told_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
+    """What the worker that a Dask message goes to has told under a name; None for others."""
+    return ((context or {}).get("recipient") or {}).get(name)
 
 
 def _register() -> None:
@@ -75,7 +85,7 @@ def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str
 
     Dask keeps the result until the other worker has answered, after it has read.
     """
-    if ((context or {}).get("recipient") or {}).get(OFFER) != this_host() or not this_host():
+    if not this_host() or told_by_recipient(context, OFFER) != this_host():
         raise NotImplementedError
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -113,8 +123,12 @@ def this_host() -> str:
     """
     if _copied(os.getppid(), np.empty(1, np.uint8), 0) != -EFAULT:
         return ""
-    booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{booted} {Path('/proc/self/ns/pid').readlink()} {Path('/proc/self/ns/user').readlink()} {os.getuid()}"
+    return f"{booted()} {Path('/proc/self/ns/pid').readlink()} {Path('/proc/self/ns/user').readlink()} {os.getuid()}"
+
+
+def booted() -> str:
+    """What no other host, nor this one after another start, is called."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _place(buffer: pickle.PickleBuffer) -> Place:

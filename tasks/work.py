@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from tasks import decoded, frame
 from tasks.dataset import read
@@ -134,9 +133,9 @@ class Work:
         engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
         keeping = self._keeping(partition)
         if keeping and decoded.are_on_device(keeping, partition):
-            source = decoded.read(keeping, partition, wanted, partial(self._read, partition, plain))
+            source = decoded.read(keeping, partition, wanted, partial(self._read, partition, plain, None))
         else:
-            source = self._read(partition, plain, wanted)
+            source = self._read(partition, plain, keeping, wanted)
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed else None
         if keyed:
@@ -152,19 +151,15 @@ class Work:
         whole = self.keeping and partition.rows == self.source.partitions[partition.number].rows
         return self.keeping if whole else None
 
-    def _read(self, partition: Partition, plain: list[str], columns: Sequence[str]) -> Columns:
-        """Columns of the engine: read by it where it can, else by the host, which may have them from an earlier
-        pass."""
+    def _read(self, partition: Partition, plain: list[str], keeping: Keeping | None, columns: Sequence[str]) -> Columns:
+        """Columns of the engine: read by it where it can, else by the host, which may have them from an earlier pass,
+        as `keeping` says."""
         reader = getattr(self.kernels, "read_partition", None)
-        found = reader(self.source, partition, columns) if reader else None
-        return self.kernels.from_arrow(self._decoded(partition, columns, plain)) if found is None else found
-
-    def _decoded(self, partition: Partition, columns: Sequence[str], plain: list[str]) -> pa.Table:
-        """Columns of the rows of a partition from its files, or from where an earlier pass has left them."""
-        reader, keeping = partial(read, self.source, partition, plain=plain), self._keeping(partition)
-        if keeping is None or decoded.are_on_device(keeping, partition):
-            return reader(columns)
-        found: pa.Table = decoded.read(keeping, partition, columns, reader)
+        found: Columns | None = reader(self.source, partition, columns) if reader else None
+        if found is None:
+            from_files = partial(read, self.source, partition, plain=plain)
+            table = decoded.read(keeping, partition, columns, from_files) if keeping else from_files(columns)
+            found = self.kernels.from_arrow(table)
         return found
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,6 +250,22 @@ def test_a_gpu_keeps_what_it_has_read_of_local_parquet(
     run_stages(asked(tmp_path / "rows.parquet", tmp_path / "read", "cudf"))
     assert max(counted.values()) > 1
     assert written(tmp_path / "kept") == written(tmp_path / "read")
+
+
+def test_columns_that_the_engine_keeps_are_parsed_once(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readings: Counter[tuple[int, str]]
+) -> None:
+    """As on a GPU, of which the CPU's engine keeps its own columns here."""
+    run_stages(asked(text, tmp_path / "host", "pandas"))
+    readings.clear()
+    keeping_of = keeping.keeping_of
+    monkeypatch.setattr(keeping, "keeping_of", lambda *of: replace(keeping_of(*of), on_device=True))  # type: ignore[type-var]
+    done = run_stages(asked(text, tmp_path / "engine", "pandas"))
+    assert set(readings.values()) == {1}
+    assert {name for _, name in readings} == {"time", "name", "x", "label"}
+    assert done[1]["decoded"] > 0
+    assert decoded._store.tables == {}
+    assert written(tmp_path / "engine") == written(tmp_path / "host")
 
 
 def test_a_gpu_keeps_no_more_than_pieces_leave() -> None:

@@ -67,9 +67,7 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
     neighbours.offer(worker)
     if shared:
         _lender = Lender(pool)
-        told = {OFFER: {"host": this_host(), "gpus": reachable(device)}}
-        for arguments in (worker.connection_args, worker.rpc.connection_args):
-            arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **told}
+        neighbours.tell(worker, {OFFER: {"host": this_host(), "gpus": reachable(device)}})
 
 
 def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -91,7 +89,7 @@ def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) ->
 
 def reaches(context: Mapping[str, Any] | None) -> bool:
     """Whether the process that a Dask message goes to can copy out of this GPU."""
-    offer = ((context or {}).get("recipient") or {}).get(OFFER)
+    offer = neighbours.told_by_recipient(context, OFFER)
     return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
 
@@ -140,8 +138,7 @@ class Lender:
 @cache
 def this_host() -> str:
     """This host, network namespace (which such sockets do not leave) and user."""
-    booted = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{booted} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
+    return f"{neighbours.booted()} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
 
 
 @cache
