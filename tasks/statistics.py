@@ -188,10 +188,13 @@ def merge(found: Sequence[Observed]) -> Observed:
     for key, first in found[0].partials.items():
         op, trees = first.step.op, [f.partials[key].tree for f in found]
         assert isinstance(op, Learned)
-        if (-1, 0) in first.tree:
-            tree = {(-1, 0): large.merge_all(op, [t[-1, 0] for t in trees])}
-        else:
-            tree = join_siblings(op, {place: p for t in trees for place, p in t.items()})
+        try:
+            if (-1, 0) in first.tree:
+                tree = {(-1, 0): large.merge_all(op, [t[-1, 0] for t in trees])}
+            else:
+                tree = join_siblings(op, {place: p for t in trees for place, p in t.items()})
+        except Exception as error:
+            raise explained(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
     return _sized(Observed(merged, sum(f.halved for f in found)))
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tasks.frame.whole import refuse_wrapped, sums_fit
+
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -260,7 +262,11 @@ class Aggregate:
             return self.engine.from_numbers(self._sums(self.data))
         unsigned = values.dtype.kind == "u" and not pa.types.is_boolean(self.engine.dtype(self.column))
         wide = self.xp.uint64 if unsigned else self.xp.int64
-        return self.engine.from_numbers(self._exact_sums(self.xp.where(self.valid, values, 0).astype(wide)))
+        values = self.xp.where(self.valid, values, 0).astype(wide)
+        sums = self._exact_sums(values)
+        if not sums_fit(values, len(values)):
+            refuse_wrapped(sums, self._sums(self.data))
+        return self.engine.from_numbers(sums)
 
     def _sums(self, values: Any) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""One answer of a whole array, numpy's or CuPy's.
+"""One answer of a whole array, numpy's or CuPy's; and whether sums of integers are right.
 
 CuPy reduces an array to one value with a single block of threads, some 20 ms for 26 million values; in two steps, of
 which the first gives many values, the whole GPU works.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from tasks.errors import DataError
 
 PARTS = 1024  # of the first step, about
 
@@ -26,6 +28,31 @@ def all_true(flags: Any) -> bool:
 def extremes(values: Any) -> tuple[Any, Any]:
     """(least, greatest) of values, of which there is one at least, as Python numbers."""
     return _reduced(values, "min").min().item(), _reduced(values, "max").max().item()
+
+
+def exact_sum(values: Any) -> int:
+    """The sum of integers, however large: of their upper and lower halves."""
+    values = values.astype("int64") if values.dtype.kind == "i" else values.astype("uint64")
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
+def sums_fit(values: Any, terms: int) -> bool:
+    """Whether no sum of so many of these integers can be beyond int64."""
+    if (values.dtype.itemsize <= 4 and terms <= 1 << 31) or not values.size:
+        return True
+    low, high = extremes(values)
+    return max(-int(low), int(high)) * terms < 1 << 63
+
+
+def refuse_wrapped(sums: Any, rough: Any, values: str = "integers") -> None:
+    """Refuse sums that are exact modulo 2^64 alone: those that are about `rough` (float64), beyond their 64 bits."""
+    wrapped = abs(sums.astype("float64") - rough) > 2.0**62
+    if any_true(wrapped):
+        raise DataError(
+            f"a sum of {values} is beyond 64 bits",
+            why=f"it is about {float(rough[wrapped][0]):.4g}",
+            do="convert the column before: Lambda(expression=\"cast(_, 'float64')\")",
+        )
 
 
 def _reduced(values: Any, how: str) -> Any:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from tasks import frame
 from tasks.frame import sketches
+from tasks.frame.whole import exact_sum
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.schema import Column, Schema, dtype_name, kind_of, leaf_type, parse_dtype
 
@@ -160,16 +161,10 @@ def _numbers(engine: Any, column: Any) -> Partial:
         infinite = int(len(values) - finite.sum())
         values = values[finite]
     ends = (values.min().item(), values.max().item()) if len(values) else (None, None)
-    total = _exact_sum(values) if values.dtype.kind in "iu" else None
+    total = exact_sum(values) if values.dtype.kind in "iu" else None
     moments = engine.moments(engine.from_numbers(values), [0, len(values)])[0][:3]
     bins = sketches.bins(values.astype("float64"), engine.xp)
     return {"min": ends[0], "max": ends[1], "infinite": infinite, "moments": moments, "total": total, "bins": bins}
-
-
-def _exact_sum(values: Any) -> int:
-    """The sum of integers, however large: of their upper and lower halves."""
-    values = values.astype("int64") if values.dtype.kind == "i" else values.astype("uint64")
-    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _counted(table: pa.Table, registers: Any) -> Partial:

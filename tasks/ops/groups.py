@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from tasks import frame
 from tasks.errors import DataError
+from tasks.frame.whole import refuse_wrapped, sums_fit
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 from tasks.schema import Column, Schema, Tags, dtype_name, parse_dtype
@@ -24,9 +25,9 @@ class JoinGroupby(Keyed):
 
     count is the number of the group's rows, int64. The others are of the values of `cont_cols` that are not null: sum
     (int64, uint64 or float64), mean, std and var (float64, ddof 1; null for fewer than two values), min and max (of the
-    column's type). A null key is a key like any other; a group (nested list) is one composite key. A group that was not
-    seen when fitting gets nulls. `cont_cols` are not needed when applied. Moments are merged along a fixed tree as
-    Chan, Golub, LeVeque do.
+    column's type). A sum of integers beyond 64 bits is an error, not so their mean. A null key is a key like any other;
+    a group (nested list) is one composite key. A group that was not seen when fitting gets nulls. `cont_cols` are not
+    needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
@@ -90,7 +91,8 @@ class JoinGroupby(Keyed):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Table:
         """A table in host memory: the keys k0.., their rows, and per column i what the statistics are made of.
 
-        ci_n, ci_sum; ci_mean and ci_m2 (sum of squared deviations) for std and var; ci_min, ci_max.
+        ci_n; ci_sum, of integers modulo 2^64, hence ci_high: the sum / 2^32, or less than 2^31 below it; ci_mean
+        and ci_m2 (sum of squared deviations) for std and var; ci_min, ci_max.
         """
         engine = context.engine
         codes, keys = engine.group_codes([columns[n] for n in unit], [f"k{i}" for i in range(len(unit))])
@@ -133,6 +135,8 @@ class JoinGroupby(Keyed):
     def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
         """`groups`: one row per key in key order, with the parts of the statistics; the columns' `dtypes`."""
         types = (table.schema.metadata or {}).get(b"dtypes", b"").decode()
+        for i, name in enumerate(self.columns):
+            table = _with_right_sums(table, i, repr(name) if "sum" in self.stats else None)
         return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
@@ -142,7 +146,7 @@ class JoinGroupby(Keyed):
         made = {"count": pa.concat_arrays([table["rows"].combine_chunks(), pa.nulls(1, pa.int64())])}
         for i, dtype in enumerate(fitted["dtypes"]):
             for stat in self.of_columns:
-                values, valid = _statistic(stat, {p: table[f"c{i}_{p}"].to_numpy() for p in _needed([stat])})
+                values, valid = _statistic(stat, _known(table, i, [stat]))
                 wanted = _dtype(stat, parse_dtype(dtype))
                 found = pa.array(values, mask=~valid).cast(wanted)
                 made[f"{i} {stat}"] = pa.concat_arrays([found, pa.nulls(1, wanted)])
@@ -172,8 +176,8 @@ def _dtype(stat: str, given: pa.DataType) -> pa.DataType:
 def _needed(stats: Any) -> set[str]:
     """The parts that statistics are made of."""
     parts = {
-        "sum": {"n", "sum"},
-        "mean": {"n", "sum"},
+        "sum": {"n", "sum", "high"},
+        "mean": {"n", "sum", "high"},
         "std": {"n", "m2"},
         "var": {"n", "m2"},
         "min": {"n", "min"},
@@ -182,12 +186,21 @@ def _needed(stats: Any) -> set[str]:
     return set().union(*(parts[stat] for stat in stats))
 
 
+def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarray]:
+    """The parts of a column's statistics that were learned: high is of integers alone (and of no older states)."""
+    return {p: table[f"c{i}_{p}"].to_numpy() for p in _needed(stats) if f"c{i}_{p}" in table.column_names}
+
+
 def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[str]) -> dict[str, Any]:
     """The parts of one column's statistics by group, in arrays of the engine."""
     xp, needed = engine.xp, _needed(stats)
     found = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
     if "sum" in needed:
         found["sum"] = engine.sum_by(codes, groups, values)
+        if values.dtype.kind in "iu":
+            fit = sums_fit(values, len(values))
+            high = found["sum"] >> 32 if fit else engine.sum_by(codes, groups, values >> 32)
+            found["high"] = high.astype("int64")
     if "m2" in needed:
         data, n = values.astype("float64"), xp.maximum(found["n"], 1)
         mean = engine.sum_by(codes, groups, data) / n
@@ -203,7 +216,7 @@ def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[
 def _merged(engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: str) -> np.ndarray:
     """One part of the groups of several partials; groups without values have no say."""
     values, part = table[name].to_numpy(), name.rpartition("_")[2]
-    if part in ("rows", "n", "sum"):
+    if part in ("rows", "n", "sum", "high"):
         return engine.sum_by(codes, groups, values)
     prefix = name.removesuffix(part)
     counts = table[f"{prefix}n"].to_numpy()
@@ -221,11 +234,42 @@ def _merged(engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: 
     return engine.sum_by(codes, groups, values) + engine.sum_by(codes, groups, counts * off * off)
 
 
+def _with_right_sums(table: pa.Table, i: int, refused: str | None) -> pa.Table:
+    """A column's ci_high as the whole of sum / 2^32, where a sum is beyond 64 bits; else without.
+
+    Such sums are an error where they are `refused`, under that name.
+    """
+    place = table.schema.get_field_index(f"c{i}_high")
+    if place < 0:
+        return table
+    parts = _known(table, i, ["sum"])
+    if refused:
+        refuse_wrapped(parts["sum"], _total(parts), refused)
+    if (_total(parts) == parts["sum"]).all():
+        return table.remove_column(place)
+    return table.set_column(place, f"c{i}_high", pa.array(_high(parts)))
+
+
+def _high(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The whole of sum / 2^32, from less than 2^31 below it."""
+    rest = parts["sum"].view(np.uint64) - (parts["high"].view(np.uint64) << np.uint64(32))
+    return parts["high"] + (rest >> np.uint64(32)).view(np.int64)
+
+
+def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums as float64, also of integers whose sums are beyond 64 bits."""
+    sums = parts["sum"].astype(np.float64)
+    if "high" not in parts:
+        return sums
+    whole = _high(parts) * 2.0**32 + (parts["sum"].view(np.uint64) & np.uint64(0xFFFFFFFF))
+    return np.where(np.abs(whole - sums) < 2.0**62, sums, whole)
+
+
 def _statistic(stat: str, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(values, valid) of a statistic of its parts."""
     n = parts["n"]
     if stat == "mean":
-        return parts["sum"] / np.maximum(n, 1), n > 0
+        return _total(parts) / np.maximum(n, 1), n > 0
     if stat in ("std", "var"):
         var = parts["m2"] / np.maximum(n - 1, 1)
         return (np.sqrt(var) if stat == "std" else var), n > 1

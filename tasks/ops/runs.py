@@ -135,8 +135,8 @@ class Groupby(_RunOperator):
     `aggs` is an aggregation, or a list of them, for all selected columns but the keys; or a map column -> aggregations.
     Rows of a key stand in the order of `sort_cols` (nulls first), then of `source.sort_by`. A null key is a key like
     any other. list holds all values, nulls too; first and last are the value of the first and last row, even if null.
-    The others leave nulls out: count, nunique int64; sum int64, uint64 or float64, 0 without values; min, max of the
-    column's type; mean, median, std and var float64 (ddof 1), null without enough values.
+    The others leave nulls out: count, nunique int64; sum int64, uint64 or float64, 0 without values, an error beyond
+    64 bits; min, max of the column's type; mean, median, std and var float64 (ddof 1), null without enough values.
 
     The new row has the smallest row number of its key, and the place of the key's first row.
 

@@ -13,6 +13,7 @@ from pydantic import model_validator
 
 from tasks import frame
 from tasks.errors import DataError, near
+from tasks.frame.whole import exact_sum, refuse_wrapped, sums_fit
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.continuous import FLOATS
 from tasks.ops.keyed import Keyed, ascending_place, names_of
@@ -30,9 +31,10 @@ class TargetEncoding(Keyed):
     is left out. A group with C_g < min_count, an unseen group and a denominator of 0 get m. A null key is a key like
     any other; a group (nested list) is one composite key. fold(row) = floor(h kfold / 2^32) with h =
     MurmurHash3_x86_32(row number as int64, seed fold_seed), or the integers of `fold_column` mod kfold (null: 0);
-    kfold 1 leaves nothing out. Without any target that is not null the encodings are null. Columns out:
-    `TE_<group>_<target>` of `dtype`; `with_count` adds `TE_<group>_count` (int64; with several targets
-    `TE_<group>_<target>_count`); drop_folds False adds `__fold__` (int32). The target is not needed when applied.
+    kfold 1 leaves nothing out. Without any target that is not null the encodings are null. A sum of integer targets
+    beyond int64 is an error. Columns out: `TE_<group>_<target>` of `dtype`; `with_count` adds `TE_<group>_count`
+    (int64; with several targets `TE_<group>_<target>_count`); drop_folds False adds `__fold__` (int32). The target is
+    not needed when applied.
     Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
 
     >>> from tasks.workflow import Workflow
@@ -169,7 +171,9 @@ class TargetEncoding(Keyed):
                 values = table[f"t{i}_{what}"].to_numpy()
                 wide = np.zeros((self.kfold, len(groups)), dtype=values.dtype)
                 wide[folds, codes] = values
-                totals[f"t{i}_{what}"] = wide.sum()
+                if values.dtype.kind == "i" and not sums_fit(wide, self.kfold):
+                    refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(self.targets[i]))
+                totals[f"t{i}_{what}"] = exact_sum(wide) if values.dtype.kind == "i" else wide.sum()
                 columns |= {f"t{i}_{what}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
         return pa.table(columns), totals
 
@@ -184,7 +188,7 @@ class TargetEncoding(Keyed):
         means = []
         for i, target in enumerate(self.targets):
             count, total = sums[f"t{i}_count"], sums[f"t{i}_sum"]
-            if not np.isfinite(total):
+            if not math.isfinite(total):
                 raise DataError(
                     f"the target {target!r} has no finite mean",
                     why="its values are so large that their sum is infinite",

@@ -262,12 +262,12 @@ def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
     page.get_by_text("there is no operator 'Normalise'").first.scroll_into_view_if_needed()
     keep(page, "nonsense")
 
-    for text in (run.state.message, wait_for(lambda: texts(api, run), 10)):
+    for text in (run.state.message, wait_for(lambda: texts(api, run), PATIENCE)):
         assert "there is no operator 'Normalise'" in text
         assert "features[0].ops[1] (line 4 of features)" in text
         assert "did you mean 'Normalize'" in text
     assert "Dask cluster" not in texts(api, run)
-    assert run.total_run_time.total_seconds() < 10
+    assert run.total_run_time.total_seconds() < 60
     assert not (served.folder / "never").exists()
 
 

@@ -276,7 +276,7 @@ def test_nobody_answers_at_the_address() -> None:
     begin = time.monotonic()
     with pytest.raises(GiveUpError) as caught:
         make_cluster(Cluster(kind="address", address=address))
-    assert time.monotonic() - begin < 12
+    assert time.monotonic() - begin < 60  # eight are waited for
     assert caught.value.what == "no Dask scheduler answers"
     assert caught.value.where == f"cluster.address = {address}"
     assert "dask scheduler" in caught.value.do

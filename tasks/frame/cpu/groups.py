@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tasks.frame import murmur3
 from tasks.frame.cpu.columns import Column, array, build, raw
 from tasks.frame.types import widest
+from tasks.frame.whole import refuse_wrapped
 
 DENSE = 1 << 22  # a table this long is always worth it
 SAMPLE = 1 << 14
@@ -72,10 +73,13 @@ def _count_one(found: pa.Array) -> tuple[pa.Array, np.ndarray]:
         low, high = pc.min_max(found).values()
         low, span = low.as_py(), high.as_py() - low.as_py() + 1
         if span <= max(DENSE, 2 * len(found)):
-            kept = found.drop_null() if found.null_count else found
-            counts = np.bincount((raw(kept) - raw(kept).dtype.type(low)).astype(np.int64, copy=False), minlength=span)
+            kept = raw(found.drop_null() if found.null_count else found)
+            wide = np.uint64 if kept.dtype.kind == "u" else np.int64
+            counts = np.bincount(
+                (kept.astype(wide, copy=False) - wide(low)).astype(np.int64, copy=False), minlength=span
+            )
             present = np.flatnonzero(counts)
-            values = pa.array(present + low).cast(found.type)
+            values = build((present.astype(wide) + wide(low)).astype(kept.dtype), dtype=found.type)
             counts = counts[present]
             if found.null_count:
                 values, counts = (
@@ -135,20 +139,23 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
 
 
 def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
-    """Sums by group, exact for integers, in row order for floats."""
+    """Sums by group, exact for integers (an error beyond int64), in row order for floats."""
     if values.dtype.kind == "f":
         return np.bincount(codes, weights=values, minlength=groups).astype(np.float64, copy=False)  # int64 of no rows
-    if not len(values) or max(-int(values.min()), int(values.max())) * len(values) < 1 << 53:
+    largest = max(-int(values.min()), int(values.max())) if len(values) else 0
+    if largest * len(values) < 1 << 53:
         return np.bincount(codes, weights=values, minlength=groups).astype(np.int64)
     sums = np.zeros(groups, dtype=np.int64)
     np.add.at(sums, codes, values.astype(np.int64))
+    if largest * len(values) >= 1 << 63:
+        refuse_wrapped(sums, np.bincount(codes, weights=values, minlength=groups))
     return sums
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> pa.Table:
     """Per distinct key: `<value>_count` of non-null values and `<value>_sum`; integers and booleans exactly in int64.
 
-    Key columns are called `names`. Sums of floats are float64, added in row order.
+    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are float64, added in row order.
     """
     codes, uniques = group_rows([array(k) for k in keys])
     groups = len(uniques[0])

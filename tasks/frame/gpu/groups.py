@@ -38,7 +38,7 @@ from tasks.frame.gpu.strings import count_strings, is_text
 from tasks.frame.gpu.tables import framed, framed_like, parts_of
 from tasks.frame.gpu.views import array_of, gathered, is_float, valid_in
 from tasks.frame.types import widest
-from tasks.frame.whole import extremes
+from tasks.frame.whole import extremes, refuse_wrapped, sums_fit
 
 DENSE = 1 << 26  # counts of a table this long fit anywhere
 
@@ -161,25 +161,29 @@ def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.D
 
 def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
     parts = _joined(tables)
+    names, numbers_of = list(tables[0].columns)[keys:], parts[keys:]
+    sums = [array_of(p) for n, p in zip(names, numbers_of, strict=True) if n.endswith("_sum") and not is_float(p)]
+    if not all(sums_fit(values, len(tables)) for values in sums):
+        distinct, found = _sums_by_encoding(plc.Table(parts[:keys]), dict(enumerate(map(from_pylibcudf, numbers_of))))
+        return framed_like(tables[0], [*distinct.columns(), *(device(found[f"{i}_sum"]) for i in range(len(names)))])
     grouped = plc.groupby.GroupBy(plc.Table(parts[:keys]), plc.types.NullPolicy.INCLUDE)
-    requests = [plc.groupby.GroupByRequest(part, [plc.aggregation.sum()]) for part in parts[keys:]]
-    distinct, sums = grouped.aggregate(requests)
+    requests = [plc.groupby.GroupByRequest(part, [plc.aggregation.sum()]) for part in numbers_of]
+    distinct, made = grouped.aggregate(requests)
     synchronize()
-    return framed_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in sums)])
+    return framed_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in made)])
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> cudf.DataFrame:
     """Per distinct key: `<value>_count` of non-null values and `<value>_sum`; integers and booleans exactly in int64.
 
-    Key columns are called `names`. Sums of floats are float64, the same bits every time: the values of a group stand
-    in row order and are added along a fixed tree, with an error of a few units in the last place of the sum of their
-    absolute values.
+    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are float64, the same bits every
+    time: the values of a group stand in row order and are added along a fixed tree, with an error of a few units in the
+    last place of the sum of their absolute values.
     """
     keys = [_canonical(k) for k in keys]
     key_table = plc.Table([device(k) for k in keys])
-    if any(raw(v.iloc[:0]).dtype.kind == "f" for v in values.values()):
-        distinct, codes = plc.transform.encode(key_table)
-        sums = _sums_by_code(array_of(codes).astype(cupy.int32), distinct.num_rows(), values)
+    if any(raw(v.iloc[:0]).dtype.kind == "f" or not sums_fit(raw(v), len(v)) for v in values.values()):
+        distinct, sums = _sums_by_encoding(key_table, values)
     else:
         distinct, sums = _sums_by_hash(key_table, values)
     made = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
@@ -204,9 +208,10 @@ def _as_int64(values: Column) -> Column:
     return from_numbers(data.astype(cupy.int64), valid)
 
 
-def _sums_by_code(codes: cupy.ndarray, groups: int, values: dict[str, Column]) -> dict[str, Column]:
-    """Sums of floats in a fixed order (and of integers beside them)."""
-    out = {}
+def _sums_by_encoding(keys: plc.Table, values: Mapping[Any, Column]) -> tuple[plc.Table, dict[str, Column]]:
+    """Sums of floats in a fixed order; sums of integers, which are refused beyond int64."""
+    distinct, places = plc.transform.encode(keys)
+    codes, groups, out = array_of(places).astype(cupy.int32), distinct.num_rows(), {}
     for name, value in values.items():
         data, valid = numbers(value)
         kept = codes if valid is None else codes[valid]
@@ -218,8 +223,10 @@ def _sums_by_code(codes: cupy.ndarray, groups: int, values: dict[str, Column]) -
             sums = cupy.zeros(groups, dtype=cupy.uint64)  # wraps as int64 does
             cupy.add.at(sums, kept, data.astype(cupy.int64).view(cupy.uint64))
             sums = sums.view(cupy.int64)
+            if not sums_fit(data, len(data)):
+                refuse_wrapped(sums, segment_sums(data.astype(cupy.float64)[cupy.argsort(kept)], counts))
         out[f"{name}_count"], out[f"{name}_sum"] = from_numbers(counts), from_numbers(sums)
-    return out
+    return distinct, out
 
 
 def null_rows(columns: Sequence[Column]) -> cupy.ndarray | None:

@@ -6,6 +6,7 @@ import datetime
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -47,12 +48,28 @@ def test_frequent_values_first_ties_by_value(engine: str) -> None:
         (typed([2**64 - 1, 1, 2**63], pa.uint64()), [5, 3, 4]),
         (typed([-(2**63), 2**63 - 1, 0], pa.int64()), [3, 5, 4]),
         (typed([-5, 7, 7], pa.int8()), [4, 3, 3]),
+        (typed([127, -128, None, 5], pa.int8()), [5, 3, 1, 4]),
+        (typed([-30_000, 30_000, 30_000], pa.int16()), [4, 3, 3]),
+        (typed([2**64 - 1, 2**64 - 3, None], pa.uint64()), [4, 3, 1]),
         (["same"] * 3, [3, 3, 3]),
         ([7], [3]),
     ],
 )
 def test_values_ascend_by_their_own_order(values: Any, expected: list[int], engine: str) -> None:
     assert ids(values, engine) == expected
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_integers_of_any_type_and_range(engine: str, kind: str, data: st.DataObject) -> None:
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    base = data.draw(st.sampled_from([low, high, 0, int(high) // 2]))
+    near = st.integers(-5, 5).map(lambda off: min(max(int(base) + off, int(low)), int(high)))
+    values = data.draw(st.lists(st.none() | near | st.integers(int(low), int(high)), min_size=1, max_size=30))
+    counts = Counter(v for v in values if v is not None)
+    order = sorted(counts, key=lambda v: (-counts[v], v))
+    assert ids(typed(values, getattr(pa, kind)()), engine) == [1 if v is None else 3 + order.index(v) for v in values]
 
 
 def test_freq_threshold_keeps_what_occurs_so_often(engine: str) -> None:

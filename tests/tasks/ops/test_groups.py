@@ -150,3 +150,45 @@ def test_on_a_cluster_the_same_is_learned(engine, client):
     assert found[0].values.keys() == found[1].values.keys()
     for key, fitted in found[0].values.items():
         assert fitted == found[1].values[key]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "base"),
+    [
+        ("int64", 1_700_000_000_000_000_000),
+        ("int64", -(2**62)),
+        ("int64", -(2**63)),
+        ("uint64", 2**64 - 99),
+        ("int64", 0),
+    ],
+)
+def test_means_of_integers_are_right_where_their_sums_are_beyond_64_bits(engine, dtype, base, backward):
+    numbers = [base + i for i in range(99)]
+    groups = [i % 3 for i in range(99)]
+    table = pa.table({"g": groups, "x": pa.array(numbers, dtype)})
+    op = ops.JoinGroupby(cont_cols=["x"], stats=["mean", "min"])
+    whole = learned(op, table, ["g"], engine)
+    assert learned(op, table, ["g"], engine, (0, 7, 7, 50, 98), backward)["groups"].equals(whole["groups"])
+    assert ("c0_high" in whole["groups"].column_names) == (base != 0)
+    means = [sum(n for n, k in zip(numbers, groups, strict=True) if k == g) / 33 for g in range(3)]
+    made = transformed(["g"] >> op, table, engine)
+    assert made["g_x_mean"] == pytest.approx([means[g] for g in groups], rel=4e-16)
+    assert made["g_x_min"] == [base + g for g in groups]
+
+
+def test_a_sum_beyond_64_bits_is_refused(engine):
+    most = pa.table({"g": [1, 1, 2], "x": [2**63 - 2, 1, -(2**63)]})
+    made = transformed(["g"] >> ops.JoinGroupby(cont_cols=["x"], stats=["sum"]), most, engine)
+    assert made == {"g_x_sum": [2**63 - 1, 2**63 - 1, -(2**63)]}
+    unsigned = pa.table({"g": [1, 1], "x": pa.array([2**64 - 2, 1], pa.uint64())})
+    assert transformed(["g"] >> ops.JoinGroupby(cont_cols=["x"], stats=["sum"]), unsigned, engine) == {
+        "g_x_sum": [2**64 - 1] * 2
+    }
+    for values, about in (([2**63 - 1, 1], "9.223e+18"), ([-(2**63), -1], "-9.223e+18")):
+        with pytest.raises(DataError, match="a sum of 'x' is beyond 64 bits") as caught:
+            transformed(
+                ["g"] >> ops.JoinGroupby(cont_cols="x", stats=["sum"]), pa.table({"g": [1, 1], "x": values}), engine
+            )
+        assert caught.value.why == f"it is about {about}"
+        assert "cast(_, 'float64')" in caught.value.do

@@ -236,6 +236,19 @@ def test_all_null_and_single_values(engine: str) -> None:
     }  # fmt: skip
 
 
+def test_sums_of_integers_beyond_64_bits_are_refused(engine: str) -> None:
+    def total(values: list[int], dtype: pa.DataType) -> list[Any]:
+        table = pa.table({"k": [1] * len(values), "n": pa.array(values, dtype)})
+        return made(["n"] >> ops.Groupby("k", aggs="sum"), table, "k", (), engine)["n_sum"]
+
+    assert total([2**63 - 1, -1, 1], pa.int64()) == [2**63 - 1]
+    assert total([2**63, 2**63 - 1], pa.uint64()) == [2**64 - 1]
+    assert total([100] * 3, pa.int8()) == [300]
+    for values, dtype in (([2**63 - 1, 1], pa.int64()), ([2**63, 2**63], pa.uint64())):
+        with pytest.raises(DataError, match="a sum of integers is beyond 64 bits"):
+            total(values, dtype)
+
+
 def test_sums_of_integers_are_exact_and_variances_right_at_large_offsets(engine: str) -> None:
     table = pa.table({"k": [1, 1, 1], "n": [2**53, 1, 1], "t": [1e9, 1e9 + 1, 1e9 + 2], "c": [0.1, 0.1, 0.1]})
     found = made(["n", "t", "c"] >> ops.Groupby("k", aggs={"n": "sum", "t": "var", "c": "var"}), table, "k", (), engine)

@@ -179,3 +179,23 @@ def test_wrong_targets(engine: str) -> None:
         rows(["g"] >> TE("z"), {"g": [1]}, engine)
     with pytest.raises(DataError, match="the target 't' has no finite mean"):
         rows(["g"] >> TE("t"), {"g": [1, 1], "t": [1.7e308, 1.7e308]}, engine)
+
+
+@pytest.mark.parametrize("kfold", [1, 5])
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_sums_of_integer_targets_beyond_int64_are_refused_wherever_they_arise(
+    engine: str, kfold: int, size: int
+) -> None:
+    node = ["g"] >> TE("t", kfold=kfold)
+    for least in (2**58, -(2**58)):  # 31 of them fit, 32 do not
+        table = pa.table({"g": ["a"] * 40, "t": [least] * 40})
+        with pytest.raises(DataError, match="is beyond 64 bits") as caught:
+            learned(node, cut(table, size), engine)
+        assert str(caught.value.where).startswith("TargetEncoding of 'g'")
+        assert learned(node, cut(table.slice(0, 31), size), engine).values["1/TargetEncoding/g"]["means"] == [least]
+
+
+def test_the_mean_of_integer_targets_is_right_where_their_sum_over_all_groups_is_beyond_int64(engine: str) -> None:
+    table = pa.table({"g": [i % 4 for i in range(40)], "t": [2**59 + i for i in range(40)]})
+    state = learned(["g"] >> TE("t", kfold=1), cut(table, 7), engine)
+    assert state.values["1/TargetEncoding/g"]["means"] == [2.0**59]
