@@ -186,15 +186,15 @@ def compression(path: str) -> str | None:
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
-def read_all(path: str, options: Mapping[str, Any] | None = None) -> bytes:
-    """The whole content, decompressed if the name says that it is compressed."""
+def read_all(path: str, options: Mapping[str, Any] | None = None, length: int | None = None) -> bytes:
+    """The whole content or its first `length` bytes, decompressed if the name says that it is compressed."""
     codec = compression(path)
     with open_binary(path, options) as file:
         try:
             if codec is None:
-                return file.read()
+                return file.read(-1 if length is None else length)
             with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec) as stream:
-                return stream.read()
+                return stream.read(length)
         except Exception as error:
             raise _told(path, error, options) from None
 

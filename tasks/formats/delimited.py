@@ -1,9 +1,8 @@
 """CSV and TSV: types inferred from the first 16 MiB of the first file with rows, values parsed by Arrow.
 
 Inferred are int64, uint64, float64, bool, date32 and timestamp[us] (ISO 8601, also followed by " UTC"), else string.
-A column
-without a value there takes the type that the next files show, string if none does; `source.schema` replaces what is
-inferred.
+Where the beginnings of 16 other files show more of a column (any value at all, fractions), it takes a type that holds
+both, string where none has a value; `source.schema` replaces what is inferred.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from tasks.formats.inspected import Inspected
 from tasks.formats.records import Dialect
 from tasks.plan import File, Limits, Piece
 from tasks.schema import dtype_name
-
-FILES_ASKED = 16  # how many more files are looked at for the type of a column without values
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,8 @@ class Delimited:
         heads = list(parallel_map(partial(text.head, options, self.dialect, options["header"]), files))
         units = text.count(heads, options, self.dialect, limits, parallel_map)
         names = [self._names(h, options) for h in heads]
-        full = [i for i, u in enumerate(units) if u]
-        types: dict[str, pa.DataType] = {}
-        for i in full[: 1 + FILES_ASKED]:
-            unknown = [n for n, t in types.items() if pa.types.is_null(t)]
-            if i != full[0] and not unknown:
-                break
-            found = self._infer(heads[i], names[i], text.SAMPLE if i == full[0] else 2**20, options)
-            types.update(found if i == full[0] else {n: found[n] for n in unknown if n in found})
+        full = [h for h, u in zip(heads, units, strict=True) if u]
+        types = text.types_of(full, partial(self._infer, options), parallel_map)
         return [
             Inspected(h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), units[i])
             for i, h in enumerate(heads)
@@ -86,7 +77,9 @@ class Delimited:
             ) from None
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
-    def _infer(self, head: text.Head, names: list[str], length: int, options: dict[str, Any]) -> dict[str, pa.DataType]:
+    def _infer(self, options: dict[str, Any], asked: tuple[text.Head, int]) -> dict[str, pa.DataType]:
+        head, length = asked
+        names = self._names(head, options)
         data = text.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
         table = self._parse(data, names, {}, names, options, head.file, piece)

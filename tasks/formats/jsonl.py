@@ -25,27 +25,24 @@ LINES = Dialect(None)
 def survey(
     files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
 ) -> list[Inspected]:
-    """Line ranges of all files; types of the first 16 MiB of the first file with rows, `source.schema` may
-    add columns.
+    """Line ranges of all files; columns and types of the first 16 MiB of the first file with rows, wider where 16
+    others show more of a column. `source.schema` may add columns.
     """
     heads = list(parallel_map(partial(text.head, options, LINES, False), files))
     units = text.count(heads, options, LINES, limits, parallel_map)
     full = [h for h, u in zip(heads, units, strict=True) if u]
     for head in full:
         _check_lines(head)
-    types: dict[str, pa.DataType] = {}
-    for head in full[:16]:
-        unknown = [n for n, t in types.items() if pa.types.is_null(t)]
-        if head is not full[0] and not unknown:
-            break
-        data = text.sample(head.file, head.start, text.SAMPLE if head is full[0] else 2**20, LINES, options)
-        found = {
-            f.name: _inferred(f.type)
-            for f in _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
-        }
-        types.update(found if head is full[0] else {n: found[n] for n in unknown if n in found})
+    types = text.types_of(full, partial(_infer, options), parallel_map)
     types.update({name: parse_dtype(dtype) for name, dtype in options["schema"].items()})
     return [Inspected(h.file, pa.schema(list(types.items())), u) for h, u in zip(heads, units, strict=True)]
+
+
+def _infer(options: dict[str, Any], asked: tuple[text.Head, int]) -> dict[str, pa.DataType]:
+    head, length = asked
+    data = text.sample(head.file, head.start, length, LINES, options)
+    schema = _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
+    return {f.name: _inferred(f.type) for f in schema}
 
 
 def _check_lines(head: text.Head) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from tasks.errors import DataError
 from tasks.files import compression, read_all, read_range
 from tasks.formats.records import Cut, Dialect, Ends, Scan, cut_text, is_open, join, range_list, scan, scan_exactly
 from tasks.plan import File, Limits, Piece, Unit
+from tasks.schema import is_list
 
 EDGE = 64 * 2**10
-SAMPLE = 16 * 2**20
+SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
+ASKED, SHORT = 16, 2**20  # how many other files are asked, and how many bytes of each
 BOM = b"\xef\xbb\xbf"
 
 
@@ -54,9 +58,10 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
 
 
 def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:
-    """The first `length` bytes (all, decompressed, of a compressed file) and whether that is the whole file."""
+    """The first `length` bytes (decompressed) and whether that is the whole file."""
     if compression(file.path):
-        return read_all(file.path, options.get("storage_options")), True
+        data = read_all(file.path, options.get("storage_options"), length)
+        return data, len(data) < length
     return read_range(file.path, 0, min(length, file.size), options.get("storage_options")), length >= file.size
 
 
@@ -87,6 +92,45 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
         return data
     cuts = cut_text(data, 0, dialect, max(1, len(data) - 2**20))
     return data[: cuts[-1].start] if len(cuts) > 1 else data
+
+
+def types_of(
+    heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
+    parallel_map: Callable[..., Any],
+) -> dict[str, pa.DataType]:  # fmt: skip
+    """The columns of the first of the files, as `infer((head, bytes))` finds them there and, in fewer bytes, in up to
+    `ASKED` of the others: where those show more of a column, it is of the wider type."""
+    if not heads:
+        return {}
+    others = heads[1:]
+    step = max(1, -(-len(others) // ASKED))
+    first, *found = parallel_map(infer, [(heads[0], SAMPLE), *((h, SHORT) for h in others[::step])])
+    types = dict(first)
+    for more in found:
+        types |= {name: wider(types[name], dtype) for name, dtype in more.items() if name in types}
+    return types
+
+
+def wider(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """The type of a column that shows this type in one file and that in another; the former if none holds both.
+
+    >>> wider(pa.int64(), pa.float64()), wider(pa.list_(pa.null()), pa.list_(pa.bool_())), wider(pa.bool_(), pa.int64())
+    (DataType(double), ListType(list<item: bool>), DataType(bool))
+    """
+    if pa.types.is_null(known):
+        return found
+    if is_list(known) and is_list(found):
+        return pa.list_(wider(known.value_type, found.value_type))
+    if pa.types.is_struct(known) and pa.types.is_struct(found):
+        fields = {f.name: f.type for f in found}
+        fields |= {f.name: wider(f.type, fields.get(f.name, f.type)) for f in known}
+        return pa.struct([(name, fields[name]) for name in dict.fromkeys([f.name for f in (*known, *found)])])
+    holds_both = (
+        (pa.types.is_integer(known) and pa.types.is_floating(found))
+        or (known == pa.int64() and found == pa.uint64())
+        or (pa.types.is_date(known) and pa.types.is_timestamp(found))
+    )
+    return found if holds_both else known
 
 
 def count(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import io
 import json
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from tasks.dataset import read
 from tasks.errors import DataError, JobError
+from tasks.formats import text
 from tasks.formats.conform import conform
 from tasks.formats.records import Dialect, cut_text
 from tasks.ingest import make_plan
@@ -221,6 +223,51 @@ def test_types_of_text_are_inferred(tmp_path: Path) -> None:
         "big": "uint64",
         "none": "string",
     }
+
+
+def test_types_hold_what_the_beginnings_of_other_files_show(tmp_path: Path) -> None:
+    """Days on which all prices are whole, or nobody has a list: the other days say what the columns are."""
+    days = [("1", "", "7", "2024-01-01", "1"), ("2", "", "8", "2024-01-02", "2")]
+    days.append(("2.5", "yes", "18446744073709551615", "2024-01-03 10:00:00", "none"))
+    for i, day in enumerate(days):
+        (tmp_path / f"{i}.csv").write_text("price,seen,user,at,text\n" + ",".join(day) + "\n")
+        (tmp_path / f"{i}.csv.gz").write_bytes(gzip.compress((tmp_path / f"{i}.csv").read_bytes()))
+    for suffix in ("csv", "csv.gz"):
+        plan = make_plan(Source(path=str(tmp_path / f"*.{suffix}"), schema={"text": "string"}))
+        assert everything(plan).to_pydict() == {
+            "price": [1.0, 2.0, 2.5],
+            "seen": [None, None, "yes"],
+            "user": [7, 8, 2**64 - 1],
+            "at": [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2), datetime.datetime(2024, 1, 3, 10)],
+            "text": ["1", "2", "none"],
+        }
+    with pytest.raises(DataError, match="column 'text' has a value that is no int64: 'none'"):
+        everything(make_plan(Source(path=str(tmp_path / "*.csv"))))  # and not silently a text
+
+    lines = ['{"l": [], "s": {"a": null}}', '{"l": [null, 1], "s": {"b": 2}}', '{"l": [2.5], "s": {"a": [true]}}']
+    for i, line in enumerate(lines):
+        (tmp_path / f"{i}.jsonl").write_text(line)
+    rows = everything(make_plan(Source(path=str(tmp_path / "*.jsonl"))))
+    assert rows.to_pydict() == {
+        "l": [[], [None, 1.0], [2.5]],
+        "s": [{"a": None, "b": None}, {"a": None, "b": 2}, {"a": [True], "b": None}],
+    }
+
+
+def test_of_many_files_some_are_asked_for_types(tmp_path: Path) -> None:
+    for i in range(100):
+        (tmp_path / f"{i:02}.csv").write_text(f"n\n{i if i < 90 else i / 2}\n")
+    asked = []
+
+    def recorded(function: Any, items: Any) -> Any:
+        items = list(items)
+        asked.extend(i for i in items if isinstance(i, tuple) and isinstance(i[0], text.Head))
+        return map(function, items)
+
+    plan = make_plan(Source(path=str(tmp_path)), parallel_map=recorded)
+    assert [length for _, length in asked] == [text.SAMPLE] + [text.SHORT] * 15
+    assert len({head.file for head, _ in asked}) == 16
+    assert str(plan.schema["n"].dtype) == "double"
 
 
 def test_text_without_header_takes_the_given_names_types_and_nulls(tmp_path: Path) -> None:
