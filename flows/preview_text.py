@@ -15,6 +15,7 @@ from flows.preview import Preview, Reading
 from tasks.keeping import is_costly
 from tasks.report import amount, markdown_table
 from tasks.schema import Schema, dtype_name
+from tasks.values import listed
 
 COLUMNS = 40  # of a frame that are shown
 REFUSED = "Would be refused"
@@ -94,7 +95,7 @@ def _rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
     names = [name for name in table.column_names if name[:2] != "__"]
     head = table.select(names[:COLUMNS]).slice(0, rows)
     shown = [
-        {"column": name, **{f"row {i}": _shown(value) for i, value in enumerate(values.to_pylist(), 1)}}
+        {"column": name, **{f"row {i}": _shown(value) for i, value in enumerate(listed(values), 1)}}
         for name, values in zip(head.column_names, head.columns, strict=True)
     ]
     return shown + _more(len(names), COLUMNS, shown)

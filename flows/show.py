@@ -22,6 +22,7 @@ from tasks.ops.base import Learned, Operator, operator_class
 from tasks.report import amount
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.schema import Schema, dtype_name, embeddings_of
+from tasks.values import rows_listed
 
 SPLITS = ("train", "valid")
 NEEDED = "needed"
@@ -179,7 +180,7 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     )
     head = pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows)
     table = _table(f"first rows of {folder.name}/{manifest.parts[0]['path']}", *head.column_names)
-    for row in head.to_pylist():
+    for row in rows_listed(head):
         table.add_row(*("" if value is None else value_text(value) for value in row.values()))
     _print_table(table, console)
 

@@ -17,7 +17,7 @@ from tasks.exchange import memory_exchange
 from tasks.graph import SOURCE, Bound, Node
 from tasks.plan import ROW, Block, File, Piece, Plan, cut_partitions
 from tasks.pool import Pool
-from tasks.schema import Column, Schema
+from tasks.schema import Column, Schema, check_ordered
 from tasks.shuffle_write import Part
 from tasks.transform import HIDDEN, RANGES_PER_FILE, Cut, Cutting, Order
 from tasks.work import Work
@@ -55,6 +55,7 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
             raise JobError(
                 f"there is no column {name!r}", where="source.keys and source.sort_by", do=near(name, plan.schema)
             )
+    check_ordered(plan.schema, (*keys, *sort_by), "source.keys and source.sort_by")
     blocks = key_blocks(plan.rows)
     order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, tuple(keys), tuple(sort_by), keep_row=True)
     everything = Node("pick", selection=tuple(plan.schema), name="source")

@@ -25,6 +25,7 @@ from tasks.memory import frugal
 from tasks.ops.base import Learned, Operator, Unit
 from tasks.ops.keyed import Keyed
 from tasks.pool import Pool
+from tasks.values import stored_type
 
 SAMPLES = 256  # rows of each chain that the ranges are cut by
 ROW = 40  # bytes of a row, about
@@ -274,7 +275,8 @@ def _places(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]
         return []
     engine = frame.engine_of(table)
     found = engine.host_table(engine.table_rows(table, np.array(rows, dtype=np.int64)))
-    return [op.place(row) for row in found.to_pylist()]
+    stored = pa.table({f.name: found[f.name].cast(stored_type(f.type)) for f in found.schema})
+    return [op.place(row) for row in stored.to_pylist()]
 
 
 def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int, sizes: Sizes) -> list[tuple[Any, ...]]:

@@ -128,6 +128,9 @@ class Output(Section):
             raise ValueError(f"{' and '.join(said)} contradict each other: give one")
         if self.shuffle == "key" and not self.keys:
             raise ValueError("shuffle: key needs output.keys")
+        for name in ("keys", "sort_by") if self.shuffle != "key" else ():
+            if getattr(self, name):
+                raise ValueError(f"{name} belongs to shuffle: key; {self.shuffle} would not look at it")
         if self.keep_versions is not None and self.on_existing != "version":
             raise ValueError("keep_versions belongs to on_existing: version")
         if self.metadata_file and self.format != "parquet":

@@ -15,7 +15,7 @@ from tasks.graph import SOURCE
 from tasks.memory import in_halves
 from tasks.on_host import to_host
 from tasks.plan import ROW, Partition, Plan
-from tasks.schema import Schema
+from tasks.schema import Schema, check_ordered
 from tasks.settings import Output
 from tasks.work import Work
 
@@ -161,6 +161,7 @@ def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
     if order.mode != "key":
         return places
     for kind, names in (("key", order.keys), ("sort", order.sort_by)):
+        where = f"output.{'keys' if kind == 'key' else 'sort_by'}"
         for i, name in enumerate(names):
             if name in bound.output:
                 places[f"{kind}{i}"] = (len(bound.nodes) - 1, name)
@@ -171,10 +172,11 @@ def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
                 known = bound.output if grouped else {**bound.output, **bound.source}
                 raise JobError(
                     f"there is no column {name!r}",
-                    where=f"output.{'keys' if kind == 'key' else 'sort_by'}",
+                    where=where,
                     why="the rows were grouped, so that only columns of the output are left" if grouped else "",
                     do=near(name, known),
                 )
+            check_ordered(bound.output if name in bound.output else bound.source, [name], where)
     return places
 
 

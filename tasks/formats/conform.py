@@ -54,6 +54,8 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
     elif column.type != target:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+            column = pa.chunked_array([_lists(a, a.flatten()) for a in column.chunks], target)  # Arrow casts them wrong
         column = column.cast(target)
     return nans_to_nulls(column)
 
@@ -90,8 +92,12 @@ def _has_nan(array: pa.Array) -> bool:
 def _without_nan(array: pa.Array) -> pa.Array:
     if not is_list(array.type):
         return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-    values = _without_nan(array.flatten())
+    return _lists(array, _without_nan(array.flatten())).cast(array.type)
+
+
+def _lists(array: pa.Array, values: pa.Array) -> pa.ListArray:
+    """Lists as long as those of the array, of these elements."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     mask = array.is_null() if array.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=pa.list_(values.type), mask=mask).cast(array.type)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=pa.list_(values.type), mask=mask)

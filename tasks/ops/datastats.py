@@ -15,6 +15,7 @@ from tasks.frame import sketches
 from tasks.frame.whole import exact_sum
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.schema import Column, Schema, dtype_name, kind_of, leaf_type, parse_dtype
+from tasks.values import listed, value_of
 
 EXACT = 1_000_000  # distinct values that are all counted
 CANDIDATES = 1024  # above: so many of the most frequent values are followed on
@@ -101,7 +102,7 @@ class DataStats(Learned):
         report["exact"] = exact
         report["distinct"] = len(table) if exact else sketches.distinct_estimate(partial["registers"])
         first = engine.sort_counts(table, ["v0"]).slice(0, self.top)
-        values = zip(first["v0"].to_pylist(), first["count"].to_pylist(), strict=True)
+        values = zip(listed(first["v0"]), first["count"].to_pylist(), strict=True)
         report["top"] = [{"value": _plain(value), "count": count} for value, count in values]
         if "moments" in partial and partial["moments"][0]:
             return report | self._of_numbers(partial, leaf)
@@ -210,9 +211,11 @@ def _shown(value: float | None, leaf: pa.DataType) -> Any:
         return value * _tick(leaf)
     if pa.types.is_timestamp(leaf):
         micro = round(value * _tick(leaf) * 1e6)
-        return pa.scalar(micro, pa.int64()).cast(pa.timestamp("us")).as_py().isoformat()
+        exact = abs(micro) < 1 << 63
+        number = micro if exact else max(-(1 << 63), min(round(value), (1 << 63) - 1))
+        return _plain(value_of(pa.scalar(number, pa.int64()).cast(pa.timestamp("us" if exact else leaf.unit))))
     if pa.types.is_date32(leaf):
-        return pa.scalar(round(value), pa.int32()).cast(pa.date32()).as_py().isoformat()
+        return _plain(value_of(pa.scalar(round(value), pa.int32()).cast(pa.date32())))
     return value
 
 

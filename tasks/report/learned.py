@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tasks.graph import Bound, Step
 from tasks.ops.base import Learned
+from tasks.values import rows_listed
 
 
 def learned_steps(bound: Bound, values: Mapping[str, Any]) -> dict[str, Step]:
@@ -32,7 +33,7 @@ def frequent_text(table: pa.Table, size: int, most: int) -> str:
     'Quinn (38,764), ..'
     """
     shown = []
-    for row in table.slice(0, min(size, most)).to_pylist():
+    for row in rows_listed(table.slice(0, min(size, most))):
         count = row.pop("count")
         value = " + ".join(str(v) for v in row.values())
         shown.append(value if count is None else f"{value} ({count:,})")

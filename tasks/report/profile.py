@@ -6,6 +6,7 @@ A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from tasks.graph import SOURCE, Bound, Step
 from tasks.report.learned import distinct_values
 from tasks.schema import Schema, dtype_name, is_list, kind_of
+from tasks.values import listed, stored_type, value_of
 
 BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
 
@@ -62,7 +64,8 @@ def of_column(name: str, column: pa.ChunkedArray) -> Profile:
         found.distinct < 0.9 * len(values) or found.distinct <= TOP
     ):  # of an almost unique column the top values say nothing
         few = counts.take(pa.array(order[:TOP]))
-        found.top = [(shown(c["values"]), c["counts"] / len(values)) for c in few.to_pylist()]
+        told = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
+        found.top = [(shown(value), count / len(values)) for value, count in told]
     _numbers(found, values)
     return found
 
@@ -84,16 +87,15 @@ def _numbers(found: Profile, values: pa.ChunkedArray) -> None:
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return
-    low, high = pc.min_max(values).values()
-    found.low, found.high = shown(low.as_py()), shown(high.as_py())
+    low, high = pc.min_max(values.cast(stored_type(values.type))).values()
+    found.low, found.high = (shown(value_of(end.cast(values.type))) for end in (low, high))
     found.mean = shown(float(numbers.mean())) if kind == "number" else ""
     found.histogram = histogram(numbers)
 
 
 def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
     if kind_of(values.type) == "time":
-        width = values.type.bit_width
-        values = values.cast(pa.int32() if width == 32 else pa.int64())
+        values = values.cast(stored_type(values.type))
     return values.cast(pa.float64(), safe=False).to_numpy()
 
 
@@ -117,7 +119,7 @@ def shown(value: Any) -> str:
         return f"{value:.5g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}" if abs(value) < 1_000_000 else str(value)
-    text = value.isoformat(sep=" ") if hasattr(value, "hour") else str(value)
+    text = value.isoformat(sep=" ") if isinstance(value, datetime.datetime) else str(value)
     return text if len(text) <= LONG else text[: LONG - 2] + ".."
 
 
@@ -160,7 +162,7 @@ def _add_vocabulary(profile: Profile, fitted: Mapping[str, Any]) -> None:
     nulls = int(fitted.get("nulls", 0))
     profile.distinct = distinct_values(fitted)
     profile.top = [(shown(v), n / max(known, 1)) for v, n in zip(
-        table.column(0).slice(0, TOP).to_pylist(), table["count"].slice(0, TOP).to_pylist(), strict=True)]  # fmt: skip
+        listed(table.column(0).slice(0, TOP)), table["count"].slice(0, TOP).to_pylist(), strict=True)]  # fmt: skip
     profile.exact |= {"distinct", "top"}
     if not profile.dtype.startswith("list<"):  # of lists it counts the elements
         profile.nulls = nulls / max(known + nulls, 1)

@@ -101,6 +101,8 @@ def test_every_recipe_is_a_job(name: str) -> None:
         (["output.files=0"], ["output.files", "greater than or equal to 1"]),
         (["output.files=2", "output.rows_per_file=5"], ["files and rows_per_file contradict each other"]),
         (["output.shuffle=key"], ["shuffle: key needs output.keys"]),
+        (["output.sort_by=[x]"], ["sort_by belongs to shuffle: key; full would not look at it"]),
+        (["output.keys=[x]", "output.shuffle=none"], ["keys belongs to shuffle: key; none would not look at it"]),
         (["source.partition_size=big"], ["source.partition_size", "'big' is no size", "64MiB"]),
         (["cluster.kind=gpu"], ["cluster.kind", "'cuda'"]),
         (["cluster.kind=address"], ["needs `address`"]),

@@ -17,6 +17,7 @@ from tasks import frame, keys, ops, run
 from tasks.dataset import Dataset, FramePlan, read
 from tasks.errors import DataError, JobError
 from tasks.frames import frames_of
+from tasks.graph import as_node
 from tasks.keys import by_keys, key_blocks, keys_of
 from tasks.ops.base import Context, Operator
 from tasks.plan import ROW, Limits, Partition, Plan
@@ -157,6 +158,20 @@ def test_a_column_that_is_not_there_is_named(engine: str) -> None:
         JobError, match=r"there is no column 'usr'\n  where: source.keys and source.sort_by\n  do: did you mean 'user'"
     ):
         Dataset(pa.table({"user": [1]}), engine=engine).shuffle_by_keys("usr")
+
+
+@pytest.mark.parametrize("column", [[[1], [2]], [{"a": 1}, {"a": 2}]], ids=["list", "struct"])
+def test_rows_have_no_order_by_lists_and_structs(column: list[Any], engine: str, tmp_path: Path) -> None:
+    dataset = Dataset(pa.table({"k": [1, 2], "l": column}), engine=engine)
+    for key, sort in (("l", ()), ("k", "l")):
+        with pytest.raises(JobError, match="rows have no order by column 'l'") as caught:
+            dataset.shuffle_by_keys(key, sort)
+        assert caught.value.where == "source.keys and source.sort_by"
+    made = Workflow(as_node("k")).fit_transform(dataset)
+    for where, section in (("output.keys", {"keys": ["l"]}), ("output.sort_by", {"keys": ["k"], "sort_by": ["l"]})):
+        with pytest.raises(JobError, match="rows have no order by column 'l'") as caught:
+            made.to_parquet(tmp_path / "out", shuffle="key", **section)
+        assert caught.value.where == where
 
 
 # what stays what it was

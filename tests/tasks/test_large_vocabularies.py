@@ -55,6 +55,7 @@ def table(rows: int = 400) -> pa.Table:
             "b": rng.random(rows) < 0.3,
             "few": rng.integers(0, 3, rows),
             "d": pa.array(rng.integers(0, 40, rows).astype("datetime64[D]")),
+            "far": pa.array(rng.integers(0, 40, rows) << 55).cast(pa.timestamp("us")),  # Python's years end at 9999
             "l": [[int(v), None, 7] if v % 3 else None for v in rng.integers(0, 50, rows)],
             "y": rng.integers(0, 2, rows),
             "x": rng.normal(0, 1, rows),
@@ -64,7 +65,7 @@ def table(rows: int = 400) -> pa.Table:
 
 def nodes() -> Any:
     return (
-        (["i", "s", "f", "d", "l", "few"] >> ops.Categorify(freq_threshold=2, max_size=40))
+        (["i", "s", "f", "d", "far", "l", "few"] >> ops.Categorify(freq_threshold=2, max_size=40))
         + ([["i", "s"], ["b", "few"]] >> ops.Categorify(combo=True, num_buckets=3))
         + ([["few", "i"]] >> ops.Rename(postfix="_one") >> ops.Categorify())
         + (["i", "s", "few", ["s", "d"]] >> ops.TargetEncoding(["y", "few"], kfold=3))

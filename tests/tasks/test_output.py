@@ -19,6 +19,7 @@ from tasks import hive, ops
 from tasks.commit import own_output
 from tasks.dataset import Dataset
 from tasks.errors import JobError, MillraceError
+from tasks.graph import as_node
 from tasks.manifest import Manifest, damages
 from tasks.request import make_request
 from tasks.schema import Column, Schema, Tags
@@ -226,6 +227,28 @@ def test_folders_hold_every_format(form: str, tmp_path: Path, engine: str) -> No
 
     assert rows["group"].to_pylist() == TABLE["group"].to_pylist()
     assert rows.schema.field("group").type == pa.int16()
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "orc"])
+def test_columns_of_any_type_pass_through(form: str, tmp_path: Path) -> None:
+    """Types that no operator takes are written as they came, and the manifest tells them."""
+    table = pa.table(
+        {
+            "number": [0, 1, 2],
+            "struct": pa.array([{"a": 1, "b, c": ["x"]}, None, {"a": None, "b, c": []}]),
+            "map": pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64())),
+            "small": pa.array(["1.25", None, "-0.01"]).cast(pa.decimal128(5, 2)),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    source = Source(path=str(tmp_path / "in.parquet"))
+    output = Output(path=str(tmp_path / "out"), files=1, shuffle="none", format=form)
+    run_stages(make_request(source, as_node(table.column_names), output, Run(), "pandas"))
+    manifest = Manifest.load(tmp_path / "out")
+    (found,) = files_of(manifest, {"arrow": "ipc"}.get(form, form))
+    assert found.to_pydict() == table.to_pydict()
+    assert Workflow.load(tmp_path / "out").output_schema.to_arrow().equals(table.schema)
+    assert (tmp_path / "out" / "_report.html").exists()
 
 
 def job(

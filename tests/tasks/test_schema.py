@@ -16,7 +16,7 @@ NAMES = {
     "bool": pa.bool_(),
     "string": pa.string(),
     "binary": pa.binary(),
-    "date32[day]": pa.date32(),
+    "date32": pa.date32(),
     "timestamp[us]": pa.timestamp("us"),
     "timestamp[ns, tz=UTC]": pa.timestamp("ns", "UTC"),
     "duration[ms]": pa.duration("ms"),
@@ -24,12 +24,22 @@ NAMES = {
     "decimal128(10, 2)": pa.decimal128(10, 2),
     "list<string>": pa.list_(pa.string()),
     "list<list<int32>>": pa.list_(pa.list_(pa.int32())),
+    "decimal256(50, -2)": pa.decimal256(50, -2),
+    "fixed_size_binary[16]": pa.binary(16),
+    "struct<>": pa.struct([]),
+    "struct<a: int8, b: list<struct<c: timestamp[us, tz=UTC], d: decimal128(9, 1)>>>": pa.struct(
+        [("a", pa.int8()), ("b", pa.list_(pa.struct([("c", pa.timestamp("us", "UTC")), ("d", pa.decimal128(9, 1))])))]
+    ),
+    'struct<"": bool, "a b": string, "c, \\"d>\\": <": binary>': pa.struct(
+        [("", pa.bool_()), ("a b", pa.string()), ('c, "d>": <', pa.binary())]
+    ),
+    "map<string, list<float64>>": pa.map_(pa.string(), pa.list_(pa.float64())),
 }
 
 
-@pytest.mark.parametrize("dtype", NAMES.values(), ids=str)
-def test_the_name_of_a_type_gives_the_type_back(dtype: pa.DataType) -> None:
-    assert parse_dtype(dtype_name(dtype)) == dtype
+@pytest.mark.parametrize(("name", "dtype"), NAMES.items(), ids=NAMES)
+def test_the_name_of_a_type_gives_the_type_back(name: str, dtype: pa.DataType) -> None:
+    assert parse_dtype(name) == parse_dtype(dtype_name(dtype)) == dtype
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,11 @@ def test_other_names_of_types(name: str, dtype: pa.DataType) -> None:
         ("decimal128(x)", "no type"),
         ("timestamp[h]", "no type"),
         ("time64[s]", "no type"),
+        ("struct<a>", "no type"),
+        ("struct<a: int46>", "did you mean 'int64'"),
+        ("map<string>", "no type"),
+        ("list<int8, int8>", "no type"),
+        ("list<>", "no type"),
     ],
 )
 def test_a_name_that_is_no_type(name: str, hint: str) -> None:
@@ -67,6 +82,11 @@ def test_kinds_leaves_and_plain_types() -> None:
     assert leaf_type(pa.list_(pa.list_(pa.int8()))) == pa.int8()
     assert plain_type(pa.list_(pa.dictionary(pa.int8(), pa.large_string()))) == pa.list_(pa.string())
     assert plain_type(pa.float16()) == pa.float32()
+    assert plain_type(pa.decimal32(5, 2)) == plain_type(pa.decimal64(5, 2)) == pa.decimal128(5, 2)
+    assert plain_type(pa.large_list(pa.list_view(pa.string_view()))) == pa.list_(pa.list_(pa.string()))
+    assert plain_type(
+        pa.struct([("a", pa.float16()), ("m", pa.map_(pa.large_string(), pa.large_binary()))])
+    ) == pa.struct([("a", pa.float32()), ("m", pa.map_(pa.string(), pa.binary()))])
 
 
 def test_a_schema_knows_its_columns() -> None:

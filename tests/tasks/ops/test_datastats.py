@@ -51,6 +51,16 @@ def test_times_are_texts_and_their_spread_is_in_seconds(engine):
     assert found["std"] == pytest.approx(np.std([0, 7200], ddof=1))
 
 
+def test_times_beyond_the_years_of_python_are_told_as_they_are(engine):
+    found = report([-(2**50), 0, 2**50], pa.timestamp("s"), engine)
+    assert [found[k] for k in ("min", "max", "mean")] == [
+        "-1125899906842624 s since 1970", "1125899906842624 s since 1970", "1970-01-01T00:00:00",
+    ]  # fmt: skip
+    assert {top["value"] for top in found["top"]} == {found["min"], found["max"], found["mean"]}
+    found = report([-(2**31), 2**31 - 1], pa.date32(), engine)
+    assert [found[k] for k in ("min", "max")] == ["-2147483648 days since 1970", "2147483647 days since 1970"]
+
+
 def test_lists_are_told_by_their_elements(engine):
     found = report([[1.0, 3.0], None, [], [2.0]], pa.list_(pa.float64()), engine)
     assert found["lengths"] == {"min": 0, "max": 2, "mean": 1.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pyarrow as pa
+import pytest
 
 from tasks import ops
 from tasks.graph import Bound
@@ -54,6 +55,31 @@ def test_times_booleans_and_lists() -> None:
     assert of([True, False, True], pa.bool_()).histogram == [1, 2]
     lists = of([[1, 2], None, [2]], pa.list_(pa.int64()))
     assert (lists.dtype, lists.nulls, lists.distinct, lists.high) == ("list<int64>", 1 / 3, 2, "2")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (pa.timestamp("s"), "-99999999999999 s since 1970", "99999999999999 s since 1970"),
+        (pa.timestamp("us", "UTC"), "1966-10-31 14:13:20.000001+00:00", "1973-03-03 09:46:39.999999+00:00"),
+        (pa.timestamp("ns"), "1969-12-30 20:13:20.000000001", "1970-01-02 03:46:39.999999999"),
+        (pa.duration("s"), "-99999999999999 s", "99999999999999 s"),
+    ],
+    ids=str,
+)
+def test_times_that_python_does_not_hold(dtype: pa.DataType, low: str, high: str) -> None:
+    """Seconds that are milliseconds are far from the years 1 to 9999: they are told as they are."""
+    numbers = [-99_999_999_999_999, 0, 0, 99_999_999_999_999]
+    (found,) = profile.of_table(pa.table({"t": pa.array(numbers).cast(dtype)}))
+    assert (found.low, found.high, len(found.top)) == (low, high, 3)
+
+
+def test_times_of_day_and_far_dates() -> None:
+    times = pa.array([1, 86_399_000_001]).cast(pa.time64("us"))
+    dates = pa.array([-(2**31), 2**31 - 1], pa.int32()).cast(pa.date32())
+    of_times, of_dates = profile.of_table(pa.table({"time": times, "date": dates}))
+    assert (of_times.low, of_times.high) == ("00:00:00.000001", "23:59:59.000001")
+    assert (of_dates.low, of_dates.high) == ("-2147483648 days since 1970", "2147483647 days since 1970")
 
 
 def test_columns_without_rows_or_values() -> None:

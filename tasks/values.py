@@ -1,0 +1,45 @@
+"""Values of Arrow columns as Python objects, also times that Python's own types do not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+
+def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values as Python objects; a time beyond the years 1 to 9999 as text.
+
+    >>> listed(pa.array([0, 2**40], pa.timestamp("s")))
+    [datetime.datetime(1970, 1, 1, 0, 0), '1099511627776 s since 1970']
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        found = [value_of(scalar) for scalar in column]
+    return found
+
+
+def value_of(scalar: pa.Scalar) -> Any:
+    """One value as `listed` gives it."""
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        if pa.types.is_nested(scalar.type):
+            return str(scalar.type)
+        number, dtype = scalar.cast(stored_type(scalar.type)).as_py(), scalar.type
+        unit = dtype.unit if hasattr(dtype, "unit") else "ms" if pa.types.is_date64(dtype) else "days"
+        return f"{number} {unit}" + ("" if pa.types.is_duration(dtype) else " since 1970")
+
+
+def rows_listed(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as maps from column to value."""
+    columns = [listed(column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def stored_type(dtype: pa.DataType) -> pa.DataType:
+    """The integers that values of a time type are stored as; other types as they are."""
+    if not pa.types.is_temporal(dtype):
+        return dtype
+    return pa.int32() if dtype.bit_width == 32 else pa.int64()
