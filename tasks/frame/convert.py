@@ -9,6 +9,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from tasks.errors import DataError
+
+REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # what Arrow raises of values that it cannot hold
+
 
 def library(frame: Any) -> str:
     """The library a frame is of: pandas, pyarrow, cudf, dask (dask_cudf too) or the first part of its module."""
@@ -24,10 +28,22 @@ def from_any(frame: Any) -> pa.Table | None:
     if isinstance(frame, pa.Table):
         return frame
     if isinstance(frame, pd.DataFrame):
-        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+        return _of_pandas(frame)
     if kind == "cudf":
         return frame.to_arrow(preserve_index=False).replace_schema_metadata()
     return None
+
+
+def _of_pandas(frame: pd.DataFrame) -> pa.Table:
+    if not frame.columns.is_unique:
+        several = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
+        raise DataError("a pandas frame has several columns of one name", why=", ".join(several), do="rename them")
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+    except REFUSED:
+        for name in frame.columns:
+            _arrow_of(frame[name])
+        raise
 
 
 def columns_of(frame: Any, names: list[Any]) -> pa.Table:
@@ -39,10 +55,17 @@ def columns_of(frame: Any, names: list[Any]) -> pa.Table:
 
 def _arrow_of(column: pd.Series) -> pa.Array | pa.ChunkedArray:
     """A pandas column as Arrow by the shortest way: what Arrow holds already as it is, plain numbers without pandas."""
-    if getattr(column.dtype, "kind", "O") in "biufM" and not pd.api.types.is_extension_array_dtype(column.dtype):
-        return pa.array(column.to_numpy(), from_pandas=True)
-    convert = getattr(column.array, "__arrow_array__", None)
-    return convert() if convert else pa.array(column, from_pandas=True)
+    try:
+        if getattr(column.dtype, "kind", "O") in "biufM" and not pd.api.types.is_extension_array_dtype(column.dtype):
+            return pa.array(column.to_numpy(), from_pandas=True)
+        convert = getattr(column.array, "__arrow_array__", None)
+        return convert() if convert else pa.array(column, from_pandas=True)
+    except REFUSED as error:
+        raise DataError(
+            f"column {str(column.name)!r} of a pandas frame does not convert to Arrow",
+            why=f"dtype {column.dtype}: {error.args[0] if error.args else error!s}",
+            do=f"give its values one plain type, such as frame[{column.name!r}].astype('string'), or leave it out",
+        ) from None
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:

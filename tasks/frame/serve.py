@@ -25,6 +25,9 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
     if kind in ("pandas", "cudf"):
         index = frame.index
         chosen = list(frame.columns) if needed is None else [n for n in needed if n in frame.columns]
+        if needed and len(chosen) < len(needed):  # a name may be a number there
+            named = {str(name): name for name in frame.columns}
+            chosen = [named[name] for name in needed if name in named]
         table = columns_of(frame, chosen)
         return table, kind, lambda made, kernels, kept: _with_index(kernels.user_frame(made), index, kept)
     table = from_any(frame)

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks import ops
 from tasks.dataset import Dataset, read
 from tasks.errors import DataError, JobError
+from tasks.workflow import Workflow
 
 TABLE = pa.table({"n": [1, 2, 3, 4], "s": ["a", None, "b", "a"], "f": [1.0, None, 2.5, 0.0]})
 
@@ -36,6 +38,22 @@ def test_frames_give_their_rows(kind: str) -> None:
     assert (dataset.num_rows, dataset.npartitions, list(dataset.schema)) == (4, 1, ["n", "s", "f"])
     assert read(dataset, 0).to_pydict() == TABLE.to_pydict()
     assert read(dataset, 0, ["s"]).schema.field("s").type == pa.dictionary(pa.int32(), pa.string())
+
+
+def test_columns_of_pandas_that_arrow_does_not_hold_are_named() -> None:
+    for column, why in (([1, "a"], "Could not convert 'a' with type str"), ([1j, 2j], "Unsupported numpy type")):
+        with pytest.raises(DataError, match="column 'odd' of a pandas frame does not convert to Arrow") as caught:
+            _ = Dataset(pd.DataFrame({"x": [1, 2], "odd": column}), engine="pandas").schema
+        assert why in str(caught.value.why)
+        assert "frame['odd'].astype('string')" in str(caught.value.do)
+    with pytest.raises(DataError, match="a pandas frame has several columns of one name\n  why: a\n"):
+        _ = Dataset(pd.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]), engine="pandas").schema
+
+
+def test_names_that_are_numbers_are_taken_as_texts() -> None:
+    frame = pd.DataFrame({0: [7, 9, 7], 1: [1, 1, 1]})
+    workflow = Workflow(["0"] >> ops.Categorify()).fit(Dataset(frame, engine="pandas"))
+    assert workflow.transform(frame)["0"].tolist() == [3, 4, 3]
 
 
 def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
