@@ -17,9 +17,10 @@ from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
 from tasks.formats.records import Dialect
 from tasks.plan import File, Limits, Piece
-from tasks.schema import is_list, parse_dtype
+from tasks.schema import is_list, leaf_type, parse_dtype
 
 LINES = Dialect(None)
+IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
 
 
 def survey(
@@ -42,7 +43,24 @@ def _infer(options: dict[str, Any], asked: tuple[text.Head, int]) -> dict[str, p
     head, length = asked
     data = text.sample(head.file, head.start, length, LINES, options)
     schema = _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
-    return {f.name: _inferred(f.type) for f in schema}
+    types = {f.name: _inferred(f.type) for f in schema}
+    if IDS.search(data):  # whole numbers beyond int64 are ids, which a float would change
+        floats = {n: _with_leaf(t, pa.uint64()) for n, t in types.items() if leaf_type(t) == pa.float64()}
+        types |= {name: dtype for name, dtype in floats.items() if _holds(dtype, name, data)}
+    return types
+
+
+def _with_leaf(dtype: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_leaf(dtype.value_type, leaf)) if is_list(dtype) else leaf
+
+
+def _holds(dtype: pa.DataType, name: str, data: bytes) -> bool:
+    """Whether all values of a column are of this type."""
+    try:
+        _table(data, pa.schema([(name, dtype)]), "ignore")
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _check_lines(head: text.Head) -> None:
@@ -82,14 +100,16 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 def _parse(
     data: bytes, schema: pa.Schema | None, file: File, piece: Piece, options: dict[str, Any], strict: bool = False
 ) -> pa.Table:
-    reading = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
-        return pajson.read_json(
-            pa.BufferReader(data), reading, pajson.ParseOptions(schema, unexpected_field_behavior=unexpected)
-        )
+        return _table(data, schema, "infer" if schema is None else "error" if strict else "ignore")
     except pa.ArrowException as error:
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+
+
+def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    reading = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    parsing = pajson.ParseOptions(schema, unexpected_field_behavior=unexpected)
+    return pajson.read_json(pa.BufferReader(data), reading, parsing)
 
 
 def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[str, Any]) -> DataError:

@@ -254,6 +254,20 @@ def test_types_hold_what_the_beginnings_of_other_files_show(tmp_path: Path) -> N
     }
 
 
+def test_ids_beyond_int64_keep_their_digits(tmp_path: Path) -> None:
+    rows = [{"id": 2**64 - 1, "l": [2**63, None], "f": 1.5}, {"id": 2**64 - 3, "l": [1], "f": 10.0**19}, {"l": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert {c.name: str(c.dtype) for c in plan.schema.columns} == {
+        "id": "uint64", "l": "list<item: uint64>", "f": "double",
+    }  # fmt: skip
+    assert everything(plan).to_pydict() == {
+        "id": [2**64 - 1, 2**64 - 3, None],
+        "l": [[2**63, None], [1], None],
+        "f": [1.5, 1e19, None],
+    }
+
+
 def test_of_many_files_some_are_asked_for_types(tmp_path: Path) -> None:
     for i in range(100):
         (tmp_path / f"{i:02}.csv").write_text(f"n\n{i if i < 90 else i / 2}\n")
