@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.preview import Preview, Reading
+from tasks.frame.values import listed
 from tasks.keeping import is_costly
 from tasks.report import amount, markdown_table
 from tasks.schema import Schema, dtype_name
-from tasks.values import listed
 
 COLUMNS = 40  # of a frame that are shown
 REFUSED = "Would be refused"

@@ -16,13 +16,13 @@ from rich.text import Text
 from tasks.commit import FITTED, MANIFEST, OWN, WORKFLOW
 from tasks.errors import DataError, JobError, near
 from tasks.fitted import load_fitted
+from tasks.frame.values import rows_listed
 from tasks.graph import Bound
 from tasks.manifest import Manifest, current, damages, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.report import amount
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.schema import Schema, dtype_name, embeddings_of
-from tasks.values import rows_listed
 
 SPLITS = ("train", "valid")
 NEEDED = "needed"

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from tasks import frame
 from tasks.frame.size import nbytes
+from tasks.frame.values import stored_type
 from tasks.memory import frugal
 from tasks.ops.base import Learned, Operator, Unit
 from tasks.ops.keyed import Keyed
 from tasks.pool import Pool
-from tasks.values import stored_type
 
 SAMPLES = 256  # rows of each chain that the ranges are cut by
 ROW = 40  # bytes of a row, about

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -100,10 +101,31 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 def _parse(
     data: bytes, schema: pa.Schema | None, file: File, piece: Piece, options: dict[str, Any], strict: bool = False
 ) -> pa.Table:
+    unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
-        return _table(data, schema, "infer" if schema is None else "error" if strict else "ignore")
+        return _table(data, schema, unexpected)
     except pa.ArrowException as error:
+        texts = [name for name, dtype in options["schema"].items() if parse_dtype(dtype) == pa.string()]
+        try:
+            if texts:
+                return _table(_with_texts(data, texts), schema, unexpected)
+        except (pa.ArrowException, ValueError):
+            pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+
+
+def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
+    """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text."""
+    lines = []
+    for line in data.removeprefix(text.BOM).split(b"\n"):
+        row = json.loads(line) if line.strip() else None
+        if isinstance(row, dict):
+            texts = {name: row[name] for name in names if not isinstance(row.get(name), str | None)}
+            line = json.dumps(
+                row | {name: json.dumps(value, ensure_ascii=False) for name, value in texts.items()}
+            ).encode()
+        lines.append(line)
+    return b"\n".join(lines)
 
 
 def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
@@ -116,7 +138,7 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
     before = 0 if compression(file.path) else text.records_before(file, 0, piece.start, LINES, options)
     row, column = re.search(r"row (\d+)", message), re.search(r"Column\(/([^)]*)\)", message)
     where = file.path + (f", column {column[1]}" if column else "")
-    value = ""
+    value, name = "", column[1].split("/")[0] if column else "NAME"
     if row:
         lines = [line for line in data.split(b"\n") if line.strip()]
         where += f", row {before + int(row[1]) + 1}"
@@ -125,5 +147,5 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         "a line of JSON does not fit",
         where=where,
         why=message + (f" in {value}" if value else ""),
-        do="mend the line, or give the column's type in source.schema",
+        do=f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text",
     )

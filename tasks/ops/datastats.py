@@ -12,10 +12,10 @@ from pydantic import Field
 
 from tasks import frame
 from tasks.frame import sketches
+from tasks.frame.values import listed, value_of
 from tasks.frame.whole import exact_sum
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.schema import Column, Schema, dtype_name, kind_of, leaf_type, parse_dtype
-from tasks.values import listed, value_of
 
 EXACT = 1_000_000  # distinct values that are all counted
 CANDIDATES = 1024  # above: so many of the most frequent values are followed on

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.frame.values import rows_listed
 from tasks.graph import Bound, Step
 from tasks.ops.base import Learned
-from tasks.values import rows_listed
 
 
 def learned_steps(bound: Bound, values: Mapping[str, Any]) -> dict[str, Step]:

@@ -343,6 +343,19 @@ def test_a_line_of_json_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert error.value.where == f"{tmp_path / 'a.jsonl'}, column a, row 3"
 
 
+def test_json_values_of_several_types_are_texts_where_the_schema_says_so(tmp_path: Path) -> None:
+    rows = [{"id": 7, "n": 1}, {"id": "a7", "n": 2.5}, {"id": None}, {"id": 2**70}, {"n": 3, "id": [1, {"é": True}]}]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    with pytest.raises(DataError, match="JSON does not fit") as error:
+        make_plan(Source(path=str(tmp_path)))
+    assert "{id: string} takes any value as text" in str(error.value.do)
+    found = everything(make_plan(Source(path=str(tmp_path), schema={"id": "string"})))
+    assert found.to_pydict() == {
+        "id": ["7", "a7", None, str(2**70), '[1, {"é": true}]'],
+        "n": [1.0, 2.5, None, None, 3.0],
+    }
+
+
 def test_text_files_may_order_their_columns_differently(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,x\n")
     (tmp_path / "b.csv").write_text("b,a\ny,2\n")
