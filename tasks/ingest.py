@@ -14,6 +14,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.files import expand, is_remote, local_path
 from tasks.formats import FORMATS, format_of
 from tasks.formats.inspected import Inspected
+from tasks.frame.types import widest
 from tasks.plan import LIMITS, Block, Limits, Plan, Unit, cut_blocks, cut_partitions
 from tasks.schema import Column, Schema, dtype_name, is_list, parse_dtype, plain_type
 from tasks.secrets import storage
@@ -217,14 +218,20 @@ def _with_file(
     for name, dtype in types.items():
         both = dtype if name in given else _either(dtype, here[name])
         if both is None:
+            held = _type_of_both(dtype, here[name])
             raise DataError(
                 f"column {name!r} has different types",
                 where=path,
                 why=f"{dtype_name(here[name])} here, {dtype_name(dtype)} in {first}",
-                do=f"write the files with one type, or give it: source.schema: {{{name}: {dtype_name(dtype)}}}",
+                do=f"write the files with one type, or give it: source.schema: {{{name}: {held}}}",
             )
         merged[name] = both
     return merged
+
+
+def _type_of_both(a: pa.DataType, b: pa.DataType) -> str:
+    wide = widest([a, b])
+    return dtype_name(a if wide == pa.string() and wide not in (a, b) else wide)
 
 
 def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:

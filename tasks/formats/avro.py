@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -15,6 +17,7 @@ from tasks.files import open_binary, read_range
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
 from tasks.formats.text import merged
+from tasks.frame.types import widest
 from tasks.plan import File, Piece, Unit
 
 RUN_ROWS = 64 * 2**10
@@ -27,7 +30,6 @@ TYPES = {
     "double": pa.float64(),
     "bytes": pa.binary(),
     "string": pa.string(),
-    "enum": pa.string(),
 }
 LOGICAL = {
     "date": pa.date32(),
@@ -68,33 +70,71 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
 
 
 def arrow_schema(record: Any, path: str) -> pa.Schema:
-    """The Arrow schema of an Avro record; nested records and maps are refused, as no operator takes them."""
+    """The Arrow schema of an Avro record: records are structs, fixed bytes of one size, unions of numbers the wider
+    number; other unions, and records that hold themselves, are JSON texts."""
     if not isinstance(record, dict) or record.get("type") != "record":
         raise DataError("an Avro file does not hold records", where=path, do="write records with named fields")
-    return pa.schema([(f["name"], _arrow_type(f["type"], f["name"], path)) for f in record["fields"]])
+    named: dict[str, pa.DataType] = {}
+    return pa.schema([(f["name"], _arrow_type(f["type"], named)) for f in record["fields"]])
 
 
-def _arrow_type(avro: Any, name: str, path: str) -> pa.DataType:
+def _arrow_type(avro: Any, named: dict[str, pa.DataType]) -> pa.DataType:
     if isinstance(avro, list):
-        present = [t for t in avro if t != "null"]
-        return _arrow_type(present[0] if len(present) == 1 else "union" if present else "null", name, path)
+        return _union([_arrow_type(t, named) for t in avro if t != "null"])
     described = avro if isinstance(avro, dict) else {"type": avro}
     kind, logical = described["type"], described.get("logicalType")
     if logical == "decimal":
         return pa.decimal128(described["precision"], described.get("scale", 0))
     if logical in LOGICAL:
         return LOGICAL[logical]
-    if kind == "array":
-        return pa.list_(_arrow_type(described["items"], name, path))
     if isinstance(kind, (dict, list)):
-        return _arrow_type(kind, name, path)
-    if kind not in TYPES:
-        raise DataError(
-            f"column {name!r} has the Avro type {kind}, which has no column type",
-            where=path,
-            do="write it as plain values or arrays of them",
-        )
-    return TYPES[kind]
+        return _arrow_type(kind, named)
+    if kind == "array":
+        return pa.list_(_arrow_type(described["items"], named))
+    if kind == "map":
+        return pa.map_(pa.string(), _arrow_type(described["values"], named))
+    if kind in ("record", "error", "fixed", "enum"):
+        return _named_type(kind, described, named)
+    return TYPES[kind] if kind in TYPES else named[kind]
+
+
+def _named_type(kind: str, described: dict[str, Any], named: dict[str, pa.DataType]) -> pa.DataType:
+    """The type of what has a name, by which others call it: whole, or without its namespace."""
+    short = described["name"].rpartition(".")[2]
+    names = {described["name"], short, f"{described['namespace']}.{short}" if described.get("namespace") else short}
+    named |= dict.fromkeys(names, pa.string())
+    if kind == "fixed":
+        named |= dict.fromkeys(names, pa.binary(described["size"]))
+    elif kind != "enum":
+        fields = [(f["name"], _arrow_type(f["type"], named)) for f in described["fields"]]
+        named |= dict.fromkeys(names, pa.struct(fields))
+    return named[short]
+
+
+def _union(types: Sequence[pa.DataType]) -> pa.DataType:
+    distinct = list(dict.fromkeys(types))
+    if len(distinct) < 2:
+        return distinct[0] if distinct else pa.null()
+    return widest(distinct) if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in distinct) else pa.string()
+
+
+def _column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
+    if pa.types.is_nested(dtype) or pa.types.is_string(dtype):
+        values = [_plain(value, dtype) for value in values]
+    return pa.array(values, dtype)
+
+
+def _plain(value: Any, dtype: pa.DataType) -> Any:
+    """A value as Arrow takes it: maps as pairs, texts of what is none."""
+    if value is None or (isinstance(value, str) and pa.types.is_string(dtype)):
+        return value
+    if pa.types.is_string(dtype):
+        return str(value) if isinstance(value, uuid.UUID) else json.dumps(value, default=str, ensure_ascii=False)
+    if pa.types.is_struct(dtype):
+        return {field.name: _plain(value[field.name], field.type) for field in dtype}
+    if pa.types.is_map(dtype):
+        return [(key, _plain(item, dtype.item_type)) for key, item in value.items()]
+    return [_plain(item, dtype.value_type) for item in value] if pa.types.is_list(dtype) else value
 
 
 def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
@@ -112,7 +152,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             rows: list[Any] = list(fastavro.reader(io.BytesIO(data)))
             found = arrow_schema(first.writer_schema, path)
             names = schema.names or found.names[:1]
-            columns = [pa.array([row[n] for row in rows], found.field(n).type) for n in names]
+            columns = [_column([row[n] for row in rows], found.field(n).type) for n in names]
         except (ValueError, OSError, EOFError, IndexError, pa.ArrowException) as error:
             raise _broken(path, error) from None
         tables.append(conform(pa.table(columns, names=names), schema))

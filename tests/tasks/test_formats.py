@@ -7,6 +7,8 @@ import datetime
 import gzip
 import io
 import json
+import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tasks.formats.conform import conform
 from tasks.formats.records import Dialect, cut_text
 from tasks.ingest import make_plan
 from tasks.plan import Limits, Plan
+from tasks.schema import dtype_name
 from tasks.settings import Source
 
 ROWS = [{"x": 1.5, "n": 1, "s": "apple"}, {"x": None, "n": 2, "s": None}, {"x": -2.0, "n": 3, "s": "pear, green"}]
@@ -341,6 +344,61 @@ def test_a_line_of_json_that_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="JSON does not fit") as error:
         everything(make_plan(Source(path=str(tmp_path), schema={"a": "int64"})))
     assert error.value.where == f"{tmp_path / 'a.jsonl'}, column a, row 3"
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard", "lz4", "bzip2", "xz"])
+def test_avro_of_every_codec_and_type(tmp_path: Path, codec: str) -> None:
+    """Also types that no operator takes: a job may use the other columns of a log."""
+    if library := {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}.get(codec):
+        pytest.importorskip(library)
+    item = {"type": "record", "name": "Item", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}
+    tree = {"type": "record", "name": "Tree", "fields": [{"name": "next", "type": ["null", "Tree"]}]}
+    fields = {
+        "id": {"type": "string", "logicalType": "uuid"},
+        "hash": {"type": "fixed", "name": "Hash", "size": 2},
+        "item": ["null", item],
+        "items": {"type": "array", "items": "shop.Item"},
+        "tags": {"type": "map", "values": ["null", "Hash"]},
+        "number": ["null", "int", "long", "double"],
+        "either": ["null", "string", "long", {"type": "map", "values": "int"}],
+        "kind": {"type": "enum", "name": "Kind", "symbols": ["view", "buy"]},
+        "tree": tree,
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+    }
+    first = {
+        "id": uuid.UUID(int=7), "hash": b"ab", "item": {"id": 1}, "items": [{"id": 2}], "tags": {"a": b"xy", "b": None},
+        "number": 2**40, "either": {"é": 1}, "kind": "buy", "tree": {"next": {"next": None}}, "price": Decimal("1.25"),
+    }  # fmt: skip
+    second = first | {"item": None, "items": [], "tags": {}, "number": 2.5, "either": 7, "tree": {"next": None}}
+    third = second | {"number": None, "either": "x"}
+    schema = {"type": "record", "name": "row", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+    with (tmp_path / "a.avro").open("wb") as file:
+        fastavro.writer(file, schema, [first, second, third], codec=codec)
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert {c.name: dtype_name(c.dtype) for c in plan.schema.columns} == {
+        "id": "string", "hash": "fixed_size_binary[2]", "item": "struct<id: int64>", "items": "list<struct<id: int64>>",
+        "tags": "map<string, fixed_size_binary[2]>", "number": "float64", "either": "string", "kind": "string",
+        "tree": "struct<next: string>", "price": "decimal128(5, 2)",
+    }  # fmt: skip
+    found = everything(plan).to_pydict()
+    assert found["id"] == [str(uuid.UUID(int=7))] * 3
+    assert (found["hash"][0], found["item"], found["items"]) == (b"ab", [{"id": 1}, None, None], [[{"id": 2}], [], []])
+    assert found["tags"] == [[("a", b"xy"), ("b", None)], [], []]
+    assert (found["number"], found["either"]) == ([2.0**40, 2.5, None], ['{"é": 1}', "7", "x"])
+    assert found["tree"] == [{"next": '{"next": null}'}, {"next": None}, {"next": None}]
+    assert (found["kind"], found["price"]) == (["buy"] * 3, [Decimal("1.25")] * 3)
+
+
+def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:
+    for name, first, second in (("int64", pa.int64(), pa.int32()), ("float64", pa.int8(), pa.float32())):
+        folder = tmp_path / name
+        folder.mkdir()
+        for i, dtype in enumerate((first, second)):
+            pq.write_table(pa.table({"x": pa.array([i], dtype)}), folder / f"{i}.parquet")
+        with pytest.raises(DataError, match="column 'x' has different types") as error:
+            make_plan(Source(path=str(folder)))
+        assert f"source.schema: {{x: {name}}}" in str(error.value.do)
+        assert everything(make_plan(Source(path=str(folder), schema={"x": name})))["x"].to_pylist() == [0, 1]
 
 
 def test_json_values_of_several_types_are_texts_where_the_schema_says_so(tmp_path: Path) -> None:
