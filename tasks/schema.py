@@ -152,7 +152,12 @@ def leaf_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def plain_type(dtype: pa.DataType) -> pa.DataType:
-    """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets."""
+    """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
+
+    A UUID is its text, another extension type what it is stored as.
+    """
+    if isinstance(dtype, pa.BaseExtensionType):
+        return pa.string() if is_uuid(dtype) else plain_type(dtype.storage_type)
     if pa.types.is_dictionary(dtype):
         return plain_type(dtype.value_type)
     if is_list(dtype) or pa.types.is_list_view(dtype) or pa.types.is_large_list_view(dtype):
@@ -170,6 +175,10 @@ def plain_type(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_float16(dtype):
         return pa.float32()
     return dtype
+
+
+def is_uuid(dtype: pa.DataType) -> bool:
+    return isinstance(dtype, pa.BaseExtensionType) and dtype.extension_name == "arrow.uuid"
 
 
 def kind_of(dtype: pa.DataType) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import DataError
-from tasks.schema import dtype_name, is_list, plain_type
+from tasks.schema import dtype_name, is_list, is_uuid, leaf_type, plain_type
 
 STRINGS = pa.dictionary(pa.int32(), pa.string())
 
@@ -49,6 +49,8 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """One column in the type that tables carry for `dtype`."""
     target = carried_type(dtype)
+    if isinstance(leaf_type(column.type), pa.BaseExtensionType):
+        column = pa.chunked_array([_stored(chunk) for chunk in column.chunks] or [pa.array([], target)])
     if target == STRINGS:
         column = _as_strings(column)
     elif column.type != target:
@@ -58,6 +60,27 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
             column = pa.chunked_array([_lists(a, a.flatten()) for a in column.chunks], target)  # Arrow casts them wrong
         column = column.cast(target)
     return nans_to_nulls(column)
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    """Extension values, also in lists, as they are stored: UUIDs as texts."""
+    if is_list(array.type):
+        return _lists(array, _stored(array.flatten()))
+    return _uuid_texts(array.storage) if is_uuid(array.type) else array.storage
+
+
+def _uuid_texts(array: pa.FixedSizeBinaryArray) -> pa.DictionaryArray:
+    """UUIDs as RFC 9562 writes them: 8-4-4-4-12 hexadecimal digits."""
+    encoded = array.dictionary_encode()
+    values = encoded.dictionary
+    data = np.frombuffer(values.buffers()[1], np.uint8)[16 * values.offset : 16 * (values.offset + len(values))]
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    texts = np.full((len(values), 36), ord("-"), np.uint8)
+    places = [i for i in range(36) if i not in (8, 13, 18, 23)]
+    texts[:, places[::2]], texts[:, places[1::2]] = (digits[half].reshape(-1, 16) for half in (data >> 4, data & 15))
+    offsets = 36 * np.arange(len(values) + 1, dtype=np.int32)
+    strings = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(texts))
+    return pa.DictionaryArray.from_arrays(encoded.indices, strings)
 
 
 def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -72,10 +95,7 @@ def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def nans_to_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """NaN becomes null, also among the elements of a list; the same column if there is none."""
-    leaf = column.type
-    while is_list(leaf):
-        leaf = leaf.value_type
-    if not pa.types.is_floating(leaf) or not any(_has_nan(chunk) for chunk in column.chunks):
+    if not pa.types.is_floating(leaf_type(column.type)) or not any(_has_nan(chunk) for chunk in column.chunks):
         return column
     return pa.chunked_array([_without_nan(chunk) for chunk in column.chunks], column.type)
 

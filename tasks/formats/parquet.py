@@ -37,8 +37,8 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
         tail = read_range(file.path, max(0, file.size - footer), file.size, storage)
     tail = tail[-footer:]
     try:
-        metadata = pq.read_metadata(pa.BufferReader(tail))
-        schema = metadata.schema.to_arrow_schema().remove_metadata()
+        opened = pq.ParquetFile(pa.BufferReader(tail))
+        metadata, schema = opened.metadata, opened.schema_arrow.remove_metadata()
     except (pa.ArrowException, OSError) as error:
         raise _broken(file.path, str(error)) from None
     return Inspected(replace(file, digest=hashlib.sha256(tail).hexdigest()), schema, tuple(_units(metadata, schema)))

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.dataset import read
+from tasks import ops
+from tasks.dataset import Dataset, read
 from tasks.errors import DataError, JobError
 from tasks.formats import text
 from tasks.formats.conform import conform
@@ -29,6 +30,8 @@ from tasks.ingest import make_plan
 from tasks.plan import Limits, Plan
 from tasks.schema import dtype_name
 from tasks.settings import Source
+from tasks.workflow import Workflow
+from tests.frames import to_list
 
 ROWS = [{"x": 1.5, "n": 1, "s": "apple"}, {"x": None, "n": 2, "s": None}, {"x": -2.0, "n": 3, "s": "pear, green"}]
 TABLE = pa.Table.from_pylist(ROWS, schema=pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s", pa.string())]))
@@ -387,6 +390,42 @@ def test_avro_of_every_codec_and_type(tmp_path: Path, codec: str) -> None:
     assert (found["number"], found["either"]) == ([2.0**40, 2.5, None], ['{"é": 1}', "7", "x"])
     assert found["tree"] == [{"next": '{"next": null}'}, {"next": None}, {"next": None}]
     assert (found["kind"], found["price"]) == (["buy"] * 3, [Decimal("1.25")] * 3)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_uuids_are_texts_and_other_extensions_what_they_are_stored_as(tmp_path: Path, kind: str, engine: str) -> None:
+    ids = [uuid.UUID(int=i << 64 | i) for i in (7, 2**63, 7)]
+    uuids = pa.array([*ids, None, ids[0]], pa.uuid())
+    table = pa.table(
+        {
+            "user": uuids,
+            "seen": pa.ListArray.from_arrays([0, 2, 2, 3, 4, 5], uuids),
+            "event": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None, "2", "[]", "2"])),
+            "n": range(5),
+        }
+    )
+    for i in range(2):  # of a slice, and of several row groups
+        part = table.slice(2 * i, 2 + i)
+        if kind == "parquet":
+            pq.write_table(part, tmp_path / f"{i}.parquet", row_group_size=1, store_schema=bool(i))
+        else:
+            with pa.ipc.new_file(tmp_path / f"{i}.arrow", part.schema) as file:
+                file.write_table(part)
+    texts = [*map(str, ids), None, str(ids[0])]
+    expected = {
+        "user": texts, "seen": [texts[:2], [], [texts[2]], [None], [texts[4]]], "event": table["event"].to_pylist(),
+        "n": [0, 1, 2, 3, 4],
+    }  # fmt: skip
+    for source in (str(tmp_path), table):
+        dataset = Dataset(source, engine=engine)
+        assert {c.name: dtype_name(c.dtype) for c in dataset.schema.columns} == {
+            "user": "string", "seen": "list<string>", "event": "string", "n": "int64",
+        }  # fmt: skip
+        assert read(dataset, 0).to_pydict() == expected
+        coded = Workflow((["user", "seen"] >> ops.Categorify()) + ["n"]).fit_transform(dataset)
+        (frame,) = coded.frames()
+        assert to_list(frame["user"]) == [3, 4, 3, 1, 3]
+        assert to_list(frame["seen"]) == [[3, 4], [], [3], [1], [3]]
 
 
 def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
     """The columns of a partition of local Parquet files, read on the device; None where only the host's reader can."""
     if getattr(plan, "format", None) != "parquet" or not columns:
         return None
-    if not plan.options.get("folders", {}).keys().isdisjoint(columns):
-        return None  # values of folders' names are in no file
+    if not {*plan.options.get("folders", ()), *plan.options.get("uuids", ())}.isdisjoint(columns):
+        return None  # values of folders' names are in no file, and cuDF makes no texts of UUIDs
     types = {name: plan.schema[name].dtype for name in columns}
     if not all(_readable(leaf_type(t)) for t in types.values()) or any("://" in f.path for f in plan.files):
         return None
