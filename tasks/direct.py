@@ -20,7 +20,7 @@ from tasks.plan import Plan
 from tasks.pool import DaskPool, Pool
 from tasks.retention import publish
 from tasks.settings import Output
-from tasks.shuffle_write import Writing, plan_parts, write_part
+from tasks.shuffle_write import Writing, check_types, plan_parts, write_part
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
 from tasks.work import StateFolder, Work
 
@@ -39,6 +39,7 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Man
         order = make_order(output, plan, files)
         carried_columns(work, order)
         hive.check_columns(output.partition_on, work.bound.output)
+        check_types(output, work.bound.output)
         save_fitted(work.final, work.schema, work.learned, staging.new / WORKFLOW)
         exchange = memory_exchange(pool)
         try:

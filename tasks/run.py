@@ -35,7 +35,7 @@ from tasks.report import learned_tables
 from tasks.request import PlanOf, Request, fingerprint, make_request
 from tasks.schema import Schema
 from tasks.settings import Output
-from tasks.shuffle_write import Part, Writing, plan_parts, write_part, written
+from tasks.shuffle_write import Part, Writing, check_types, plan_parts, write_part, written
 from tasks.state import Saving, check_saved
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
 from tasks.work import StateFolder, Work
@@ -124,6 +124,7 @@ def check_columns(request: Request, bound: Bound) -> None:
     check_runs(bound, source.keys)
     if request.flow != "fit":
         hive.check_columns(output.partition_on, bound.output)
+        check_types(output, bound.output)
 
 
 def _mapped(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

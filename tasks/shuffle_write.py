@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,18 +10,35 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.orc as paorc
 
 from tasks import frame, hive, monitor, shuffle
 from tasks.commit import flush, no_space, partial_file, read_json, write_json
-from tasks.errors import DataError, GiveUpError
+from tasks.errors import DataError, GiveUpError, JobError
 from tasks.exchange_choice import row_bytes
 from tasks.manifest import digest
 from tasks.memory import in_runs, megabytes, more_memory, shortage
 from tasks.on_host import joined_on_host, on_device
 from tasks.row_runs import runs_of, units_of
-from tasks.schema import Schema
+from tasks.schema import Column, Schema, dtype_name
 from tasks.settings import Output
 from tasks.transform import HIDDEN, RANGES_PER_FILE, Cut, Order
+
+
+def check_types(output: Output, written: Mapping[str, Column]) -> None:
+    """Refuse columns that files of the format cannot hold, which Arrow says of a table without rows."""
+    write: Any = {"csv": pacsv.write_csv, "orc": paorc.write_table}.get(output.format)
+    for column in written.values() if write else ():
+        try:
+            write(pa.schema([("x", column.dtype)]).empty_table(), pa.BufferOutputStream())
+        except pa.ArrowException:
+            raise JobError(
+                f"files of the format {output.format} cannot hold column {column.name!r}",
+                where="output.format",
+                why=f"it is {dtype_name(column.dtype)}",
+                do="write parquet or arrow, cast the column with Lambda(expression='cast(..)'), or leave it out",
+            ) from None
 
 
 @dataclass(frozen=True)

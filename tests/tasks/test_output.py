@@ -22,7 +22,7 @@ from tasks.errors import JobError, MillraceError
 from tasks.graph import as_node
 from tasks.manifest import Manifest, damages
 from tasks.request import make_request
-from tasks.schema import Column, Schema, Tags
+from tasks.schema import Column, Schema, Tags, dtype_name
 from tasks.settings import Output, Run, Source, checked
 from tasks.workflow import Workflow
 from tests.stages import run_stages
@@ -227,6 +227,23 @@ def test_folders_hold_every_format(form: str, tmp_path: Path, engine: str) -> No
 
     assert rows["group"].to_pylist() == TABLE["group"].to_pylist()
     assert rows.schema.field("group").type == pa.int16()
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"), [("csv", pa.list_(pa.int64())), ("orc", pa.uint64()), ("orc", pa.list_(pa.duration("s")))]
+)
+def test_what_a_format_cannot_hold_is_refused_before_any_row_is_read(
+    form: str, dtype: pa.DataType, tmp_path: Path, engine: str
+) -> None:
+    table = pa.table({"x": pa.array([None, None], dtype), "n": [1, 2]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    output = Output(path=str(tmp_path / "out"), format=form)
+    request = make_request(Source(path=str(tmp_path / "in.parquet")), as_node(["x", "n"]), output, Run(), engine)
+    made = Workflow(as_node(["x", "n"])).fit_transform(Dataset(table, engine=engine))
+    for write in (lambda: run_stages(request), lambda: made.to_parquet(str(tmp_path / "out"), format=form)):
+        with pytest.raises(JobError, match=f"files of the format {form} cannot hold column 'x'") as error:
+            write()
+        assert (error.value.where, error.value.why) == ("output.format", f"it is {dtype_name(dtype)}")
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "orc"])
