@@ -60,7 +60,7 @@ class Bound:
         self.gone: dict[int, frozenset[str]] = {SOURCE: frozenset()}  # what an operator dropped for what it learned
         self._bind_all()
         self._settle_depths()
-        self.space = self._one_space([self._root(*t) for t in self.targets], "the output")
+        self.space = self._one_space([self._root(*t) for t in self.targets])
 
     @property
     def output(self) -> Schema:
@@ -178,7 +178,7 @@ class Bound:
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
-            space = self._one_space([self._root(*t) for t in fit_inputs.values()], f"{title(node)}")
+            space = self._one_space([self._root(*t) for t in fit_inputs.values()], node)
             if op.removes_rows and space != SOURCE:
                 raise JobError(
                     f"{type(op).__name__} cannot stand after Groupby",
@@ -236,14 +236,14 @@ class Bound:
             place, name = self.origins[place, name]
         return place, name
 
-    def _one_space(self, roots: list[tuple[int, str]], where: str) -> int:
+    def _one_space(self, roots: list[tuple[int, str]], node: Node | None = None) -> int:
         """The rows that all columns have in common; a JobError if some are grouped and others are not."""
         spaces = {SOURCE if place == SOURCE else self.steps[place, name].space: name for place, name in roots}
         if len(spaces) > 1:
             names = " and ".join(repr(name) for name in spaces.values())
             raise JobError(
                 f"the columns {names} have different rows",
-                where=where,
+                where=title(node) if node else "the output",
                 why="one stands before a Groupby, the other after it",
                 do="take all columns from after the Groupby, as its keys or aggregations",
             )

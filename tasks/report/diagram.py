@@ -52,10 +52,8 @@ def names_text(names: Sequence[str], most: int = NAMES) -> str:
 def boxes(bound: Bound) -> dict[Any, Box]:
     """The boxes by key, in the order of the graph, what nothing of the output needs left out."""
     steps: dict[int, list[Step]] = {}
-    for step in [*bound.needed_steps(bound.targets), *bound.filters]:
-        steps.setdefault(step.node, [])
-        if step not in steps[step.node]:
-            steps[step.node].append(step)
+    for step in {s.key: s for s in [*bound.needed_steps(bound.targets), *bound.filters]}.values():
+        steps.setdefault(step.node, []).append(step)
     uses: dict[str, set[Any]] = {}
     found: dict[Any, Box] = {}
     for node, made in sorted(steps.items()):
