@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import model_validator
 
@@ -74,15 +75,14 @@ class Bucketize(Operator):
 
 
 def bucket(column: Any, edges: Sequence[int | float]) -> Any:
-    """The number of edges at or below each value, int32; null stays. Whole numbers are compared as such."""
+    """The number of edges at or below each value, int32; null stays. Integers are compared exactly with any edge."""
     engine = frame.engine_of(column)
     values, valid = engine.numbers(column)
-    whole = values.dtype.kind in "iu" and all(float(edge).is_integer() and abs(edge) < 2**63 for edge in edges)
-    table = engine.xp.asarray([int(e) for e in edges] if whole else edges, dtype="int64" if whole else "float64")
-    if not whole:
-        values = values.astype("float64")
-    elif values.dtype == "uint64":
-        table = engine.xp.maximum(table, 0).astype("uint64") if len(table) else table.astype("uint64")
+    if values.dtype.kind in "iu":
+        low, high = np.iinfo(values.dtype).min, np.iinfo(values.dtype).max
+        table = engine.xp.asarray([low if e < low else math.ceil(e) for e in edges if e <= high], dtype=values.dtype)
+    else:
+        table, values = engine.xp.asarray(edges, dtype="float64"), values.astype("float64")
     places = engine.xp.searchsorted(table, values, side="right") if len(table) else engine.xp.zeros(len(values))
     return engine.from_numbers(places.astype("int32"), valid)
 

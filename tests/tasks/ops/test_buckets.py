@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.errors import JobError
@@ -26,6 +28,18 @@ def test_whole_numbers_are_compared_as_such(engine):
     values = [2**53, 2**53 + 1]
     assert one_column(ops.Bucketize([2**53 + 1]), values, pa.int64(), engine) == [0, 1]
     assert one_column(ops.Bucketize([-1, 2**53 + 1]), values, pa.uint64(), engine) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "uint64"])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_integers_are_compared_exactly_with_any_boundary(engine, kind, data):
+    low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    values = data.draw(st.lists(st.sampled_from([low, low + 1, high - 1, high]) | st.integers(low, high), min_size=1))
+    edge = st.integers(low - 2, high + 2) | st.floats(allow_nan=False) | st.sampled_from(values)
+    edges = sorted(data.draw(st.lists(edge, min_size=1, max_size=6)))
+    wanted = [sum(value >= edge for edge in edges) for value in values]
+    assert one_column(ops.Bucketize(edges), values, getattr(pa, kind)(), engine) == wanted
 
 
 def test_bucketize_takes_elements_of_lists_and_infinities(engine):
