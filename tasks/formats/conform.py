@@ -57,7 +57,8 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
-            column = pa.chunked_array([_lists(a, a.flatten()) for a in column.chunks], target)  # Arrow casts them wrong
+            lists = [_lists(chunk, chunk.flatten()) for chunk in column.chunks]  # Arrow's cast lacks the last offset
+            column = pa.chunked_array(lists or [pa.array([], target)])
         column = column.cast(target)
     return nans_to_nulls(column)
 
