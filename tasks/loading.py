@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tasks.errors import DataError, JobError, near
+from tasks.frame.values import stored_type
 from tasks.manifest import Manifest
 from tasks.schema import Schema, is_list
 
@@ -254,7 +255,7 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(dtype):
         values = values.cast(pa.uint8())
     elif pa.types.is_temporal(dtype):
-        values = values.cast(pa.int32() if dtype.bit_width == 32 else pa.int64())
+        values = values.cast(stored_type(dtype))
     elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
         raise DataError(f"column {name!r} is {dtype}, which is no number", why="a batch is made of numbers",
                         do=f"give columns= without {name!r}, or Categorify it")  # fmt: skip
