@@ -247,7 +247,7 @@ def test_what_a_format_cannot_hold_is_refused_before_any_row_is_read(
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "orc"])
-def test_columns_of_any_type_pass_through(form: str, tmp_path: Path) -> None:
+def test_columns_of_any_type_pass_through(form: str, tmp_path: Path, engine: str) -> None:
     """Types that no operator takes are written as they came, and the manifest tells them."""
     table = pa.table(
         {
@@ -260,7 +260,7 @@ def test_columns_of_any_type_pass_through(form: str, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "in.parquet")
     source = Source(path=str(tmp_path / "in.parquet"))
     output = Output(path=str(tmp_path / "out"), files=1, shuffle="none", format=form)
-    run_stages(make_request(source, as_node(table.column_names), output, Run(), "pandas"))
+    run_stages(make_request(source, as_node(table.column_names), output, Run(), engine))
     manifest = Manifest.load(tmp_path / "out")
     (found,) = files_of(manifest, {"arrow": "ipc"}.get(form, form))
     assert found.to_pydict() == table.to_pydict()
