@@ -117,7 +117,14 @@ class DateParts(Operator):
         return [Column(f"{self.prefix or unit[0]}_{part}", pa.int16(), self.adds_tags) for part in self.parts]
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        times = context.engine.to_time(columns[unit[0]])  # texts are parsed once
+        try:
+            times = context.engine.to_time(columns[unit[0]])  # texts are parsed once
+        except ValueError as error:
+            raise DataError(
+                f"column {unit[0]!r} has a value that is no time",
+                why=str(error).split("\n")[0],
+                do="mend it, or make such values null before: Lambda(expression=\"cast(_, 'timestamp[us]')\")",
+            ) from None
         return {f"{self.prefix or unit[0]}_{part}": context.engine.date_part(times, part) for part in self.parts}
 
 
