@@ -131,7 +131,8 @@ def _release(version: Any) -> list[str]:
 def _start(home: Path) -> int:
     """Start a server that outlives this process and wait until it is healthy; returns its port."""
     port, log_path = _free_port(_settings().server.api.port), home / "millrace-server.log"
-    command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    program = str(Path(__file__).with_name("local_server.py"))
+    command = [sys.executable, "-P", program, "server", "start", "--host", HOST, "--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= ENVIRONMENT | {"PREFECT_HOME": str(home), "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"}
     environment.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "WARNING")

@@ -150,12 +150,16 @@ def test_a_worker_picks_up_a_scheduled_run(home: Path, worker: Path, api: Any) -
 
 
 def test_an_event_starts_a_run_on_the_new_files(home: Path, worker: Path, api: Any) -> None:
+    from prefect.client.schemas.actions import WorkPoolUpdate
+
     from flows.sample import make_sample
 
     arrived = home / "data/incoming/day=1"
     make_sample("toy", arrived, 1000, seed=5)
     watch = api.read_deployment_by_name("watch-source/every-minute")
+    api.update_work_pool(POOL, WorkPoolUpdate(is_paused=True))  # until both are due
     looks = [api.create_flow_run_from_deployment(watch.id, parameters={"settle": 0}) for _ in range(2)]
+    api.update_work_pool(POOL, WorkPoolUpdate(is_paused=False))
     assert sorted(final_state(api, look.id, worker) for look in looks) == ["Cancelled", "Completed"]
     (note,) = (home / ".millrace").glob("seen-*.json")
     assert [Path(path).name for path in json.loads(note.read_text())["files"]] == ["part-00000.parquet"]
