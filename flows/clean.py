@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flows.terminal import terminal
+
 
 def clean(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH..", help="outputs, folders of outputs, scratch folders")],
@@ -25,7 +27,6 @@ def clean(
 
       millrace clean /data/out /scratch --older-than 12h
     """
-    from flows.launch import terminal
     from tasks.report import amount
     from tasks.retention import leftovers, remove, seconds_of
 

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from flows.clean import clean
 from flows.look import preview
 from flows.offer import deploy, serve
+from flows.terminal import terminal
 from tasks.errors import MillraceError
 
 P = ParamSpec("P")
@@ -135,7 +136,7 @@ def demo(
 
       millrace demo --rows 10000000 --path /data/demo
     """
-    from flows.launch import launch, terminal
+    from flows.launch import launch
 
     console = terminal()
     data, out = path / "data", path / "out"
@@ -143,7 +144,9 @@ def demo(
         from flows.sample import make_sample
 
         made = make_sample("toy", data, rows)
-    console.print(f"data     {made.rows:,} rows in {made.files} file(s), {data.resolve()}", soft_wrap=True)
+    console.print(
+        f"data     {made.rows:,} rows in {made.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
+    )
     job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
     launch(job, console, debugging())
 
@@ -170,7 +173,7 @@ def run(
 
       millrace run ecommerce --set source.sample.rows=100000 --set output.on_existing=replace
     """
-    from flows.launch import job_of, launch, terminal
+    from flows.launch import job_of, launch
 
     launch(job_of(job, set_ or []), terminal(), debugging())
 
@@ -197,7 +200,7 @@ def fit(
 
       millrace fit ecommerce --path fitted/shop --set source.sample.rows=100000 --set output.on_existing=version
     """
-    from flows.launch import job_of, launch, terminal
+    from flows.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
     launch(job_of(job, [*(set_ or []), place]), terminal(), debugging(), "fit")
@@ -230,7 +233,7 @@ def apply(
 
       millrace apply out/ecommerce --source 'data/december/*.csv' --output out/december --set source.filter=null
     """
-    from flows.launch import application_of, launch, terminal
+    from flows.launch import application_of, launch
 
     launch(application_of(fitted, source or [], output, set_ or []), terminal(), debugging(), "apply")
 
@@ -259,7 +262,6 @@ def sample(
 
       millrace sample criteo --rows 5000000 --seed 7 --path data/criteo --files 8 --format tsv
     """
-    from flows.launch import terminal
     from flows.sample import make_sample
     from tasks.report import amount
 
@@ -267,7 +269,7 @@ def sample(
     with console.status(f"making {rows:,} rows"):
         made = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
     text = f"{made.rows:,} rows of {name.value} in {made.files} file(s), {amount(made.bytes)}, {made.seconds:.1f} s"
-    console.print(f"{text}: {path}", soft_wrap=True)
+    console.print(f"{text}: {path}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -291,7 +293,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
     except DataError as error:
         say_error(str(error))
         raise typer.Exit(NO_OUTPUT) from None
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal(soft_wrap=True)
     for line in lines:
         console.print(line, markup=False)
     if found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from infra.clusters import Cluster
 from tasks import ops
 from tasks.applied import applying_request
 from tasks.errors import JobError, MillraceError, near
+from tasks.files import refuse_inside
 from tasks.fitted import read_fitted
 from tasks.frame.expression import parse
 from tasks.graph import Node
@@ -24,6 +25,7 @@ from tasks.run import Request, make_request
 from tasks.schema import Tags
 from tasks.settings import Output, Run, Section, Source
 
+UNIONS = ("str", "list[str]")  # in the place of a mistake, where a value may be either
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -113,6 +115,7 @@ def make_application(data: Mapping[str, Any]) -> Application:
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
     _check_filter(application.source)
     check_access(application)
+    _refuse_inside(application)
     _exchange(application.run, application.cluster)
     return application
 
@@ -171,8 +174,14 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None) -> Job:
     except MillraceError as error:
         raise lines.placed(error) from None
     check_access(job, graph)
+    _refuse_inside(job)
     _exchange(job.run, job.cluster)
     return job
+
+
+def _refuse_inside(job: Job | Application) -> None:
+    for path in (job.source.path, job.source.valid):
+        refuse_inside(path or [], job.output.path)
 
 
 def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
@@ -192,10 +201,32 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
 
 
 def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
+    known = lines or Lines()
+    if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
+        raise JobError("the job is not right:\n    " + "\n    ".join(beyond))
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, model, lines or Lines()))) from None
+        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, model, known))) from None
+
+
+def _beyond(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Values that the server cannot keep, and then shows no run at all: where they stand, and why."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _beyond(inner, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            yield from _beyond(inner, (*path, number))
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        yield path, f"needs more than 64 bits: {value:.3e}" if abs(value) < 2**1000 else "needs more than 64 bits"
+    elif isinstance(value, str) and not _is_text(value):
+        yield path, f"is no text that can be kept: {value!r}"
+
+
+def _is_text(value: str) -> bool:
+    """Without a NUL, and without halves of a character of UTF-16."""
+    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _check_filter(source: Source) -> None:
@@ -246,10 +277,10 @@ def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
     if not path.exists() and path.suffix == "" and path.name in recipes():
         path = RECIPES / f"{path.name}.yaml"
     try:
-        text = path.read_text()
-    except OSError as error:
-        do = "give the path of a YAML file, or the name of a recipe: " + ", ".join(recipes())
-        why = error.strerror or str(error)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        do = "give the path of a YAML file in UTF-8, or the name of a recipe: " + ", ".join(recipes())
+        why = getattr(error, "strerror", None) or str(error)
         raise JobError("the job file cannot be read", where=str(path), why=why, do=do) from None
     data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
@@ -277,7 +308,7 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
         data = data[key]
     try:
         data[keys[-1]] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         why = str(getattr(error, "problem", None) or error)
         do = "quote the value for the shell: --set 'source.path=[a, b]'"
         raise JobError("the value is no valid YAML", where=f"--set {change}", why=why, do=do) from None
@@ -287,8 +318,7 @@ def _lines(error: ValidationError, model: type[Section], known: Lines) -> list[s
     """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
     lines = []
     for item in error.errors():
-        path = [p for p in item["loc"] if p not in ("str", "list[str]")]
-        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") + known.place(path)
+        place = _place([p for p in item["loc"] if p not in UNIONS], known)
         if item["type"] == "extra_forbidden":
             lines.append(f"{place} is unknown: {near(str(item['loc'][-1]), _known(item['loc'][:-1], model))}")
         elif item["type"] == "missing":
@@ -297,6 +327,10 @@ def _lines(error: ValidationError, model: type[Section], known: Lines) -> list[s
             got = "" if isinstance(item.get("input"), (dict, list)) else f" (it is {item.get('input')!r})"
             lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}{got}")
     return list(dict.fromkeys(lines))
+
+
+def _place(path: Sequence[str | int], known: Lines) -> str:
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") + known.place(path)
 
 
 def _known(loc: Sequence[Any], model: Any) -> list[str]:

@@ -20,11 +20,6 @@ from infra.garbage import loading
 from tasks.errors import MillraceError
 
 
-def terminal() -> Console:
-    """Where people read: colours and moving lines on a screen, plain text in a pipe or a file."""
-    return Console(soft_wrap=False, highlight=False)
-
-
 def job_of(source: str, changes: Sequence[str]) -> dict[str, Any]:
     """The content of a job file or recipe with changes; modules beside the file and here become importable."""
     from flows.job import load_job
@@ -169,23 +164,24 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
         text = (
             f"written  {rows} in {len(manifest.parts)} files, {amount(nbytes)}, in {manifest.seconds:.1f} s ({stages})"
         )
-        console.print(text, soft_wrap=True)
+        console.print(text, soft_wrap=True, markup=False)
         if manifest.data.get("left_out"):
             names = ", ".join(manifest.data["left_out"])
-            console.print(f"left out {names}: the source lacks what they need", soft_wrap=True)
+            console.print(f"left out {names}: the source lacks what they need", soft_wrap=True, markup=False)
     report = next((p / "_report.html" for p in (root, Path(manifests[0].path)) if (p / "_report.html").exists()), None)
     _next(console, "output  ", root, pages, report)
 
 
 def _next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
     """Where it is, and where to look next."""
-    console.print(f"{what} {root}", soft_wrap=True)
+    console.print(f"{what} {root}", soft_wrap=True, markup=False)
     if report:
-        console.print(f"report   {report}", soft_wrap=True)
+        console.print(f"report   {report}", soft_wrap=True, markup=False)
     for page in pages:
         console.print(f"run      {page}", soft_wrap=True)
     shorter = os.path.relpath(root)
-    console.print(f"next     millrace inspect {min(shorter, str(root), key=len)}", soft_wrap=True)
+    text = f"next     millrace inspect {min(shorter, str(root), key=len)}"
+    console.print(text, soft_wrap=True, markup=False)
 
 
 def _quiet(debug: bool) -> None:

@@ -16,14 +16,33 @@ Path = tuple[str | int, ...]
 def parse_yaml(text: str, where: str) -> Any:
     """The values of a YAML text; a JobError shows the line that is no YAML."""
     try:
+        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), set())
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError of a date that does not exist
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
         shown = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
         why = f"{getattr(error, 'problem', error)}{f': {shown.strip()!r}' if shown.strip() else ''}"
         what = "features is" if where == "features" else "the job is"
         raise JobError(f"{what} no valid YAML", where=place, why=why, do="mend that line; indent with spaces") from None
+
+
+def _refuse_twice(node: yaml.Node | None, seen: set[int]) -> None:
+    """A key that stands twice in a map would win over the first without a word."""
+    if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_twice(item, seen)
+        return
+    names = set()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in names:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+            names.add(key.value)
+        _refuse_twice(value, seen)
 
 
 class Lines:

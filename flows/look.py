@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.terminal import terminal
+
 if TYPE_CHECKING:
     from flows.job import Application, Job
 
@@ -32,7 +34,7 @@ def preview(
 
       millrace preview ecommerce --set source.path=/data/shop --rows 10
     """
-    from flows.launch import job_of, terminal
+    from flows.launch import job_of
 
     console, data = terminal(), job_of(job, set_ or [])
     with console.status("looking at the job and its data"):

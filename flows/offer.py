@@ -38,7 +38,7 @@ def serve(
       millrace serve --file nightly.yaml
     """
     from flows.access import serving_limits
-    from flows.launch import terminal
+    from flows.terminal import terminal
     from infra import deployments
     from infra.server import ensure_server
 
@@ -74,7 +74,7 @@ def deploy(
       millrace deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
     """
     from flows.access import serving_limits
-    from flows.launch import terminal
+    from flows.terminal import terminal
     from infra import deployments
     from infra.server import ensure_server
 

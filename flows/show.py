@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows.terminal import terminal
 from tasks.commit import FITTED, MANIFEST, OWN, WORKFLOW
 from tasks.errors import DataError, JobError, near
 from tasks.fitted import load_fitted
@@ -84,7 +85,7 @@ def _damaged_workflow(root: Path) -> list[str]:
 
 def show_folder(out: Path, rows: int = 5, values: int = 5, console: Console | None = None) -> None:
     """Print an output (with train and valid), or a saved workflow."""
-    console = console or Console(highlight=False)
+    console = console or terminal()
     if (current(out) / FITTED).exists():
         _show_workflow(current(out), values, console)
         return
@@ -235,7 +236,7 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
 
 
 def show_operators(console: Console | None = None) -> None:
-    console = console or Console(highlight=False)
+    console = console or terminal()
     table = _table("", "operator", "learns", "what it does")
     for name, cls in operators().items():
         table.add_row(name, "yes" if issubclass(cls, Learned) else "", summary_of(cls))
@@ -254,7 +255,7 @@ def operators_markdown() -> str:
 
 def show_operator(name: str, console: Console | None = None) -> None:
     """Docstring, accepted types and parameters of an operator, and how it stands in a job; JobError with near names."""
-    console = console or Console(highlight=False)
+    console = console or terminal()
     if name not in operators() and ":" not in name:
         raise JobError(f"there is no operator {name!r}", do=near(name, operators()))
     cls = operator_class(name)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.errors import GiveUpError, JobError
-from tasks.files import is_remote, local_path
+from tasks.files import LATEST, is_remote, local_path
 
-MANIFEST, WORKFLOW, LATEST = "_manifest.json", "_workflow", "_latest"
+MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
 REPORTS = ("_report.html", "_performance.html")

@@ -1,9 +1,11 @@
 # Paths may be URLs, and thousands of them are quicker as strings.
-# ruff: noqa: PTH100, PTH112, PTH113, PTH116, PTH122, PTH123, PTH207
+# ruff: noqa: PTH100, PTH112, PTH113, PTH114, PTH116, PTH118, PTH122, PTH123, PTH206, PTH207
 """Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows."""
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +14,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from tasks.allowed import check_listed, check_path
+from tasks.allowed import MAGIC, check_listed, check_path
 from tasks.errors import DataError, JobError
 from tasks.plan import File
 from tasks.secrets import masked
 
+LATEST = "_latest"  # in an output of several versions: the name of the newest one
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
 
 
@@ -31,7 +34,8 @@ def local_path(path: str) -> str:
 def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | None = None) -> list[File]:
     """Files in the order of their rows: a list as given, a glob, folder or prefix by the UTF-8 bytes of the paths.
 
-    Inside folders names that begin with `_` or `.` are ignored. Nothing found is a JobError.
+    Inside folders names that begin with `_` or `.` are ignored, and so they are by a pattern that writes none; of an
+    output in versions only the newest is looked at. Nothing found is a JobError, what cannot be read a DataError.
     """
     found: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
@@ -47,6 +51,39 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
     if not found:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
     return found
+
+
+def refuse_inside(sources: str | Sequence[str], target: str) -> None:
+    """A JobError where what is written to the folder `target` would be among the files of the next run's source."""
+    for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
+        if is_remote(os.fspath(source)) or is_remote(target):
+            continue
+        path, out = os.path.realpath(local_path(os.fspath(source))), os.path.realpath(local_path(target))
+        if not os.path.lexists(path) and MAGIC.search(path):
+            inside = _would_match(out, path)
+        else:
+            inside = (out + os.sep).startswith(path.rstrip(os.sep) + os.sep) and _visible(
+                out[len(path) :].strip(os.sep)
+            )
+        if inside:
+            raise JobError(
+                "the output lies in its own source",
+                where=target,
+                why=f"the next run would read it as part of {source}",
+                do="choose an output.path beside the source, or one whose name begins with _",
+            )
+
+
+def _would_match(folder: str, pattern: str) -> bool:
+    """Whether a pattern matches a folder, one around it, or (with `**`) a file that would be in it."""
+    if not _meant(folder, pattern):
+        return False
+    if "**" in pattern:
+        return fnmatch.fnmatchcase(os.path.join(folder, "part-00000.parquet"), pattern)
+    names, parts = folder.split(os.sep), pattern.split(os.sep)
+    if len(names) == len(parts) - 1:  # a pattern of files, in this folder itself
+        return all(map(fnmatch.fnmatchcase, names, parts)) and fnmatch.fnmatchcase("part-00000.parquet", parts[-1])
+    return len(names) >= len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
 
 
 def _no_input(source: str) -> JobError:
@@ -69,24 +106,74 @@ def _visible(relative: str) -> bool:
 
 
 def _expand_local(path: str) -> list[File]:
-    if os.path.isfile(path):
-        paths: list[str] = [path]
-    elif os.path.isdir(path):
-        paths = list(_walk(path))
-    else:
-        recursive = "**" in path  # a pattern with ** names the files below by itself
-        matches = glob.glob(path, recursive=True)
-        paths = [p for p in matches if os.path.isfile(p)]
-        paths += [p for folder in matches if os.path.isdir(folder) and not recursive for p in _walk(folder)]
-    files = []
-    for name in sorted(paths, key=os.fsencode):
-        stat = os.stat(name)
-        files.append(File(name, stat.st_size, stat.st_mtime_ns))
-    return files
+    try:
+        return [_file(name) for name in sorted(_names(path), key=os.fsencode)]
+    except OSError as error:
+        raise DataError(
+            "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
+            do="let this user read it, mend or remove a link that leads nowhere, or leave it out of source.path",
+        ) from None  # fmt: skip
+
+
+def _file(name: str) -> File:
+    stat = os.stat(name)
+    return File(name, stat.st_size, stat.st_mtime_ns)
+
+
+def _names(path: str) -> Iterator[str]:
+    if os.path.isdir(path):
+        yield from _walk(path)
+    elif os.path.isfile(path):
+        yield path
+    elif MAGIC.search(path):
+        yield from _matches(path)
+    elif _there(path):
+        os.stat(path)  # a link that leads nowhere, or in a circle
+
+
+def _there(path: str) -> bool:
+    """Whether a path is there at all; an OSError where this user may not even know."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Files that a pattern matches, and those in folders that it matches; with `**` it names the files by itself."""
+    recursive = "**" in pattern
+    _refuse_closed(pattern, recursive)
+    for found in glob.glob(pattern, recursive=recursive):
+        if not _meant(found, pattern):
+            continue
+        if os.path.isdir(found):
+            if not recursive:
+                yield from _walk(found)
+        elif os.path.isfile(found) or os.path.islink(found):
+            yield found
+
+
+def _meant(found: str, pattern: str) -> bool:
+    """Whether a pattern means what it matches: names with `_` or `.` only if it writes one."""
+    magic = MAGIC.search(pattern)
+    start = pattern.rfind("/", 0, magic.start() if magic else None) + 1
+    return not _visible(pattern[start:]) or _visible(found[start:])
+
+
+def _refuse_closed(pattern: str, recursive: bool) -> None:
+    """A pattern passes over folders that this user may not read: a PermissionError instead."""
+    parts = pattern.split(os.sep)
+    first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
+    for end in range(first, len(parts) + recursive):
+        for folder in glob.glob(os.sep.join(parts[:end]) or os.sep, recursive=recursive):
+            if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def _walk(folder: str) -> Iterator[str]:
-    with os.scandir(folder) as entries:
+    """Files below a folder; of an output in versions those of the one that its `_latest` names."""
+    with os.scandir(_newest(folder)) as entries:
         for entry in entries:
             if _visible(entry.name):
                 if entry.is_dir():
@@ -95,6 +182,17 @@ def _walk(folder: str) -> Iterator[str]:
                     yield from _walk(entry.path)
                 else:
                     yield entry.path
+
+
+def _newest(folder: str) -> str:
+    """The folder itself, or the version directly in it that its `_latest` names."""
+    note = os.path.join(folder, LATEST)
+    if not os.path.isfile(note):
+        return folder
+    with open(note, "rb") as file:
+        name = os.fsdecode(file.read(100).strip())
+    version = os.path.join(folder, name)
+    return version if name and os.sep not in name and os.path.isdir(version) else folder
 
 
 def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
@@ -128,7 +226,8 @@ def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) 
 
 def _listed(fs: Any, path: str, url: str) -> list[File]:
     if any(c in url for c in "*?[") and not fs.exists(path):
-        found = {k: v for k, v in fs.glob(path, detail=True).items() if v["type"] == "file"}
+        matches = fs.glob(path, detail=True)
+        found = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
     elif fs.isfile(path):
         found = {path: fs.info(path)}
     elif fs.exists(path):

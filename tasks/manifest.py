@@ -14,8 +14,9 @@ from typing import Any
 
 import xxhash
 
-from tasks.commit import LATEST, MANIFEST, read_json
+from tasks.commit import MANIFEST, read_json
 from tasks.errors import DataError
+from tasks.files import LATEST
 from tasks.schema import Schema
 from tasks.settings import Output
 from tasks.shuffle import PERMUTATION_VERSION
@@ -111,12 +112,19 @@ def damages(folder: Path) -> list[str]:
             found.append(f"{part['path']} is missing")
         elif path.stat().st_size != part["bytes"]:
             found.append(f"{part['path']} has {path.stat().st_size:,} bytes, the manifest says {part['bytes']:,}")
-        elif digest(path) != part["xxh3_128"]:
-            found.append(f"{part['path']} has other content than when it was written (xxh3-128 differs)")
+        elif problem := _differs(path, part["xxh3_128"]):
+            found.append(f"{part['path']} {problem}")
     total = sum(part["rows"] for part in manifest.parts)
     if total != manifest.rows["out"]:
         found.append(f"the parts hold {total:,} rows, the manifest says {manifest.rows['out']:,}")
     return found
+
+
+def _differs(path: Path, known: str) -> str:
+    try:
+        return "" if digest(path) == known else "has other content than when it was written (xxh3-128 differs)"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
 
 
 def describe(

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.commit import LATEST, Staging, own_output
+from tasks.commit import Staging, own_output
 from tasks.errors import JobError
+from tasks.files import LATEST
 from tasks.settings import Output
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old|-new|-new\.tmp)?$")
@@ -79,7 +80,7 @@ def seconds_of(text: str) -> float:
         seconds = float(number) * UNITS[unit]
     except ValueError:
         seconds = -1.0
-    if seconds < 0 or (unit == "s" and number == text and seconds != 0):
+    if not seconds >= 0 or (unit == "s" and number == text and seconds != 0):
         raise JobError(f"{text!r} is no age", do="write a number and s, m, h, d or w: 7d, 12h; 0 for any age")
     return seconds
 

@@ -34,13 +34,21 @@ def parse_bytes(text: int | float | str) -> int:
         raise ValueError(f"{text!r} is no size: write a number of bytes or 64MiB, 1GB, ..") from None
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str), Field(ge=1)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+def some_path(path: Any) -> Any:
+    for one in path if isinstance(path, list) else [path]:
+        if isinstance(one, str) and not one.strip():
+            raise ValueError("the path is empty; write . for the current folder")
+    return path
 
 
 class Section(BaseModel):
     """A part of a job: unknown keys are errors, values are checked when they are set."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class Sample(Section):
@@ -48,7 +56,7 @@ class Sample(Section):
 
     name: Literal["toy", "criteo", "ecommerce", "wide"]
     rows: int = Field(1_000_000, ge=1)
-    seed: int = 0
+    seed: Seed = 0
     columns: int | None = Field(None, ge=1, description="of the sample wide; 100 if nothing is said")
 
 
@@ -79,7 +87,9 @@ class Source(Section):
     storage_options: str | dict[str, Any] | None = None
     sample: Sample | None = None
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(**Section.model_config, populate_by_name=True)
+
+    _some = field_validator("path", "valid", mode="before")(some_path)
 
     @field_validator("delimiter")
     @classmethod
@@ -99,7 +109,7 @@ class Output(Section):
         "full",
         description="how far rows move: full over all rows, partition and worker within parts, key by output.keys",
     )
-    seed: int = Field(0, description="the same seed gives the same order in the same files")
+    seed: Seed = Field(0, description="the same seed gives the same order in the same files")
     shuffle_groups: int = Field(8, ge=1)
     keys: list[str] = []
     sort_by: list[str] = []
@@ -120,6 +130,8 @@ class Output(Section):
         description="for on_existing: version: the newest so many stay, older ones are removed; all if empty",
     )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
+
+    _some = field_validator("path", mode="before")(some_path)
 
     @model_validator(mode="after")
     def one_way_to_say_how_many(self) -> Output:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -399,3 +400,47 @@ def test_apply_says_what_it_lacks_before_anything_starts(tmp_path: Path) -> None
     nothing = typed("apply", tmp_path, "--source", "new", "--output", "out")
     assert nothing.exit_code == 1
     assert "workflow.json is missing" in nothing.stderr
+
+
+# what people name things, and where they look
+
+
+def test_brackets_in_a_path_are_said_as_they_are(tmp_path: Path) -> None:
+    place = tmp_path / "a[/b] [draft]"
+    done = typed("sample", "toy", "--rows", 10, "--path", place)
+    assert done.exit_code == 0
+    assert str(place) in done.stdout.replace("\n", "")
+
+
+def test_a_reader_that_has_seen_enough_ends_nothing(tmp_path: Path) -> None:
+    command = [*MILLRACE, "ops"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(60), said) == (0, "")
+
+
+def test_verify_names_a_part_that_cannot_be_read_and_looks_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks import manifest
+    from tasks.dataset import Dataset
+    from tasks.workflow import Workflow
+
+    made = Workflow(["x"]).fit_transform(Dataset(pa.table({"x": [1, 2, 3]}), engine="pandas"))
+    made.to_parquet(tmp_path / "out", files=3)
+    (tmp_path / "out/part-00002.parquet").unlink()
+    digest = manifest.digest
+
+    def closed(path: Path) -> str:
+        if path.name == "part-00001.parquet":
+            raise PermissionError(13, "Permission denied", str(path))
+        return digest(path)
+
+    monkeypatch.setattr(manifest, "digest", closed)
+    done = typed("verify", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "damaged: part-00001.parquet cannot be read: Permission denied" in done.stdout
+    assert "damaged: part-00002.parquet is missing" in done.stdout

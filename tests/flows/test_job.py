@@ -241,3 +241,73 @@ def test_mistakes_of_a_job_file_are_named_with_their_line(tmp_path: Path) -> Non
 def test_one_way_to_say_how_many_files_replaces_that_of_the_recipe() -> None:
     job = make_job({"recipe": "toy", "output": {"files": 2}})
     assert (job.output.files, job.output.files_per_worker) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("output.seed=99999999999999999999999", "output.seed needs more than 64 bits: 1.000e+23"),
+        ("output.seed=-9223372036854775809", "output.seed needs more than 64 bits"),
+        ("output.seed=9223372036854775808", "output.seed: Input should be less than 9223372036854775808"),
+        (
+            f"features=[{{columns: [x], ops: [{{op: Clip, max_value: {10**400}}}]}}]",
+            "features[0].ops[0].max_value needs",
+        ),
+        ('output.path="o\\0b"', "output.path is no text that can be kept"),
+        ('features=[{columns: ["\\ud800"]}]', "features[0].columns[0] is no text that can be kept"),
+        ("output.path=", "output.path: "),
+        ('output.path=" "', "output.path: the path is empty"),
+        ('source.path=[data, ""]', "source.path: the path is empty"),
+        ("source.partition_size=0", "source.partition_size: Input should be greater than or equal to 1"),
+        ("source.partition_size=-1GB", "source.partition_size: Input should be greater than or equal to 1"),
+        ("output.seed=2026-13-45", "the value is no valid YAML"),
+    ],
+)
+def test_values_that_nobody_can_keep_or_mean_are_refused(change: str, said: str) -> None:
+    assert said in refusal([change])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("output: {seed: 2026-13-45}", "month must be in 1..12"),
+        ("output: {seed: !!int abc}", "invalid literal"),
+        ("output: {seed: 1}\nlabel: []\noutput: {seed: 2}\n", "line 3, column 1\n  why: the key 'output' stands twice"),
+        ("features:\n- {columns: [x],\n   columns: [y]}", "line 3, column 4\n  why: the key 'columns' stands twice"),
+    ],
+)
+def test_yaml_that_says_nothing_or_two_things_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(JobError, match="the job is no valid YAML") as caught:
+        load_job(job_file(tmp_path, text))
+    assert said in str(caught.value)
+
+
+def test_a_key_beside_a_merge_may_be_said_again(tmp_path: Path) -> None:
+    entry = "&first {columns: [x], keep: true}"
+    text = f"source: {{path: d}}\nfeatures:\n- {entry}\n- {{<<: *first, keep: false}}\noutput: {{path: o}}\n"
+    assert [feature.keep for feature in load_job(job_file(tmp_path, text)).features] == [True, False]
+
+
+def test_a_job_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes("label: [café]".encode("latin-1"))
+    with pytest.raises(JobError, match="the job file cannot be read"):
+        load_job(tmp_path / "job.yaml")
+
+
+def test_infinity_in_a_job_reaches_its_operator(tmp_path: Path) -> None:
+    from flows.launch import job_of
+
+    text = "{op: Bucketize, boundaries: [-.inf, 0, .inf]}, {op: Clip, max_value: .inf}"
+    path = job_file(
+        tmp_path, f"source: {{path: d}}\nfeatures: [{{columns: [x], ops: [{text}]}}]\noutput: {{path: o}}\n"
+    )
+    bucketize, clip = job_of(str(path), [])["features"][0]["ops"]
+    assert bucketize["boundaries"] == [-float("inf"), 0, float("inf")]
+    assert clip["max_value"] == float("inf")
+
+
+@pytest.mark.parametrize(
+    "changes", [["output.path=data/out"], ["source.path=a", "source.valid=data/*", "output.path=data/o"]]
+)
+def test_an_output_in_its_own_source_is_refused_before_anything_starts(changes: list[str]) -> None:
+    assert "the output lies in its own source\n  where: data/" in refusal(changes)

@@ -54,11 +54,13 @@ def sizes(client: Any) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """400,000 distinct integers in two files, and a number."""
+    source = tmp_path / "in"
+    source.mkdir()
     values = np.random.default_rng(0).permutation(DISTINCT) << 20
     for part in range(2):
         half = values[part::2]
-        pq.write_table(pa.table({"k": half, "x": half / 7}), tmp_path / f"{part}.parquet")
-    return tmp_path
+        pq.write_table(pa.table({"k": half, "x": half / 7}), source / f"{part}.parquet")
+    return source
 
 
 def nodes() -> Any:

@@ -1,0 +1,117 @@
+"""Which files a source names: in outputs, behind patterns, in folders that are closed, and beside what is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import DataError, JobError
+from tasks.files import expand, refuse_inside
+from tasks.manifest import current
+
+
+def files_in(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x\n1\n")
+    return folder
+
+
+def names_of(source: Path | str, root: Path) -> list[str]:
+    return [os.path.relpath(file.path, root) for file in expand(str(source))]
+
+
+def test_of_an_output_in_versions_the_newest_is_read(tmp_path: Path) -> None:
+    out = files_in(tmp_path / "lake/out", "v0001/a.csv", "v0002/a.csv", "v0002/_workflow/b.csv")
+    files_in(tmp_path / "lake", "other/c.csv")
+    (out / "_latest").write_text("v0002\n")
+
+    assert names_of(out, out) == ["v0002/a.csv"]
+    assert names_of(tmp_path / "lake", tmp_path) == ["lake/other/c.csv", "lake/out/v0002/a.csv"]
+    assert names_of(tmp_path / "*/out", tmp_path) == ["lake/out/v0002/a.csv"]
+    assert names_of(out / "v0001", out) == ["v0001/a.csv"]
+    assert current(out) == out / "v0002"
+
+
+@pytest.mark.parametrize("note", ["", "v0009", "../other", "/"])
+def test_a_latest_that_names_no_version_is_not_followed(tmp_path: Path, note: str) -> None:
+    out = files_in(tmp_path / "out", "v0001/a.csv")
+    (out / "_latest").write_text(note)
+    assert names_of(out, out) == ["v0001/a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*", ["a.csv", "day=1/b.csv"]),
+        ("**/*.csv", ["a.csv", "day=1/b.csv"]),
+        ("_*/*", ["_old/c.csv"]),
+        ("*/_parts/*", ["day=1/_parts/d.csv"]),
+        ("[ab].csv", ["a.csv"]),
+    ],
+)
+def test_a_pattern_passes_over_hidden_names_that_it_does_not_write(
+    tmp_path: Path, pattern: str, found: list[str]
+) -> None:
+    root = files_in(tmp_path / "_in", "a.csv", "_b.csv", ".c.csv", "day=1/b.csv", "day=1/_parts/d.csv", "_old/c.csv")
+    assert names_of(root / pattern, root) == found
+
+
+@pytest.mark.parametrize("pattern", ["in/*/*.csv", "in/**/*.csv", "in/**"])
+def test_a_folder_that_may_not_be_read_is_named_where_a_pattern_would_pass_over_it(
+    tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = files_in(tmp_path, "in/a/x.csv", "in/b/x.csv")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "b" and access(path, mode))
+    with pytest.raises(DataError, match=r"the source cannot be listed\n  where: .*/in/b\n  why: Permission denied"):
+        expand(str(root / pattern))
+
+
+@pytest.mark.parametrize("source", ["in", "in/*", "in/gone.csv", "in/round", "*/gone.csv"])
+def test_links_that_lead_nowhere_are_named(tmp_path: Path, source: str) -> None:
+    root = files_in(tmp_path, "in/a.csv")
+    (root / "in/gone.csv").symlink_to(root / "nowhere")
+    (root / "in/round").symlink_to("round")
+    with pytest.raises(DataError, match=r"the source cannot be listed\n  where: .*/in/(gone.csv|round)\n"):
+        expand(str(root / source))
+
+
+def test_a_folder_that_holds_itself_is_named(tmp_path: Path) -> None:
+    root = files_in(tmp_path / "in", "a.csv")
+    (root / "again").symlink_to(root)
+    with pytest.raises(DataError, match=r"the source cannot be listed\n  where: .*/in/again/"):
+        expand(str(root))
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("in", "in/out"), ("in", "in"), ("in", "link/out"), (["other", "in"], "in/a/out"), ("in/*", "in/out"),
+        ("in/*.parquet", "in"), ("in/**/*.parquet", "in/out"), ("in/a*", "in/abc/out"), (".", "out"),
+    ],
+)  # fmt: skip
+def test_an_output_in_its_own_source_is_refused(
+    tmp_path: Path, source: str | list[str], output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files_in(tmp_path, "in/a/x.parquet"))
+    (tmp_path / "link").symlink_to("in")
+    with pytest.raises(JobError, match=f"the output lies in its own source\n  where: {output}\n"):
+        refuse_inside(source, output)
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("in", "out"), ("in", "in-out"), ("in", "in/_out"), ("in", "in/.out/x"), ("in/a", "in/out"), ("in", "."),
+        ("in/*.csv", "in/out"), ("in/*/x.parquet", "in/out"), ("in/**/*.csv", "in/out"), ("in/a/x.parquet", "in/a/out"),
+        ("s3://lake/in", "in/out"), ("in/[ab]", "in/out"), ("in/*", "in/_out"),
+    ],
+)  # fmt: skip
+def test_an_output_beside_its_source_is_not(
+    tmp_path: Path, source: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files_in(tmp_path, "in/a/x.parquet"))
+    refuse_inside(source, output)
