@@ -251,14 +251,18 @@ def _with_folders(
     plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], folders: dict[str, list[str | None]]
 ) -> pa.Table:
     """Pieces with the columns that their files' folders name: one value for all rows of a file."""
-    inside = [n for n in columns if n not in folders] or [next(n for n in plan.schema if n not in folders)]
+    inside = [n for n in columns if n not in folders]
+    if not inside and FORMATS[plan.format].ranged:  # the pieces do not say how many rows they are
+        inside = [next(n for n in plan.schema if n not in folders)]
     tables = []
     for number, of_file in groupby(pieces, key=lambda piece: piece.file):
-        table = read_pieces(plan, list(of_file), inside)
+        held = list(of_file)
+        found = dict(zip(inside, read_pieces(plan, held, inside).columns, strict=True)) if inside else {}
+        rows = len(found[inside[0]]) if inside else sum(piece.stop - piece.start for piece in held)
         for name in (n for n in columns if n in folders):
-            values = hive.constant(folders[name][number], plan.schema[name].dtype, table.num_rows)
-            table = table.append_column(name, conform_column(pa.chunked_array([values]), values.type))
-        tables.append(table.select(list(columns)))
+            values = hive.constant(folders[name][number], plan.schema[name].dtype, rows)
+            found[name] = conform_column(pa.chunked_array([values]), values.type)
+        tables.append(pa.table({name: found[name] for name in columns}))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
 

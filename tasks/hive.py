@@ -198,6 +198,13 @@ def column_of(name: str, values: Sequence[str | None], given: str | None) -> Col
     return Column(name, pa.string())
 
 
+def typed(values: Sequence[str | None], dtype: pa.DataType) -> pa.Array:
+    """Values of folders' names as their column's type; a DataError where one is not of it."""
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    distinct = pa.concat_arrays([constant(value, dtype, 1) for value in places])
+    return distinct.take(pa.array([places[value] for value in values]))
+
+
 def constant(value: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
     """A folder's value for so many rows; a DataError where it is not of the column's type."""
     if value is None:

@@ -7,15 +7,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from tasks import hive
+from tasks import frame, hive
 from tasks.errors import DataError, JobError, near
 from tasks.files import expand, is_remote, local_path
 from tasks.formats import FORMATS, format_of
 from tasks.formats.inspected import Inspected
+from tasks.frame.expression import parse
 from tasks.frame.types import widest
-from tasks.plan import LIMITS, Block, Limits, Plan, Unit, cut_blocks, cut_partitions
+from tasks.plan import LIMITS, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
 from tasks.schema import Column, Schema, dtype_name, is_list, is_uuid, leaf_type, parse_dtype, plain_type
 from tasks.secrets import storage
 from tasks.settings import Source
@@ -41,14 +43,17 @@ def make_plan(
     cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
     `part_mem_fraction` is a part of; no partition of several blocks has more than `limit` bytes.
     `needed` columns must exist; `null_types` are those of columns that hold nothing but nulls (string if not named).
-    Files without rows are skipped and named in `plan.skipped`.
+    Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
+    of their folders: they stay closed.
     """
     options = read_options(source)
     listed = expand(source.path, options["storage_options"])
     name = format_of(listed, source.format)
     check_delimiter(source, name)
     empty = [f.path for f in listed if f.size == 0]
-    inspected = FORMATS[name].survey([f for f in listed if f.size], options, limits, parallel_map)
+    inspected, left = _inspected(
+        [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
+    )
     full = [item for item in inspected if item.rows]
     if not full:
         raise DataError(
@@ -56,12 +61,12 @@ def make_plan(
             where=_some(listed[0].path, len(listed)),
             do="check source.path and how the files were written",
         )
-    skipped = (*empty, *(item.file.path for item in inspected if not item.rows))
+    skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
     folders = _folders(full, source)
     given = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
     schema = common_schema(full, given, null_types or {})
-    named = [hive.column_of(n, values, (source.schema_ or {}).get(n)) for n, values in folders.items()]
-    schema = Schema([*schema.columns, *named])
+    named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
+    schema = Schema([*schema.columns, *(named[n] for n in folders)])
     check_needed(schema, needed or ())
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
@@ -84,10 +89,45 @@ def make_plan(
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
     """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each
     file."""
-    sources = [source.path] if isinstance(source.path, str) else source.path
-    bases = [path if is_remote(path) else local_path(path) for path in sources]
-    found = hive.named_columns([item.file.path for item in inspected], bases)
+    found = _named([item.file.path for item in inspected], source)
     return {name: values for name, values in found.items() if name not in inspected[0].schema.names}
+
+
+def _named(paths: Sequence[str], source: Source) -> dict[str, list[str | None]]:
+    """What the names of folders below the source say of each file."""
+    sources = [source.path] if isinstance(source.path, str) else source.path
+    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources])
+
+
+def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -> dict[str, Column]:
+    """The columns that the names of folders make; those that the filter leaves out have a say in their types."""
+    types = source.schema_ or {}
+    return {name: hive.column_of(name, values, types.get(name)) for name, values in named.items()}
+
+
+def _inspected(
+    files: Sequence[File], source: Source, survey: Callable[[Sequence[File]], list[Inspected]]
+) -> tuple[list[Inspected], list[str]]:
+    """(what is in the files, the paths of those that need not be opened for the filter to leave out their rows).
+
+    Where a file has a column of the name itself, the folders' names say nothing, and all are opened. One always is: it
+    has the schema; and if those have no row at all, the filter is for the rows of all.
+    """
+    paths = [file.path for file in files]
+    values = _named(paths, source) if source.filter else {}
+    parts = parse(source.filter).conjuncts if source.filter and values else []
+    asked = [part for part in parts if part.columns and values.keys() >= {*part.columns}]
+    if not asked:
+        return survey(files), []
+    engine, columns = frame.engine("pandas"), _folder_columns(values, source)
+    told = engine.from_arrow(pa.table({n: hive.typed(values[n], column.dtype) for n, column in columns.items()}))
+    kept = np.logical_and.reduce([engine.true_mask(part, told) for part in asked])
+    kept[0] |= not kept.any()
+    found = survey([file for file, inside in zip(files, kept, strict=True) if inside])
+    theirs = {n for part in asked for n in part.columns}.isdisjoint(found[0].schema.names)
+    if kept.all() or (theirs and any(item.rows for item in found)):
+        return found, [path for path, inside in zip(paths, kept, strict=True) if not inside]
+    return survey(files), []
 
 
 def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:

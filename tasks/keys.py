@@ -32,6 +32,7 @@ class Keying:
     folder: str
     engine: str
     order: Order
+    schema: Schema  # of the blocks
 
 
 def key_blocks(rows: int) -> int:
@@ -60,6 +61,7 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
     order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, tuple(keys), tuple(sort_by), keep_row=True)
     everything = Node("pick", selection=tuple(plan.schema), name="source")
     work = Work(source, everything, plan.schema, engine)
+    schema = Schema([*plan.schema.columns, Column(ROW, pa.uint64())])
     exchange = memory_exchange(pool)
     with no_space(folder):
         shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
@@ -68,11 +70,11 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
         exchange.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)
         parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(blocks)]
         written = exchange.deliver(
-            write_block, Keying(str(folder), engine, order), parts, lambda p: (p.first, p.last), None
+            write_block, Keying(str(folder), engine, order, schema), parts, lambda p: (p.first, p.last), None
         )
     finally:
         exchange.close()
-    return keyed_plan(plan, written, keys, sort_by, partition_size)
+    return keyed_plan(plan, schema, written, keys, sort_by, partition_size)
 
 
 def write_block(keying: Keying, part: Part, cuts: Sequence[Cut]) -> tuple[str, int, int, int]:
@@ -80,7 +82,7 @@ def write_block(keying: Keying, part: Part, cuts: Sequence[Cut]) -> tuple[str, i
     kernels = frame.engine(keying.engine)
     pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
     made = kernels.assemble_sorted(pieces, keying.order, HIDDEN)
-    table = kernels.host_table(made)
+    table = kernels.host_columns(made, keying.schema)
     path = Path(keying.folder) / f"block-{part.number:05d}.arrow"
     partial = path.with_suffix(".tmp")
     with no_space(path):
@@ -91,8 +93,9 @@ def write_block(keying: Keying, part: Part, cuts: Sequence[Cut]) -> tuple[str, i
 
 
 def keyed_plan(
-    plan: Plan, written: Sequence[tuple[str, int, int, int]], keys: Sequence[str], sort_by: Sequence[str], size: int
-) -> Plan:
+    plan: Plan, schema: Schema, written: Sequence[tuple[str, int, int, int]], keys: Sequence[str],
+    sort_by: Sequence[str], size: int,
+) -> Plan:  # fmt: skip
     files: list[File] = []
     blocks: list[Block] = []
     first = 0
@@ -106,7 +109,7 @@ def keyed_plan(
         plan,
         files=tuple(files),
         format="arrow",
-        schema=Schema([*plan.schema.columns, Column(ROW, pa.uint64())]),
+        schema=schema,
         blocks=tuple(blocks),
         partitions=cut_partitions(tuple(blocks), size),
         options={"keyed": {"keys": list(keys), "sort_by": list(sort_by)}},

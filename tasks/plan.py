@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -151,15 +151,18 @@ def cut_partitions(blocks: tuple[Block, ...], partition_size: int, even: bool = 
 
     `even`: as few as there are of such a size in all, as equal as the blocks allow; some may be larger by a block.
     """
-    runs = _even_runs(blocks, partition_size) if even else _runs(blocks, partition_size)
+    runs = _even_runs(blocks, partition_size) if even else runs_of(blocks, partition_size)
     return tuple(Partition(i, tuple(run)) for i, run in enumerate(runs))
 
 
-def _runs(blocks: Sequence[Block], most: int) -> list[list[Block]]:
+def runs_of(
+    blocks: Sequence[Block], most: int, together: Callable[[Block, Block], bool] = lambda last, block: False
+) -> list[list[Block]]:
+    """Runs of at most `most` decoded bytes, or of one block; two neighbours that are `together` stay in one run."""
     runs: list[list[Block]] = []
     used = 0
     for block in blocks:
-        if not runs or used + block.nbytes > most:
+        if not runs or (used + block.nbytes > most and not together(runs[-1][-1], block)):
             runs.append([])
             used = 0
         runs[-1].append(block)

@@ -15,6 +15,7 @@ from tasks import frame, hive
 from tasks.applied import subject
 from tasks.dataset import Dataset, read
 from tasks.formats import FORMATS
+from tasks.frame.convert import decoded
 from tasks.graph import Bound
 from tasks.ops.base import Learned
 from tasks.plan import ROW, Block, Partition, Piece, Plan
@@ -126,9 +127,7 @@ def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
     each = -(-rows // places)
     blocks = [_head(plan, plan.blocks[i * len(plan.blocks) // places], each) for i in range(places)]
     tables = [read(plan, Partition(0, (block,)), columns).slice(0, each) for block in blocks]
-    schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
-    plain = [pa.table([_plain(c) for c in t.columns], t.column_names).cast(schema) for t in tables]
-    return pa.concat_tables(plain).combine_chunks().slice(0, rows)
+    return pa.concat_tables(map(decoded, tables)).combine_chunks().slice(0, rows)
 
 
 def _head(plan: Plan, block: Block, rows: int) -> Block:
@@ -141,10 +140,6 @@ def _head(plan: Plan, block: Block, rows: int) -> Block:
         if left > 0:
             pieces.append(replace(piece, stop=min(piece.stop, piece.start + left)))
     return replace(block, pieces=tuple(pieces), rows=sum(p.stop - p.start for p in pieces))
-
-
-def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def phases_of(bound: Bound) -> list[list[str]]:

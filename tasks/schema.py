@@ -225,6 +225,7 @@ def dtype_name(dtype: pa.DataType) -> str:
         pa.float32(): "float32",
         pa.float16(): "float16",
         pa.date32(): "date32",
+        pa.date64(): "date64",
         pa.bool_(): "bool",
     }
     return names.get(dtype, str(dtype))

@@ -25,6 +25,8 @@ from tasks.schema import Column, Schema, dtype_name
 from tasks.settings import Output
 from tasks.transform import HIDDEN, RANGES_PER_FILE, Cut, Order
 
+BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+
 
 def check_types(output: Output, written: Mapping[str, Column]) -> None:
     """Refuse columns that files of the format cannot hold, which Arrow says of a table without rows."""
@@ -32,6 +34,8 @@ def check_types(output: Output, written: Mapping[str, Column]) -> None:
     for column in written.values() if write else ():
         try:
             write(pa.schema([("x", column.dtype)]).empty_table(), pa.BufferOutputStream())
+            if output.format == "csv" and any(holds(column.dtype) for holds in BYTES):
+                raise pa.ArrowInvalid("bytes are no text, which a table without rows does not show")
         except pa.ArrowException:
             raise JobError(
                 f"files of the format {output.format} cannot hold column {column.name!r}",

@@ -22,6 +22,7 @@ from tasks.graph import SOURCE, Bound, Node, Step
 from tasks.ops.base import Columns, Context
 from tasks.plan import ROW, Partition
 from tasks.schema import Schema
+from tasks.side_by_side import read_side_by_side
 from tasks.state import State
 
 _loaded: dict[tuple[str, str], State] = {}
@@ -152,15 +153,17 @@ class Work:
         return self.keeping if whole else None
 
     def _read(self, partition: Partition, plain: list[str], keeping: Keeping | None, columns: Sequence[str]) -> Columns:
-        """Columns of the engine: read by it where it can, else by the host, which may have them from an earlier pass,
-        as `keeping` says."""
+        """Columns of the engine: those read by it that it can read, the others by the host, which may have them from an
+        earlier pass, as `keeping` says."""
         reader = getattr(self.kernels, "read_partition", None)
-        found: Columns | None = reader(self.source, partition, columns) if reader else None
-        if found is None:
-            from_files = partial(read, self.source, partition, plain=plain)
-            table = decoded.read(keeping, partition, columns, from_files) if keeping else from_files(columns)
-            found = self.kernels.from_arrow(table)
-        return found
+        found: Columns = reader(self.source, partition, columns) if reader else {}
+        rest = [name for name in columns if name not in found]
+        if rest or not found:
+            large = partial(read_side_by_side, self.source, partition)
+            from_files = large if reader else partial(read, self.source, partition, plain=plain)
+            table = decoded.read(keeping, partition, rest, from_files) if keeping else from_files(rest)
+            found = found | self.kernels.from_arrow(table)
+        return {name: found[name] for name in columns}
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:

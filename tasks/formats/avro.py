@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tasks.errors import DataError
 from tasks.files import open_binary, read_range
+from tasks.formats.avro_columns import NotPlain, columns_of, plain_fields
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
 from tasks.formats.text import merged
@@ -21,6 +22,7 @@ from tasks.frame.types import widest
 from tasks.plan import File, Piece, Unit
 
 RUN_ROWS = 64 * 2**10
+RUN_BYTES = 32 * 2**20  # of blocks that are decoded at once
 TYPES = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -118,10 +120,19 @@ def _union(types: Sequence[pa.DataType]) -> pa.DataType:
     return widest(distinct) if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in distinct) else pa.string()
 
 
-def _column(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    if pa.types.is_nested(dtype) or pa.types.is_string(dtype):
+def _column(values: Sequence[Any], dtype: pa.DataType, avro: Any) -> pa.Array:
+    if pa.types.is_nested(dtype) or (pa.types.is_string(dtype) and not _is_text(avro)):
         values = [_plain(value, dtype) for value in values]
     return pa.array(values, dtype)
+
+
+def _is_text(avro: Any) -> bool:
+    """Whether values of an Avro type are texts already, or null."""
+    if isinstance(avro, list):
+        return all(_is_text(t) for t in avro)
+    if isinstance(avro, dict):  # Java's writers add of which class their texts are
+        return avro["type"] == "string" and "logicalType" not in avro
+    return avro in ("string", "null")
 
 
 def _plain(value: Any, dtype: pa.DataType) -> Any:
@@ -142,21 +153,44 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     import fastavro
 
     storage = options.get("storage_options")
-    tables = []
+    tables: list[pa.Table] = []
     for piece in merged(pieces):
         path = files[piece.file].path
         try:
             with open_binary(path, storage) as raw, _buffered(raw) as source:
                 first = next(fastavro.block_reader(source))
             data = read_range(path, 0, first.offset, storage) + read_range(path, piece.start, piece.stop, storage)
-            rows: list[Any] = list(fastavro.reader(io.BytesIO(data)))
             found = arrow_schema(first.writer_schema, path)
-            names = schema.names or found.names[:1]
-            columns = [_column([row[n] for row in rows], found.field(n).type) for n in names]
+            types = pa.schema([found.field(n) for n in schema.names or found.names[:1]])
+            blocks = cast("Iterator[Any]", fastavro.block_reader(io.BytesIO(data)))
+            tables += [_table(run, first.writer_schema, types) for run in _runs(blocks)]
         except (ValueError, OSError, EOFError, IndexError, pa.ArrowException) as error:
             raise _broken(path, error) from None
-        tables.append(conform(pa.table(columns, names=names), schema))
-    return tables[0] if len(tables) == 1 else conform(pa.concat_tables(tables), schema)
+    return conform(pa.concat_tables(tables), schema)
+
+
+def _runs(blocks: Iterator[Any]) -> Iterator[list[Any]]:
+    """Blocks of together as many bytes as are decoded at once."""
+    run, nbytes = [], 0
+    for block in blocks:
+        run.append(block)
+        nbytes += len(block.bytes_.getbuffer())
+        if nbytes >= RUN_BYTES:
+            yield run
+            run, nbytes = [], 0
+    if run:
+        yield run
+
+
+def _table(blocks: list[Any], record: Any, types: pa.Schema) -> pa.Table:
+    """The columns of blocks: all values of a field at once where they are plain, else record by record."""
+    try:
+        fields, counts = plain_fields(record), [block.num_records for block in blocks]
+        return columns_of([block.bytes_.getbuffer() for block in blocks], counts, fields, types)
+    except (NotPlain, pa.ArrowException):  # fastavro says what is wrong with values that are none
+        rows: list[Any] = [row for block in blocks for row in block]
+    said = {f["name"]: f["type"] for f in record["fields"]}
+    return pa.table({f.name: _column([row[f.name] for row in rows], f.type, said[f.name]) for f in types})
 
 
 def _buffered(source: Any) -> Any:

@@ -89,8 +89,10 @@ def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(pa.string()).dictionary_encode()
     elif column.type != STRINGS:
         column = column.cast(STRINGS)
-    if column.num_chunks > 1:
-        column = column.unify_dictionaries()
+    if column.num_chunks > 1:  # in one chunk: the next who unifies would go through a dictionary again for each
+        chunks = column.unify_dictionaries().chunks
+        indices = pa.concat_arrays([chunk.indices for chunk in chunks])
+        column = pa.chunked_array([pa.DictionaryArray.from_arrays(indices, chunks[0].dictionary)])
     return column
 
 

@@ -101,9 +101,8 @@ class Delimited:
             wanted = schema.names or names[:1]
             types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
             data = text.piece_bytes(file, piece, options)
-            tables.append(conform(asked._parse(data, names, types, wanted, options, file, piece), schema))
-        whole = tables[0] if len(tables) == 1 else conform(pa.concat_tables(tables), schema)
-        return whole.combine_chunks()  # once, instead of at each use of a column
+            tables.append(asked._parse(data, names, types, wanted, options, file, piece))
+        return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
 
     def _parse(
         self,

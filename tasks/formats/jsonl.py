@@ -21,6 +21,8 @@ from tasks.plan import File, Limits, Piece
 from tasks.schema import is_list, leaf_type, parse_dtype
 
 LINES = Dialect(None)
+# Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
+LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
 IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
 
 
@@ -129,6 +131,9 @@ def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
 
 
 def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    leading = LEADING.match(data)
+    if leading and b"null" in leading.group():
+        data = leading.group().replace(b"null", b"{}") + data[leading.end() :]
     reading = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parsing = pajson.ParseOptions(schema, unexpected_field_behavior=unexpected)
     return pajson.read_json(pa.BufferReader(data), reading, parsing)

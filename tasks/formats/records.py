@@ -69,18 +69,116 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     with
     low = 0 is the beginning of the text.
     """
-    quotes = _positions(data, low, high, QUOTE) if dialect.quoted else np.empty(0, np.int64)
-    if not len(quotes) and data.find(b"\r", max(low - 2, 0), high) < 0:
+    quotes = dialect.quoted and data.find(b'"', low, high) >= 0
+    if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
         inside = Ends(0, -1, False, True, False) if dialect.quoted else None
         return _plain_ends(data, low, high), inside
-    ends, empty = _line_ends(data, low, high, dialect)
-    opens = _opens(data, low, quotes, dialect)
-    doubled = np.diff(quotes, prepend=-2) == 1
-    legal = opens | doubled
-    split = bool(len(quotes)) and _after_quote(data, low, int(quotes[0]))  # perhaps a doubled quote, cut in two
-    begun_outside = _ends(ends, empty, quotes, 0, high - low) if legal[0::2].all() and not split else None
-    begun_inside = _ends(ends, empty, quotes, 1, high - low) if dialect.quoted and legal[1::2].all() else None
+    sides = (_Side(), _Side())  # begun outside quotes, and inside
+    odd = False  # an odd number of quotes so far
+    for at in range(low, high, CHUNK):
+        odd = _count(data, low, at, min(at + CHUNK, high), dialect, odd, sides)
+    sides[0].told &= not (quotes and _after_quote(data, low))
+    sides[1].told &= dialect.quoted
+    ends_in_quote = quotes and data[high - 1] == QUOTE
+    begun_outside, begun_inside = (
+        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside) if side.told else None
+        for side, inside in zip(sides, (odd, not odd), strict=True)
+    )
     return begun_outside, begun_inside
+
+
+@dataclass
+class _Side:
+    """What is known of a range for one state at its beginning; `told`: its quotes stand where that state has them."""
+
+    records: int = 0
+    first: int = -1
+    first_record: bool = False
+    told: bool = True
+
+
+def _count(
+    data: bytes, low: int, start: int, stop: int, dialect: Dialect, odd: bool, sides: tuple[_Side, _Side]
+) -> bool:
+    """Add bytes [start, stop) of the range from `low` on; whether the number of quotes in the range is odd then.
+
+    64 bytes are the bits of a word, one word for each kind of byte; the two bytes before the first are there too.
+    """
+    window = _window(data, start - 2, stop + 1)
+    quote, newline, carriage = (_bits(window, byte) for byte in (QUOTE, NEWLINE, RETURN))
+    here = _places(len(window), 2, 2 + stop - start)
+    ends, before = newline, _next(newline)
+    if dialect.quoted:
+        ends = newline | (carriage & ~_previous(newline))
+        before = before | _next(carriage)
+    pair = newline & _next(carriage)
+    empty = (pair & _next(before)) | (before & ~pair)
+    ends = ends & here
+    if not dialect.quoted:
+        _add(sides[0], ends, empty, start - low)
+        return False
+    legal = before | _next(_bits(window, dialect.openers[0])) | _next(quote if start > low else quote & here)
+    quote &= here
+    parity, odd_after = _parities(quote, odd)
+    for side, outside in zip(sides, (~parity, parity), strict=True):
+        side.told &= not (quote & ~outside & ~legal).any()
+        _add(side, ends & outside, empty, start - low)
+    return odd_after
+
+
+def _add(side: _Side, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
+    """Add record ends of a window that begins two bytes before `offset`."""
+    side.records += int(np.bitwise_count(ends & ~empty).sum())
+    if side.first < 0 and len(words := np.flatnonzero(ends)):
+        word = int(words[0])
+        bit = (int(ends[word]) & -int(ends[word])).bit_length() - 1
+        side.first = offset - 2 + 64 * word + bit + 1
+        side.first_record = not int(empty[word]) >> bit & 1
+
+
+def _window(data: bytes, start: int, stop: int) -> np.ndarray:
+    """data[start:stop] in whole words: line feeds before the beginning of the text, zeros behind its end."""
+    held = np.zeros(-(-(stop - start) // 64) * 64, np.uint8)
+    held[: max(-start, 0)] = NEWLINE
+    inside = np.frombuffer(data, np.uint8)[max(start, 0) : stop]
+    held[max(-start, 0) :][: len(inside)] = inside
+    return held
+
+
+def _places(length: int, start: int, stop: int) -> np.ndarray:
+    """The bits of places [start, stop)."""
+    held = np.zeros(length, bool)
+    held[start:stop] = True
+    return np.packbits(held, bitorder="little").view(np.uint64)
+
+
+def _bits(window: np.ndarray, byte: int) -> np.ndarray:
+    """Where a byte stands, as bits of words."""
+    return np.packbits(window == byte, bitorder="little").view(np.uint64)
+
+
+def _next(bits: np.ndarray) -> np.ndarray:
+    """Each bit one place further on."""
+    moved = bits << np.uint64(1)
+    moved[1:] |= bits[:-1] >> np.uint64(63)
+    return moved
+
+
+def _previous(bits: np.ndarray) -> np.ndarray:
+    """Each bit one place further back."""
+    moved = bits >> np.uint64(1)
+    moved[:-1] |= bits[1:] << np.uint64(63)
+    return moved
+
+
+def _parities(bits: np.ndarray, odd: bool) -> tuple[np.ndarray, bool]:
+    """(at each place whether the number of bits up to it is odd, the same of all); `odd`: of those before."""
+    found = bits
+    for step in (1, 2, 4, 8, 16, 32):
+        found = found ^ (found << np.uint64(step))
+    whole = np.bitwise_xor.accumulate((found >> np.uint64(63)).astype(np.uint8)) ^ np.uint8(odd)
+    begun = np.concatenate([np.array([odd], np.uint8), whole[:-1]])
+    return found ^ (np.uint64(0) - begun.astype(np.uint64)), bool(whole[-1])
 
 
 def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: bool, closed: bool) -> Ends:
@@ -142,9 +240,10 @@ def _opens(data: bytes, low: int, quotes: np.ndarray, dialect: Dialect) -> np.nd
     return (before == delimiter) | (before == newline) | (before == carriage)
 
 
-def _after_quote(data: bytes, low: int, first: int) -> bool:
-    """Whether the first quote stands at the beginning of the range, right behind a quote of the range before."""
-    return bool(first == 0 and low > 0 and data[low - 1] == QUOTE)
+def _after_quote(data: bytes, low: int) -> bool:
+    """Whether the range begins with a quote right behind one of the range before: perhaps a doubled quote, cut in
+    two."""
+    return low > 0 and data[low - 1 : low + 1] == b'""'
 
 
 def _line_ends(data: bytes, low: int, high: int, dialect: Dialect) -> tuple[np.ndarray, np.ndarray]:

@@ -90,7 +90,7 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
     data = data[start : start + length] if whole and len(data) > start + length else data[start:]
     if whole and len(data) < length:
         return data
-    cuts = cut_text(data, 0, dialect, max(1, len(data) - 2**20))
+    cuts = cut_text(data, 0, dialect, max(1, len(data) - 2**20, len(data) // 2))  # in two or three ranges
     return data[: cuts[-1].start] if len(cuts) > 1 else data
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.frame.canonical import canonical_bits, is_text
+from tasks.frame.stand_ins import marked_type
 from tasks.schema import plain_type
 
 TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
@@ -19,6 +20,12 @@ def arrow_type(series: Any) -> pa.DataType:
 
     dtype = series.dtype
     return _arrow_type(dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype)
+
+
+def told_type(series: Any) -> pa.DataType:
+    """The type that the name of a Series stands for, else that of its dtype."""
+    marked = marked_type(series.name)
+    return arrow_type(series) if marked is None else marked
 
 
 def _arrow_type(dtype: Any) -> pa.DataType:

@@ -10,8 +10,10 @@ import pandas as pd
 import pyarrow as pa
 
 from tasks.errors import DataError
+from tasks.schema import dtype_name
 
 REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # what Arrow raises of values that it cannot hold
+LACKED = (NotImplementedError, TypeError, ValueError)  # what cuDF raises of types that it lacks
 
 
 def library(frame: Any) -> str:
@@ -77,7 +79,25 @@ def to_cudf(table: pa.Table) -> Any:
     """The table as a cuDF frame on the current GPU."""
     import cudf
 
-    return cudf.DataFrame.from_arrow(decoded(table))
+    table = decoded(table)
+    try:
+        return cudf.DataFrame.from_arrow(table)
+    except LACKED:
+        for name in table.column_names:
+            _check_cudf_holds(name, table[name])
+        raise
+
+
+def _check_cudf_holds(name: str, values: pa.ChunkedArray) -> None:
+    import cudf
+
+    try:
+        cudf.Series.from_arrow(values.slice(0, 0).combine_chunks())
+    except LACKED:
+        raise DataError(
+            f"cuDF frames cannot hold column {name!r}", why=f"it is {dtype_name(values.type)}",
+            do="write it with to_parquet, leave it out, or take engine='pandas'"
+        ) from None  # fmt: skip
 
 
 def to_frame(table: pa.Table, engine: str) -> Any:
@@ -87,8 +107,10 @@ def to_frame(table: pa.Table, engine: str) -> Any:
 
 def decoded(table: pa.Table) -> pa.Table:
     """The table with its dictionary columns as plain values."""
-    fields = [pa.field(f.name, f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema]
-    return table.cast(pa.schema(fields))
+    for i, (field, values) in enumerate(zip(table.schema, table.columns, strict=True)):
+        if pa.types.is_dictionary(field.type):  # a cast to the same type would spoil lists of nulls
+            table = table.set_column(i, field.name, values.cast(field.type.value_type))
+    return table
 
 
 def resolve_engine(engine: str) -> str:

@@ -84,6 +84,15 @@ class Expression:
     def __reduce__(self) -> tuple[Any, ...]:
         return parse, (self.text,)
 
+    @property
+    def conjuncts(self) -> list[Expression]:
+        """What has to be true, each by itself, for a filter to be true.
+
+        >>> [part.columns for part in parse("a > 1 and (b or c) and (a and d)").conjuncts]
+        [('a',), ('b', 'c'), ('a',), ('d',)]
+        """
+        return [Expression(self.text, node, tuple(dict.fromkeys(_columns(node)))) for node in _conjuncts(self.root)]
+
     def dtype(self, schema: Schema) -> pa.DataType:
         """The type of the result; JobError, with the place, for what does not fit the schema."""
         from tasks.frame.expression_types import typed
@@ -172,6 +181,10 @@ def _refuse_depth(tree: ast.expr, text: str) -> None:
             return
     raise failure("is nested too deeply", text, (0, 1), why=f"the limit is {MAX_DEPTH} levels",
                   do="split it over several Lambda operators")  # fmt: skip
+
+
+def _conjuncts(node: Node) -> list[Node]:
+    return [part for arg in node.args for part in _conjuncts(arg)] if node.verb == "and" else [node]
 
 
 def _columns(node: Node) -> list[str]:

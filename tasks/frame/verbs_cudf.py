@@ -33,8 +33,8 @@ _COMPARE = {
 
 
 def arrow_type(column: Any) -> pa.DataType:
-    """The Arrow type of a column; the engine's dates are timestamps that are called so."""
-    return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.arrow_type(column)
+    """The Arrow type of a column; the engine's dates are timestamps that are called so, other types have stand-ins."""
+    return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
 
 
 def flat(column: Any, dtype: pa.DataType) -> Flat:

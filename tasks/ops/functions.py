@@ -13,7 +13,7 @@ from pydantic import field_serializer, model_validator
 from tasks.errors import JobError
 from tasks.frame.expression import Expression, parse
 from tasks.ops.base import Columns, Context, Operator, Unit
-from tasks.ops.user_code import check_module, import_path
+from tasks.ops.user_code import check_module, import_path, refuse_reordered
 from tasks.schema import Column, Schema, dtype_name, parse_dtype
 
 HERE = "_"  # in an expression: the selected column
@@ -116,9 +116,11 @@ class Lambda(Operator):
         return {self.name or unit[0]: made}
 
     def _call(self, column: Any, columns: Columns, context: Context) -> Any:
-        if _takes_frame(self.called):
-            return self.called(column, context.engine.user_frame(columns))
-        return self.called(column)
+        given = context.engine.series(column)
+        frame = (context.engine.user_frame(columns),) if _takes_frame(self.called) else ()
+        result = self.called(given, *frame)
+        refuse_reordered(result, given)
+        return result
 
 
 def _takes_frame(function: Callable[..., Any]) -> bool:

@@ -12,7 +12,7 @@ from tasks.errors import JobError
 from tasks.frame.expression import Expression, parse
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
 from tasks.ops.functions import function_path
-from tasks.ops.user_code import check_module, import_path
+from tasks.ops.user_code import check_module, import_path, refuse_reordered
 
 
 class _RowFilter(Operator):
@@ -80,7 +80,10 @@ class Filter(_RowFilter):
             return engine.true_mask(self.parsed, columns)
         called = import_path(self.function) if isinstance(self.function, str) else self.function
         assert callable(called)
-        found = engine.adopt(called(engine.user_frame({name: columns[name] for name in unit})))
+        frame = engine.user_frame({name: columns[name] for name in unit})
+        result = called(frame)
+        refuse_reordered(result, frame)
+        found = engine.adopt(result)
         if len(found) != len(context.rows):
             raise JobError(
                 f"the function gave {len(found):,} values for {len(context.rows):,} rows",

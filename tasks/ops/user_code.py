@@ -53,6 +53,21 @@ def import_path(path: str) -> Any:
     return found
 
 
+def refuse_reordered(result: Any, given: Any) -> None:
+    """A JobError for a Series whose index says that its rows are in another order than those that were given.
+
+    Values are taken by position: where a function sorted the rows, each would land on another row.
+    """
+    if not (hasattr(result, "iloc") and hasattr(given, "iloc")) or result.index.equals(given.index):
+        return
+    if result.index.sort_values().equals(given.index):
+        raise JobError(
+            "the function returned its rows in another order",
+            why="the index of the Series is that of its rows, rearranged; values are taken by position",
+            do="return result.sort_index()",
+        )
+
+
 def _refused(path: str, where: str) -> JobError:
     modules = allowed_modules() or ()
     listed = f"only those of {', '.join(modules)}" if modules else "none"

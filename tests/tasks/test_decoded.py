@@ -167,13 +167,16 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, str]]:
     """(first row, column) -> how often it was read from its file."""
     counted: Counter[tuple[int, str]] = Counter()
-    read = work.read
 
-    def counting(source: Any, partition: Any, columns: Any = None, **more: Any) -> pa.Table:
-        counted.update((partition.first_row, name) for name in columns)
-        return read(source, partition, columns, **more)
+    def counting(read: Any) -> Any:
+        def counted_read(source: Any, partition: Any, columns: Any = None, **more: Any) -> pa.Table:
+            counted.update((partition.first_row, name) for name in columns)
+            return read(source, partition, columns, **more)
 
-    monkeypatch.setattr(work, "read", counting)
+        return counted_read
+
+    for name in ("read", "read_side_by_side"):  # of the CPU, of a GPU
+        monkeypatch.setattr(work, name, counting(getattr(work, name)))
     return counted
 
 

@@ -7,6 +7,7 @@ import datetime
 import gzip
 import io
 import json
+import time
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
@@ -23,11 +25,11 @@ from hypothesis import strategies as st
 from tasks import ops
 from tasks.dataset import Dataset, read
 from tasks.errors import DataError, JobError
-from tasks.formats import text
+from tasks.formats import records, text
 from tasks.formats.conform import conform
 from tasks.formats.records import Dialect, cut_text
 from tasks.ingest import make_plan
-from tasks.plan import Limits, Plan
+from tasks.plan import File, Limits, Plan
 from tasks.schema import dtype_name
 from tasks.settings import Source
 from tasks.workflow import Workflow
@@ -297,6 +299,22 @@ def test_text_without_header_takes_the_given_names_types_and_nulls(tmp_path: Pat
     assert list(make_plan(Source(path=str(tmp_path), header=False)).schema) == ["f0", "f1"]
 
 
+@pytest.mark.parametrize("nbytes", [text.SHORT // 2, text.SHORT, text.SHORT + 1, 2 * text.SHORT, text.SAMPLE + 1])
+def test_a_sample_of_a_file_is_cut_in_a_few_steps(nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut for every byte took a minute for each megabyte."""
+    path, scans = tmp_path / "a.csv", list[int]()
+    path.write_bytes(b'1,"a"\n' * (nbytes // 6))
+    scan = records.scan
+    monkeypatch.setattr(records, "scan", lambda *args: scans.append(1) or scan(*args))
+    options = {"storage_options": None}
+    for length in (text.SHORT, text.SAMPLE):
+        scans.clear()
+        found = text.sample(File(str(path), path.stat().st_size, 0), 0, length, Dialect(), options)
+        assert len(scans) < 4
+        assert len(found) % 6 == 0
+        assert min(length, nbytes) // 3 < len(found) <= length
+
+
 @pytest.mark.parametrize("delimiter", ["|", ";", "\x01", " ", ","])
 def test_values_may_stand_between_other_characters(tmp_path: Path, delimiter: str) -> None:
     """Quotes open behind the delimiter that the source names, and only there, also where ranges begin."""
@@ -474,3 +492,56 @@ def test_mixed_and_unknown_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="cannot be told"):
         make_plan(Source(path=str(tmp_path / "c.data")))
     assert make_plan(Source(path=str(tmp_path / "c.data"), format="csv")).rows == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "avro", "orc", "arrow", "parquet"])
+def test_several_files_of_megabytes_take_a_second(kind: str, tmp_path: Path) -> None:
+    """In seconds of this process, which hardly depend on what else runs; some of these took minutes once."""
+    rows = 60_000
+    table = pa.table({"n": range(rows), "s": [f'word "{i % 999}", {i}' for i in range(rows)], "x": [0.5] * rows})
+    for number in range(3):
+        path = tmp_path / f"{number}.{kind}"
+        if kind in ("csv", "tsv"):
+            pacsv.write_csv(table, path, pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))
+        elif kind == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        elif kind == "avro":
+            fields = [{"name": n, "type": t} for n, t in (("n", "long"), ("s", "string"), ("x", ["null", "double"]))]
+            with path.open("wb") as file:
+                fastavro.writer(file, {"type": "record", "name": "R", "fields": fields}, table.to_pylist())
+        elif kind == "orc":
+            paorc.write_table(table, str(path))
+        elif kind == "parquet":
+            pq.write_table(table, path, row_group_size=5_000)
+        else:
+            with pa.ipc.new_file(path, table.schema) as sink:
+                sink.write_table(table, max_chunksize=5_000)
+    start = time.process_time()
+    found = everything(make_plan(Source(path=str(tmp_path))))
+    seconds = time.process_time() - start
+    assert found.num_rows == 3 * rows
+    assert found["s"][-1].as_py() == table["s"][-1].as_py()
+    assert seconds < 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines=st.lists(st.sampled_from(["null", " null\t", "", '{"a": 1}', "{}", '{"a": null}']), min_size=1, max_size=6),
+    line_end=st.sampled_from(["\n", "\r\n"]), ended=st.booleans(), bom=st.booleans(), limit=st.integers(1, 30),
+)  # fmt: skip
+@example(lines=["null", '{"a": 1}'], line_end="\n", ended=True, bom=False, limit=30)  # Arrow ends the process
+def test_a_line_null_is_a_row_of_nulls_wherever_it_stands(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], line_end: str, ended: bool, bom: bool, limit: int
+) -> None:
+    path = tmp_path_factory.mktemp("nulls") / "a.jsonl"
+    path.write_bytes(
+        (b"\xef\xbb\xbf" if bom and lines[0] else b"") + (line_end.join(lines) + line_end * ended).encode()
+    )
+    expected = [(json.loads(line) or {}).get("a") for line in lines if line.strip()]
+    source = Source(path=str(path), schema={"a": "int64"})
+    if not expected:
+        with pytest.raises(DataError, match="no rows at all"):
+            make_plan(source)
+        return
+    plan = make_plan(source, limits=Limits(range_bytes=limit))
+    assert everything(plan)["a"].to_pylist() == expected

@@ -634,4 +634,6 @@ def test_reading_partitions(k, tmp_path):
         assert k.dtype(column) == schema[name].dtype
         if name not in ("i", "f"):
             assert out(k, column) == table.column(name).slice(5, 82).to_pylist()
-    assert k.read_partition(Plan(tuple(files), "csv", schema, (), ()), partition, ["i"]) is None
+    assert k.read_partition(Plan(tuple(files), "csv", schema, (), ()), partition, ["i"]) == {}
+    others = Plan(tuple(files), "parquet", schema, (), (), (), {"folders": {"string": ["x", "y"]}, "uuids": ["f"]})
+    assert list(k.read_partition(others, partition, ["f", "i", "string"])) == ["i"]

@@ -18,8 +18,9 @@ import pytest
 from tasks import hive, ops
 from tasks.commit import own_output
 from tasks.dataset import Dataset
-from tasks.errors import JobError, MillraceError
+from tasks.errors import DataError, JobError, MillraceError
 from tasks.graph import as_node
+from tasks.ingest import make_plan
 from tasks.manifest import Manifest, damages
 from tasks.request import make_request
 from tasks.schema import Column, Schema, Tags, dtype_name
@@ -230,7 +231,14 @@ def test_folders_hold_every_format(form: str, tmp_path: Path, engine: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("form", "dtype"), [("csv", pa.list_(pa.int64())), ("orc", pa.uint64()), ("orc", pa.list_(pa.duration("s")))]
+    ("form", "dtype"),
+    [
+        ("csv", pa.list_(pa.int64())),
+        ("csv", pa.binary()),
+        ("csv", pa.binary(2)),
+        ("orc", pa.uint64()),
+        ("orc", pa.list_(pa.duration("s"))),
+    ],
 )
 def test_what_a_format_cannot_hold_is_refused_before_any_row_is_read(
     form: str, dtype: pa.DataType, tmp_path: Path, engine: str
@@ -244,28 +252,6 @@ def test_what_a_format_cannot_hold_is_refused_before_any_row_is_read(
         with pytest.raises(JobError, match=f"files of the format {form} cannot hold column 'x'") as error:
             write()
         assert (error.value.where, error.value.why) == ("output.format", f"it is {dtype_name(dtype)}")
-
-
-@pytest.mark.parametrize("form", ["parquet", "arrow", "orc"])
-def test_columns_of_any_type_pass_through(form: str, tmp_path: Path, engine: str) -> None:
-    """Types that no operator takes are written as they came, and the manifest tells them."""
-    table = pa.table(
-        {
-            "number": [0, 1, 2],
-            "struct": pa.array([{"a": 1, "b, c": ["x"]}, None, {"a": None, "b, c": []}]),
-            "map": pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64())),
-            "small": pa.array(["1.25", None, "-0.01"]).cast(pa.decimal128(5, 2)),
-        }
-    )
-    pq.write_table(table, tmp_path / "in.parquet")
-    source = Source(path=str(tmp_path / "in.parquet"))
-    output = Output(path=str(tmp_path / "out"), files=1, shuffle="none", format=form)
-    run_stages(make_request(source, as_node(table.column_names), output, Run(), engine))
-    manifest = Manifest.load(tmp_path / "out")
-    (found,) = files_of(manifest, {"arrow": "ipc"}.get(form, form))
-    assert found.to_pydict() == table.to_pydict()
-    assert Workflow.load(tmp_path / "out").output_schema.to_arrow().equals(table.schema)
-    assert (tmp_path / "out" / "_report.html").exists()
 
 
 def job(
@@ -484,3 +470,72 @@ def test_folders_above_the_source_and_columns_in_the_files_count_as_they_stand(t
     assert list(Dataset(str(tmp_path / "*" / "kind=a")).schema) == ["x", "kind", "year"]
     with pytest.raises(MillraceError, match="'2024' in a folder's name is no date32"):
         Dataset(str(tmp_path), schema={"year": "date32"}).head()
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "orc"])
+def test_files_that_a_filter_leaves_out_by_their_folders_stay_closed(form: str, tmp_path: Path, engine: str) -> None:
+    made = Workflow(["shop", "group", "day", "number"]).fit_transform(Dataset(NULLS, engine=engine))
+    made.to_parquet(str(tmp_path / "in"), files=2, format=form, partition_on=["day", "group"])
+    rows = [row for row in NULLS.to_pylist() if row["day"] and row["day"].day == 2 and row["group"] in (0, 1)]
+    assert rows
+    for path in (tmp_path / "in").rglob("*.*"):
+        if "day=2024-01-02" not in str(path) or not {"group=0", "group=1"} & {*path.parts}:
+            path.write_bytes(b"not opened")
+    condition = "day == '2024-01-02' and (group <= 1 and number >= 0)"
+    source = Source(path=str(tmp_path / "in"), format=form, filter=condition)
+    plan = make_plan(source)
+    assert (plan.rows, str(plan.schema["day"].dtype)) == (len(rows), "date32[day]")
+    assert all("day=2024-01-02" in file.path for file in plan.files)
+    assert {"day=2024-02-29" in path or "day=__HIVE" in path or "group=" in path for path in plan.skipped} == {True}
+
+    output = Output(path=str(tmp_path / "out"), files=1, shuffle="none")
+    done = run_stages(make_request(source, as_node(["number", "day"]), output, Run(), engine))
+    found = pq.read_table(tmp_path / "out" / "part-00000.parquet")
+    assert sorted(found["number"].to_pylist()) == sorted(row["number"] for row in rows)
+    assert {day.day for day in found["day"].to_pylist()} == {2}
+    assert done[0]["skipped"] == len(plan.skipped) > 0
+
+
+def test_folders_leave_out_nothing_that_a_filter_may_keep(tmp_path: Path) -> None:
+    for kind in ("1", "2", "x"):
+        (tmp_path / f"kind={kind}").mkdir()
+        pq.write_table(pa.table({"x": [1, 2]}), tmp_path / f"kind={kind}" / "a.parquet")
+
+    def kinds(condition: str) -> list[str]:
+        plan = make_plan(Source(path=str(tmp_path), filter=condition))
+        assert str(plan.schema["kind"].dtype) == "string"  # also where the folder x is left out
+        return [Path(file.path).parent.name[-1] for file in plan.files]
+
+    assert kinds("kind == '1'") == ["1"]
+    assert kinds("kind == '1' or x > 1") == kinds("x > 1") == ["1", "2", "x"]
+    assert kinds("x > 1 and kind in ['2', 'x']") == ["2", "x"]
+    assert kinds("not (kind == '1')") == ["2", "x"]
+    assert kinds("kind == 'none of them'") == ["1"]  # one file tells the types
+    with pytest.raises(JobError, match="cannot compare"):
+        kinds("kind == 1")
+    pq.write_table(pa.table({"x": [3], "kind": ["1"]}), tmp_path / "kind=2" / "a.parquet")
+    pq.write_table(pa.table({"x": [3], "kind": ["2"]}), tmp_path / "kind=1" / "a.parquet")
+    pq.write_table(pa.table({"x": [3], "kind": ["2"]}), tmp_path / "kind=x" / "a.parquet")
+    assert kinds("kind == '1'") == ["1", "2", "x"]  # the files have a column of that name
+
+
+def test_nulls_of_a_csv_file_of_one_column_are_refused(tmp_path: Path, engine: str) -> None:
+    def write(values: list[Any]) -> Manifest:
+        source = Dataset(pa.table({"x": values}), engine=engine)
+        return Workflow(["x"]).fit_transform(source).to_parquet(tmp_path / "out", files=1, format="csv", shuffle="none")
+
+    with pytest.raises(DataError, match=r"1 null\(s\) of the only column 'x' cannot be written as CSV"):
+        write(["a", None, ""])
+    assert write(["a", ""]).rows["out"] == 2
+    assert (tmp_path / "out/part-00000.csv").read_text() == '"x"\n"a"\n""\n'
+
+
+def test_a_filter_that_leaves_only_files_without_rows_keeps_no_row(tmp_path: Path) -> None:
+    for kind, values in (("1", [1, 2]), ("2", [])):
+        (tmp_path / f"in/kind={kind}").mkdir(parents=True)
+        pq.write_table(pa.table({"x": pa.array(values, pa.int64())}), tmp_path / f"in/kind={kind}" / "a.parquet")
+    source = Source(path=str(tmp_path / "in"), filter="kind == 2")
+    assert make_plan(source).rows == 2
+    request = make_request(source, as_node(["x"]), Output(path=str(tmp_path / "out")), Run(), "pandas")
+    with pytest.raises(DataError, match="no row is left"):
+        run_stages(request)

@@ -17,6 +17,7 @@ NAMES = {
     "string": pa.string(),
     "binary": pa.binary(),
     "date32": pa.date32(),
+    "date64": pa.date64(),
     "timestamp[us]": pa.timestamp("us"),
     "timestamp[ns, tz=UTC]": pa.timestamp("ns", "UTC"),
     "duration[ms]": pa.duration("ms"),

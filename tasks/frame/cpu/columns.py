@@ -35,7 +35,7 @@ def array(values: Column) -> pa.Array:
 
 
 def series(values: Column) -> Column:
-    """The column as an operator or a user's function sees it: strings plain, never dictionary-encoded."""
+    """The column as a user's function sees it: strings plain, never dictionary-encoded."""
     return decode(values)
 
 

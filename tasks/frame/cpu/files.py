@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
+from tasks.errors import DataError
 from tasks.frame.cpu.columns import array
 from tasks.frame.expression import Expression
 from tasks.schema import Schema, described
@@ -39,12 +41,13 @@ def true_rows(condition: Expression, frame: dict[str, Any]) -> np.ndarray:
 def conform(table: pa.Table, schema: Schema) -> pa.Table:
     """The columns and exact types that were promised; dictionaries decoded, since their order tells of how pieces
     came."""
-    columns = [_plain(table.column(name)).cast(column.dtype) for name, column in schema.items()]
+    columns = [_of_type(table.column(name), column.dtype) for name, column in schema.items()]
     return pa.table(columns, schema=schema.to_arrow())
 
 
-def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+def _of_type(values: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    plain = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return plain if plain.type == dtype else plain.cast(dtype)  # Arrow's cast to the same type spoils lists of nulls
 
 
 def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
@@ -129,6 +132,18 @@ def run_unit(writing: Any) -> int:
     return together.get(writing.output.format) or writing.output.row_group_size or ROW_GROUP
 
 
+def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
+    """Lines of one value: a null would be an empty line, which readers pass over."""
+    if nulls := table.column(0).null_count:
+        raise DataError(
+            f"{nulls:,} null(s) of the only column {table.column_names[0]!r} cannot be written as CSV",
+            where="output.format",
+            why="each would be an empty line, which readers pass over",
+            do="fill them (FillMissing), write a second column, or choose parquet, arrow or orc",
+        )
+    file.write_table(table)
+
+
 @contextmanager
 def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
     """A new file of the output's format and compression: what appends a table to it."""
@@ -144,7 +159,7 @@ def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[C
             yield lambda table: _append_batches(file, table, rows)
     elif output.format == "csv":
         with pacsv.CSVWriter(path, schema) as file:
-            yield file.write_table
+            yield file.write_table if len(schema) > 1 else partial(_append_lines, file)
     else:
         codec = {"none": "uncompressed", "gzip": "zlib"}.get(codec, codec)
         with orc.ORCWriter(path, compression=codec, batch_size=ORC_BATCH) as file:

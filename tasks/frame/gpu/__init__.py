@@ -5,7 +5,6 @@ import cupy as xp
 from tasks.frame import profiler
 from tasks.frame.gpu import ipc, spill, transport
 from tasks.frame.gpu.columns import (
-    adopt,
     affine,
     array,
     cast,
@@ -16,7 +15,6 @@ from tasks.frame.gpu.columns import (
     encode_array,
     fill_null,
     finite,
-    from_arrow,
     from_numbers,
     host,
     is_list,
@@ -27,10 +25,8 @@ from tasks.frame.gpu.columns import (
     moments,
     numbers,
     row_numbers,
-    series,
     synchronize,
     to_arrow,
-    user_frame,
     with_leaves,
 )
 from tasks.frame.gpu.files import (
@@ -61,6 +57,7 @@ from tasks.frame.gpu.groups import (
     split_nulls,
     split_table,
 )
+from tasks.frame.gpu.incoming import from_arrow
 from tasks.frame.gpu.linear import centred_factor, project
 from tasks.frame.gpu.lists import list_lengths, make_lists
 from tasks.frame.gpu.lookup import Lookup, vocabulary_ids
@@ -80,6 +77,7 @@ from tasks.frame.gpu.order import (
 from tasks.frame.gpu.runs import run_codes, run_sums, sorted_within
 from tasks.frame.gpu.segments import extremes_by, group_codes, sum_by
 from tasks.frame.gpu.text import date_part, join_text, split_text, text, to_time
+from tasks.frame.gpu.users import adopt, series, user_frame
 
 NAME = "cudf"
 

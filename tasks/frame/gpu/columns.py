@@ -1,7 +1,8 @@
 """Columns of the GPU engine: to and from Arrow, and numbers value by value. All columns have the plain index 0, 1, ..
 
 cuDF has no dates and no columns of type null: a Series of timestamps in seconds called `date32[day]` stands for dates,
-one of null strings called `null` for the other. Kernels keep that name; `dtype` and `host` read it.
+one of null strings called `null` for the other. `tasks.frame.stand_ins` says what stands for further types, under what
+name. Kernels keep the name; `dtype` and `host` read it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tasks.frame import canonical_cudf
 from tasks.frame.gpu import staged
 from tasks.frame.gpu.reduce import block_moments
 from tasks.frame.gpu.views import array_of, gathered, valid_in, with_nan
+from tasks.frame.stand_ins import is_foreign, mark_of, marked_type, restored, stand_in
 from tasks.frame.whole import all_true, extremes
 from tasks.schema import is_list as is_list_type
-from tasks.schema import plain_type
+from tasks.schema import leaf_type, plain_type
 
 Column = Any  # cuDF Series
 DATE, NULL = str(pa.date32()), str(pa.null())
@@ -52,9 +54,14 @@ def rebuilt(made: plc.Column, like: Column) -> Column:
         series = series.dt.tz_localize("UTC").dt.tz_convert(zone)
     elif isinstance(like.dtype, DECIMALS) and series.dtype != like.dtype:
         series = series.astype(like.dtype)
-    if like.name in (DATE, NULL):
+    if is_mark(like.name):
         series.name = like.name
     return series
+
+
+def is_mark(name: Any) -> bool:
+    """Whether the name of a Series says what type it stands for."""
+    return name in (DATE, NULL) or marked_type(name) is not None
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
@@ -65,11 +72,12 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
     if pa.types.is_dictionary(found.type):
         return _from_dictionary(found)
     plain = plain_type(found.type)
-    name = {pa.null(): NULL, pa.date32(): DATE}.get(plain)
+    name = {pa.null(): NULL, pa.date32(): DATE}.get(plain) or mark_of(plain)
     stored = pa.string() if name == NULL else plain
     found = found if found.type == stored else found.cast(stored)
+    found = stand_in(found) if is_foreign(plain) else found
     series = cudf.Series.from_arrow(found)
-    if is_list_type(plain) and found.null_count:
+    if is_list_type(found.type) and found.null_count:
         series = taken(series, cupy.arange(len(series), dtype=cupy.int32))  # null lists without elements
     series.name = name
     return finite(series)
@@ -80,8 +88,8 @@ def _from_dictionary(found: pa.DictionaryArray) -> Column:
     if not len(found.dictionary) or not pa.types.is_string(plain_type(found.type)):
         return column(found.dictionary_decode())
     outside = len(found.dictionary)
-    index = cudf.Series.from_arrow(found.indices.cast(pa.int32()).fill_null(outside)).values
-    return taken(column(found.dictionary), index, nullify=True)
+    indices = found.indices.cast(pa.int32()).fill_null(outside).to_numpy()
+    return taken(column(found.dictionary), staged.array_to_device(indices), nullify=True)
 
 
 def taken(values: Column, index: cupy.ndarray, nullify: bool = False) -> Column:
@@ -101,16 +109,6 @@ def array(values: Any) -> pa.Array:
     return values if isinstance(values, pa.Array) else host(values)
 
 
-def series(values: Column) -> Column:
-    """The column as an operator or a user's function sees it."""
-    return values
-
-
-def user_frame(frame: dict[str, Column]) -> cudf.DataFrame:
-    """A cuDF DataFrame of the columns, for users' functions."""
-    return cudf.DataFrame({name: renumbered(values) for name, values in frame.items()})
-
-
 def decode(values: Column) -> Column:
     return values
 
@@ -120,33 +118,28 @@ def encode_array(values: pa.Array) -> pa.Array:
     return values
 
 
-def from_arrow(table: pa.Table) -> dict[str, Column]:
-    return {name: column(in_own_memory(table.column(i))) for i, name in enumerate(table.column_names)}
-
-
-def in_own_memory(values: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values out of a mapped file, if they are in one: cuDF copies units of 64 bytes, more than the file may
-    have."""
-    if values.num_chunks != 1:
-        return values.combine_chunks()
-    return pa.concat_arrays([values.chunk(0).slice(0, 0), values.chunk(0)])
-
-
 def to_arrow(frame: dict[str, Column]) -> pa.Table:
     return pa.table({name: host(values) for name, values in frame.items()})
 
 
 def host(values: Column) -> pa.Array:
     """The column in host memory as Arrow, of its exact type."""
+    return host_as(values, dtype(values))
+
+
+def host_as(values: Column, wanted: pa.DataType) -> pa.Array:
+    """The column in host memory as the Arrow type that it stands for."""
     found = staged.to_host(canonical_cudf.decategorized(values))
-    wanted = dtype(values)
-    if pa.types.is_null(wanted):
-        return pa.nulls(len(found))
-    return _named(found if found.type == wanted else found.cast(wanted), wanted)
+    if is_foreign(wanted):
+        return restored(found, wanted)
+    exact = found.type == wanted or pa.types.is_null(leaf_type(wanted))
+    return _named(found if exact else found.cast(wanted), wanted)
 
 
 def _named(found: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Lists with their elements called as in `wanted`: cuDF leaves them without a name."""
+    """Lists with their elements called as in `wanted`, which cuDF leaves without a name; nulls without a type."""
+    if pa.types.is_null(wanted):
+        return pa.nulls(len(found))
     if not is_list_type(wanted):
         return found
     child = _named(found.values, wanted.value_type)
@@ -192,6 +185,9 @@ def from_numbers(values: Any, valid: Any | None = None, dtype: pa.DataType | Non
     found = cudf.Series.from_pylibcudf(made)
     if dtype is None or not pa.types.is_temporal(dtype):
         return found
+    if is_foreign(dtype):
+        found.name = mark_of(dtype)
+        return found
     found = found.astype("datetime64[s]" if pa.types.is_date32(dtype) else numpy_time(dtype))
     if getattr(dtype, "tz", None):
         found = found.dt.tz_localize("UTC").dt.tz_convert(dtype.tz)
@@ -231,7 +227,7 @@ def dtype(values: Column) -> pa.DataType:
         return pa.date32()
     if values.name == NULL:
         return pa.null()
-    return canonical_cudf.arrow_type(values)
+    return canonical_cudf.told_type(values)
 
 
 type_of = dtype  # where a parameter is called dtype
@@ -242,6 +238,10 @@ def cast(values: Column, dtype: pa.DataType) -> Column:
     here = type_of(values)
     if here == dtype:
         return values
+    if pa.types.is_null(dtype) and values.null_count == len(values):
+        return column(pa.nulls(len(values)))
+    if is_foreign(here) or is_foreign(dtype):
+        return column(pc.cast(host(values), dtype))
     if is_list_type(here) and is_list_type(dtype):
         return with_leaves(values, cast(leaves(values), dtype.value_type))
     if _is_plain(here) and _is_plain(dtype):
@@ -348,7 +348,9 @@ def is_list(values: Column) -> bool:
 
 def leaves(values: Column) -> Column:
     """The elements of all lists, one after another (null lists have none)."""
-    return finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
+    found = finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
+    found.name = mark_of(dtype(values).value_type)
+    return found
 
 
 def with_leaves(values: Column, new: Column) -> Column:
@@ -362,20 +364,14 @@ def with_leaves(values: Column, new: Column) -> Column:
     if values.null_count:
         mask, nulls = plc.transform.bools_to_mask(plc.Column.from_cuda_array_interface(valid_rows(values)))
         lists = lists.with_mask(mask, nulls)
-    return from_pylibcudf(lists)
+    return listing(lists, new)
 
 
-def adopt(result: Any) -> Column:
-    """A column of whatever a user's function returned: a Series, a CuPy, Arrow or numpy array, a list."""
-    if isinstance(result, cudf.Series):
-        return renumbered(canonical_cudf.decategorized(result))
-    if isinstance(result, (pa.Array, pa.ChunkedArray)):
-        return column(result)
-    if isinstance(result, cupy.ndarray):
-        return finite(from_numbers(result))
-    from tasks.frame.cpu import columns as cpu
-
-    return column(cpu.array(cpu.adopt(result)))
+def listing(made: plc.Column, elements: Column) -> Column:
+    """Lists of these elements, called by their type where the elements stand for another one."""
+    series = from_pylibcudf(made)
+    series.name = mark_of(pa.list_(dtype(elements)))
+    return series
 
 
 def row_numbers(first: int, rows: int) -> cupy.ndarray:

@@ -15,8 +15,20 @@ import pylibcudf as plc
 import rmm
 
 from tasks.frame.expression import Expression
-from tasks.frame.gpu.columns import DATE, DECIMALS, all_finite, cast, column, device, from_pylibcudf, host, renumbered
+from tasks.frame.gpu.columns import (
+    DATE,
+    DECIMALS,
+    all_finite,
+    cast,
+    column,
+    device,
+    from_pylibcudf,
+    host,
+    host_as,
+    renumbered,
+)
 from tasks.frame.gpu.order import Rows
+from tasks.frame.stand_ins import mark_of
 from tasks.schema import Schema, described, leaf_type
 from tasks.schema import is_list as is_list_type
 from tasks.sink import DigestedFile
@@ -47,27 +59,31 @@ def true_rows(condition: Expression, frame: dict[str, Any]) -> cupy.ndarray:
 # Reading
 
 
-def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[str, Any] | None:
-    """The columns of a partition of local Parquet files, read on the device; None where only the host's reader can."""
-    if getattr(plan, "format", None) != "parquet" or not columns:
-        return None
-    if not {*plan.options.get("folders", ()), *plan.options.get("uuids", ())}.isdisjoint(columns):
-        return None  # values of folders' names are in no file, and cuDF makes no texts of UUIDs
-    types = {name: plan.schema[name].dtype for name in columns}
-    if not all(_readable(leaf_type(t)) for t in types.values()) or any("://" in f.path for f in plan.files):
-        return None
+def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """The columns of a partition of local Parquet files that are read on the device; the host's reader has the rest."""
+    names = [name for name in columns if _is_read(plan, name)]
+    if not names or any("://" in f.path for f in plan.files):
+        return {}
+    types = {name: plan.schema[name].dtype for name in names}
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     try:
-        tables = [_read(run, list(columns)) for run in _runs(plan.files, pieces)]
+        tables = [_read(run, names) for run in _runs(plan.files, pieces)]
     except (RuntimeError, ValueError, OSError):
-        return None  # the host's reader says what is wrong with which file
+        return {}  # the host's reader says what is wrong with which file
     joined = plc.concatenate.concatenate(tables) if len(tables) > 1 else tables[0]
     if joined.num_rows() != partition.rows:
-        return None
+        return {}
     try:
-        return all_finite({n: _conformed(c, types[n]) for n, c in zip(columns, joined.columns(), strict=True)})
+        return all_finite({n: _conformed(c, types[n]) for n, c in zip(names, joined.columns(), strict=True)})
     except ValueError:  # a value that does not fit its type
-        return None
+        return {}
+
+
+def _is_read(plan: Any, name: str) -> bool:
+    """Whether the device makes a column of files: values of folders' names are in none, UUIDs are no texts there."""
+    if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
+        return False
+    return name not in plan.options.get("uuids", ()) and _readable(leaf_type(plan.schema[name].dtype))
 
 
 def _readable(leaf: pa.DataType) -> bool:
@@ -149,7 +165,13 @@ def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
 
 def host_columns(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""
-    return pa.table({n: host(cast(_with_name(table[n], c.dtype), c.dtype)) for n, c in schema.items()})
+    return pa.table({n: _exact(table[n], c.dtype) for n, c in schema.items()})
+
+
+def _exact(values: Any, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_null(leaf_type(wanted)):  # strings stand for them
+        return host_as(values, wanted)
+    return host(cast(_with_name(values, wanted), wanted))
 
 
 def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: Any) -> str | None:
@@ -260,9 +282,10 @@ def _footer(schema: Schema) -> dict[str, str]:
 
 
 def _with_name(values: Any, wanted: pa.DataType) -> Any:
-    """Columns of tables have lost the mark of dates; the schema knows it."""
+    """Columns of tables have lost the mark of dates and of other types that cuDF lacks; the schema knows it."""
     values = renumbered(values)
-    values.name = DATE if pa.types.is_date32(wanted) and values.dtype.kind == "M" else None
+    dates = pa.types.is_date32(wanted) and values.dtype.kind == "M"
+    values.name = DATE if dates else mark_of(wanted)
     return values
 
 

@@ -18,8 +18,6 @@ import pylibcudf as plc
 from tasks.frame import murmur3
 from tasks.frame.cpu.tables import sort_keys, sorted_groups
 from tasks.frame.gpu.columns import (
-    DATE,
-    NULL,
     Column,
     cast,
     device,
@@ -27,6 +25,7 @@ from tasks.frame.gpu.columns import (
     from_numbers,
     from_pylibcudf,
     host,
+    is_mark,
     numbers,
     raw,
     rebuilt,
@@ -68,7 +67,7 @@ def _canonical(values: Column) -> Column:
 
 
 def _label(name: str, values: Column) -> str:
-    return f"{name}:{values.name}" if values.name in (DATE, NULL) else name
+    return f"{name}:{values.name}" if is_mark(values.name) else name
 
 
 def _column(table: cudf.DataFrame, i: int) -> Column:

@@ -8,7 +8,7 @@ import cudf
 import cupy
 import pylibcudf as plc
 
-from tasks.frame.gpu.columns import device, from_pylibcudf, valid_rows
+from tasks.frame.gpu.columns import device, listing, valid_rows
 
 
 def list_lengths(values: Any) -> tuple[cupy.ndarray, cupy.ndarray | None]:
@@ -26,4 +26,4 @@ def make_lists(lengths: cupy.ndarray, valid: cupy.ndarray | None, elements: Any)
     if valid is not None:
         mask, nulls = plc.transform.bools_to_mask(plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(valid)))
         lists = lists.with_mask(mask, nulls)
-    return from_pylibcudf(lists)
+    return listing(lists, elements)

@@ -18,14 +18,13 @@ from tasks.frame.gpu.columns import (
     array,
     device,
     dtype,
-    from_numbers,
-    in_own_memory,
     rebuilt,
     renumbered,
     synchronize,
     taken,
 )
 from tasks.frame.gpu.groups import rows_of
+from tasks.frame.gpu.incoming import fixed, in_own_memory
 from tasks.frame.gpu.tables import framed
 from tasks.frame.gpu.views import array_of, gathered
 
@@ -231,11 +230,5 @@ def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray
 
 def _from_host(values: pa.ChunkedArray, mapped: bool) -> Column:
     """`Series.from_arrow` chunk by chunk; of a mapped file nothing but their own bytes are read."""
-    kind = values.type
-    times = (pa.types.is_timestamp(kind) and kind.tz is None) or pa.types.is_duration(kind)
-    if not (times or pa.types.is_integer(kind) or pa.types.is_floating(kind)) or not len(values):
-        return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values))
-    valid = None
-    if values.null_count:
-        valid = cupy.asarray(np.concatenate([c.is_valid().to_numpy(zero_copy_only=False) for c in values.chunks]))
-    return from_numbers(staged.fixed_to_device(values), valid, kind if times else None)
+    found = fixed(values)
+    return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values)) if found is None else found

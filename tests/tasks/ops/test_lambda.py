@@ -178,3 +178,23 @@ def test_a_name_that_is_taken_does_not_hide_the_built_in_operator() -> None:
 def test_operators_that_do_not_exist(spec: Any, message: str) -> None:
     with pytest.raises(JobError, match=message):
         make_operator(spec)
+
+
+def by_user(column: Any, frame: Any) -> Any:
+    return frame.sort_values("y", ascending=False)["y"]
+
+
+def largest(frame: Any) -> Any:
+    return frame.sort_values("y", ascending=False)["y"] > 15
+
+
+@pytest.mark.parametrize("op", [ops.Lambda(by_user, dependency=["y"], dtype="float64"), ops.Filter(function=largest)])
+def test_rows_in_another_order_are_refused(op: Any, engine: str) -> None:
+    table = {"x": [1, 2, 3], "y": [10.0, 20.0, 15.0]}
+    with pytest.raises(JobError, match="the function returned its rows in another order"):
+        rows(["x", "y"] >> op, table, engine)
+
+
+def test_rows_with_an_index_of_their_own_are_taken_by_position(engine: str) -> None:
+    moved = ops.Lambda(lambda c: c.rename({0: 7, 1: 8, 2: 9}) if hasattr(c, "reindex_like") else c)
+    assert rows(["x"] >> moved, TABLE, engine) == {"x": [1, None, 3]}
