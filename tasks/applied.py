@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,13 @@ def adapted(request: Request, plan: Plan) -> Plan:
     """The plan that reads columns in the types of the fit; needed columns of another kind are refused."""
     if not request.fitted:
         return plan
-    fitted = request.fitted_schema
     final, schema = subject(request, plan.schema)
-    needed = {*needed_columns(Bound(final, schema))}
+    return in_fitted_types(plan, request.fitted_schema, needed_columns(Bound(final, schema)))
+
+
+def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str]) -> Plan:
+    """The plan that reads the needed columns in the types of the fit; those of another kind are refused."""
+    needed = {*needed}
     if plan.format in TEXTS:
         needed = {*fitted}
     else:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -146,7 +147,13 @@ class Dataset:
             folder.remove()
             raise
         object.__setattr__(plan, "scratch", folder)  # whoever has the plan keeps its files
-        return _Keyed(self, plan)
+        return _Replanned(self, plan)
+
+    def in_types(self, schema: Schema) -> Dataset:
+        """The same rows with their columns in the types of a schema that has the same names."""
+        plan = replace(self.plan, schema=schema)
+        object.__setattr__(plan, "scratch", getattr(self.plan, "scratch", None))
+        return _Replanned(self, plan, self.frames and replace(self.frames, schema=schema))
 
     def to_iter(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """The partitions one after another, as frames of the engine."""
@@ -186,13 +193,13 @@ class _Scratch:
         return str, (self.path,)
 
 
-class _Keyed(Dataset):
-    """A data set whose rows `shuffle_by_keys` put into another order."""
+class _Replanned(Dataset):
+    """The rows of a data set as another plan says: in another order, or in other types."""
 
-    def __init__(self, origin: Dataset, plan: Plan) -> None:
+    def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
         self.source, self.engine = origin.source, origin.engine
         self._section, self._partition_size = None, origin._partition_size
-        self.__dict__ |= {"plan": plan, "frames": None}
+        self.__dict__ |= {"plan": plan, "frames": frames}
 
 
 class FramePlan:

@@ -18,7 +18,7 @@ from tasks.formats.inspected import Inspected
 from tasks.frame.expression import parse
 from tasks.frame.types import widest
 from tasks.plan import LIMITS, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
-from tasks.schema import Column, Schema, dtype_name, is_list, is_uuid, leaf_type, parse_dtype, plain_type
+from tasks.schema import Column, Schema, dtype_name, is_list, parse_dtype, plain_type
 from tasks.secrets import storage
 from tasks.settings import Source
 
@@ -81,7 +81,7 @@ def make_plan(
             **options,
             **(_names(full) if FORMATS[name].ranged else {}),
             **({"folders": folders} if folders else {}),
-            **({"uuids": uuids} if (uuids := _uuids(full)) else {}),
+            **({"on_host": on_host} if (on_host := sorted({n for item in full for n in item.on_host})) else {}),
         },
     )
 
@@ -135,11 +135,6 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     names = list(inspected[0].schema.names)
     other = {str(i): list(item.schema.names) for i, item in enumerate(inspected) if item.schema.names != names}
     return {"names": names, "other_names": other}
-
-
-def _uuids(inspected: Sequence[Inspected]) -> list[str]:
-    """The columns of which a file holds UUIDs: they are texts of the plan, and no texts of the file."""
-    return sorted({field.name for item in inspected for field in item.schema if is_uuid(leaf_type(field.type))})
 
 
 def check_delimiter(source: Source, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import frame
-from tasks.applied import needed_columns
+from tasks.applied import in_fitted_types, needed_columns
 from tasks.dataset import Dataset
 from tasks.direct import write_transformed
 from tasks.errors import DataError, JobError, near
@@ -25,7 +25,7 @@ from tasks.manifest import Manifest
 from tasks.ops.base import Context
 from tasks.ops.categorify import Categorify
 from tasks.pool import current_pool, graph_share
-from tasks.schema import Schema, check_kinds, embeddings_of
+from tasks.schema import Column, Schema, check_kinds, embeddings_of, plain_type
 from tasks.settings import Output, checked
 from tasks.state import State
 from tasks.statistics import learn
@@ -75,8 +75,8 @@ class Workflow:
         if isinstance(data, Dataset):
             self._fitted()
             assert self.schema is not None
-            check_kinds(self.schema, data.schema, self.input_schema)
-            return Transformed(self, data, training=False)
+            plan = in_fitted_types(data.plan, self.schema, self.input_schema)
+            return Transformed(self, data.in_types(plan.schema), training=False)
         return self._transform_frame(data)
 
     def _transform_frame(self, data: Any) -> Any:
@@ -249,10 +249,13 @@ def transformed(work: Work, partition: Any) -> dict[str, Any]:
 def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:
     """The needed columns in the types that the workflow was fitted with; a DataError names the one that does not
     fit."""
+    given = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)
     try:
+        check_kinds(schema, given, needed)
         return conform(table, pa.schema([(n, schema[n].dtype) for n in needed]))
     except DataError as error:
-        what = f"{error.what}, the type that the workflow was fitted with"
+        told = "the workflow was fitted with"
+        what = error.what if told in error.what else f"{error.what}, the type that {told}"
         raise DataError(what, where="the given frame", why=error.why) from None
 
 

@@ -14,13 +14,15 @@ from tasks.plan import File, Limits, Unit
 
 @dataclass(frozen=True)
 class Inspected:
-    """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers
-    files).
+    """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
+
+    What the file stores of the columns `on_host` only the host's readers take: cuDF's would make something else of it.
     """
 
     file: File
     schema: pa.Schema
     units: tuple[Unit, ...]
+    on_host: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 
 from tasks.errors import DataError
 from tasks.files import is_remote, local_path, open_binary, read_range
+from tasks.formats import int96
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
 from tasks.plan import File, Piece, Unit
-from tasks.schema import plain_type
+from tasks.schema import is_uuid, leaf_type, plain_type
 
 TAIL = 64 * 2**10
 PLAIN_BYTES = 2**30  # of a column, at most: an array of plain strings holds less than twice as many
@@ -41,7 +42,9 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
         metadata, schema = opened.metadata, opened.schema_arrow.remove_metadata()
     except (pa.ArrowException, OSError) as error:
         raise _broken(file.path, str(error)) from None
-    return Inspected(replace(file, digest=hashlib.sha256(tail).hexdigest()), schema, tuple(_units(metadata, schema)))
+    on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*int96.columns_of(metadata.schema)}
+    file = replace(file, digest=hashlib.sha256(tail).hexdigest())
+    return Inspected(file, schema, tuple(_units(metadata, schema)), tuple(sorted(on_host)))
 
 
 def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
@@ -118,8 +121,12 @@ def _read_file(path: str, pieces: list[Piece], schema: pa.Schema, options: dict[
         with pq.ParquetFile(
             source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
         ) as file:
-            tables = [_read_groups(file, run, schema.names) for run in _runs(file, pieces)]
-        return conform(tables[0] if len(tables) == 1 else pa.concat_tables(tables), schema, plain)
+            table = _read_runs(file, pieces, schema.names)
+        wide = [name for name in int96.columns_of(footer.schema) if name in schema.names]
+        if wide:
+            with pq.ParquetFile(source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=remote) as file:
+                table = int96.in_range(table, _read_runs(file, pieces, wide), schema, path)
+        return conform(table, schema, plain)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             "a Parquet file cannot be read as its footer promises",
@@ -177,6 +184,11 @@ def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_Run]:
         else:
             runs.append(_Run(piece.file, (piece.group,), piece.start, piece.stop))
     return runs
+
+
+def _read_runs(file: pq.ParquetFile, pieces: list[Piece], names: list[str]) -> pa.Table:
+    tables = [_read_groups(file, run, names) for run in _runs(file, pieces)]
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
 def _read_groups(file: pq.ParquetFile, run: _Run, names: list[str]) -> pa.Table:

@@ -446,6 +446,35 @@ def test_uuids_are_texts_and_other_extensions_what_they_are_stored_as(tmp_path: 
         assert to_list(frame["seen"]) == [[3, 4], [], [3], [1], [3]]
 
 
+def test_times_of_96_bits_are_exact_or_refused(tmp_path: Path, engine: str) -> None:
+    ends, near = ("0001-01-01", "9999-12-31T23:59:59.999999"), ("1677-09-22", "2262-04-11T23:47:16.854775")
+    for name, texts in (("near", near), ("far", (*ends, *near))):
+        times = pa.array([None, *texts, "1969-12-31T23:59:59.999999"]).cast(pa.timestamp("us"))
+        table = pa.table(
+            {"t": times, "l": pa.ListArray.from_arrays([0, *range(len(times))], times), "n": range(len(times))}
+        )
+        for i, part in enumerate((table.slice(0, 2), table.slice(2))):
+            path = tmp_path / name / f"{i}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(part, path, use_deprecated_int96_timestamps=True, row_group_size=2)
+        types = {"t": "timestamp[us]", "l": "list<timestamp[us]>"}
+        exact = Dataset(path.parent, engine=engine, schema=types)
+        assert read(exact, 0).equals(table)
+        ticks = Workflow(["t"] >> ops.Lambda(expression="cast(_, 'int64')")).fit_transform(exact)
+        assert to_list(ticks.head(9)["t"]) == times.cast(pa.int64()).to_pylist()
+        default = Dataset(path.parent, engine=engine)
+        assert dtype_name(default.schema["t"].dtype) == "timestamp[ns]"
+        if name == "near":
+            assert read(default, 0)["t"].cast(pa.timestamp("us")).to_pylist() == times.to_pylist()
+            continue
+        with pytest.raises(DataError, match="'t' has times that nanoseconds cannot hold") as error:
+            read(default, 0)
+        assert "0001-01-01" in str(error.value.why)
+        assert "source.schema: {t: timestamp[us]}" in str(error.value.do)
+        with pytest.raises(DataError, match=r"source.schema: \{l: list<timestamp\[us\]>\}"):
+            read(Dataset(path.parent, engine=engine, schema={"t": "timestamp[us]"}), 0)
+
+
 def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:
     for name, first, second in (("int64", pa.int64(), pa.int32()), ("float64", pa.int8(), pa.float32())):
         folder = tmp_path / name

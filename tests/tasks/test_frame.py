@@ -635,5 +635,5 @@ def test_reading_partitions(k, tmp_path):
         if name not in ("i", "f"):
             assert out(k, column) == table.column(name).slice(5, 82).to_pylist()
     assert k.read_partition(Plan(tuple(files), "csv", schema, (), ()), partition, ["i"]) == {}
-    others = Plan(tuple(files), "parquet", schema, (), (), (), {"folders": {"string": ["x", "y"]}, "uuids": ["f"]})
+    others = Plan(tuple(files), "parquet", schema, (), (), (), {"folders": {"string": ["x", "y"]}, "on_host": ["f"]})
     assert list(k.read_partition(others, partition, ["f", "i", "string"])) == ["i"]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from tasks import ops
 from tasks.dataset import Dataset
@@ -19,6 +21,7 @@ from tasks.fitted import load_fitted
 from tasks.graph import as_node
 from tasks.schema import Schema, Tags
 from tasks.workflow import Workflow
+from tests.frames import to_list
 
 TABLE = pa.table(
     {
@@ -109,6 +112,39 @@ def test_a_frame_of_other_types_is_taken_in_the_types_learned_from(engine: str) 
         fitted.transform({"x": [1]})
     with pytest.raises(DataError, match="column 'c' is int64, the workflow was fitted with string"):
         fitted.transform(Dataset(TABLE.set_column(1, "c", pa.array([1, 2, 3, 4])), engine=engine))
+
+
+@pytest.mark.parametrize("values", [["1", "0", "1", "0"], [True, False, True, False]])
+def test_a_frame_with_values_of_another_kind_is_refused(engine: str, values: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"column 't' is (string|bool), the workflow was fitted with int8") as error:
+        workflow(engine).transform(TABLE.set_column(3, "t", pa.array(values)))
+    assert error.value.where == "the given frame"
+
+
+@pytest.mark.parametrize("kind", ["frame", "parquet", "csv", "keyed"])
+def test_a_data_set_of_other_types_is_read_in_the_types_learned_from(tmp_path: Path, engine: str, kind: str) -> None:
+    small = pa.table({"g": pa.array([1, 2, 1], pa.int8()), "x": pa.array([0.1, 0.2, 0.3], pa.float32())})
+    wide = pa.table({"g": [1, 2, 1], "x": [0.1, 0.2, 0.3]})
+    fitted = Workflow(["x", "g"]).fit(Dataset(small, engine=engine))
+    source: Any = wide
+    if kind != "frame":
+        source = tmp_path / f"a.{kind if kind == 'csv' else 'parquet'}"
+        (csv.write_csv if kind == "csv" else pq.write_table)(wide, source)
+    dataset = Dataset(source, engine=engine)
+    if kind == "keyed":
+        dataset = dataset.shuffle_by_keys("g")
+    made = fitted.transform(dataset)
+    del dataset
+    assert (
+        made.schema.to_arrow() == fitted.output_schema.to_arrow() == pa.schema([("x", pa.float32()), ("g", pa.int8())])
+    )
+    assert sorted(to_list(made.head(3)["x"])) == small["x"].to_pylist()
+    made.to_parquet(str(tmp_path / "out"), files=1)
+    assert pq.read_schema(tmp_path / "out" / "part-00000.parquet").types == [pa.float32(), pa.int8()]
+    if kind != "csv":
+        far = wide.set_column(0, "g", pa.array([1, 2, 1000]))
+        with pytest.raises(DataError, match="column 'g' of type int64 does not fit int8"):
+            fitted.transform(Dataset(far, engine=engine)).head(3)
 
 
 def test_without_the_target(engine: str) -> None:

@@ -80,10 +80,11 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
 
 
 def _is_read(plan: Any, name: str) -> bool:
-    """Whether the device makes a column of files: values of folders' names are in none, UUIDs are no texts there."""
+    """Whether the device makes a column of files: values of folders' names are in none, and cuDF takes the bytes of
+    UUIDs for no texts and wraps times in 96 bits."""
     if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
         return False
-    return name not in plan.options.get("uuids", ()) and _readable(leaf_type(plan.schema[name].dtype))
+    return name not in plan.options.get("on_host", ()) and _readable(leaf_type(plan.schema[name].dtype))
 
 
 def _readable(leaf: pa.DataType) -> bool:
