@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import DataError
+from tasks.frame.types import check_range
 from tasks.schema import dtype_name, is_list, is_uuid, leaf_type, plain_type
 
 STRINGS = pa.dictionary(pa.int32(), pa.string())
@@ -59,6 +60,7 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
             lists = [_lists(chunk, chunk.flatten()) for chunk in column.chunks]  # Arrow's cast lacks the last offset
             column = pa.chunked_array(lists or [pa.array([], target)])
+        check_range(column, target)
         column = column.cast(target)
     return nans_to_nulls(column)
 
@@ -94,6 +96,18 @@ def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
         indices = pa.concat_arrays([chunk.indices for chunk in chunks])
         column = pa.chunked_array([pa.DictionaryArray.from_arrays(indices, chunks[0].dictionary)])
     return column
+
+
+def infinite_columns(table: pa.Table) -> list[str]:
+    """The columns of floats, or of lists of them, with an infinite value: of a text it may be a number too large."""
+    return [f.name for f in table.schema if pa.types.is_floating(leaf_type(f.type)) and _is_infinite(table[f.name])]
+
+
+def _is_infinite(values: pa.ChunkedArray) -> bool:
+    while is_list(values.type):
+        values = pc.list_flatten(values)
+    bounds = pc.min_max(values)
+    return np.inf in (bounds["max"].as_py(), -(bounds["min"].as_py() or 0))
 
 
 def nans_to_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:

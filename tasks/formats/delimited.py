@@ -21,7 +21,7 @@ import pyarrow.csv as pacsv
 
 from tasks.errors import DataError
 from tasks.formats import text
-from tasks.formats.conform import carried_type, conform
+from tasks.formats.conform import carried_type, conform, infinite_columns
 from tasks.formats.inspected import Inspected
 from tasks.formats.records import Dialect
 from tasks.plan import File, Limits, Piece
@@ -115,9 +115,23 @@ class Delimited:
         piece: Piece,
     ) -> pa.Table:
         try:
-            return parse(data, self.delimiter, names, types, wanted, options)
+            table = parse(data, self.delimiter, names, types, wanted, options)
         except pa.ArrowException as error:
             raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+        for name in infinite_columns(table):
+            strings = parse(data, self.delimiter, names, {name: pa.string()}, [name], options).column(name)
+            said = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
+            index = pc.index(pc.and_not(pc.is_inf(table.column(name)), said), pa.scalar(True)).as_py()
+            if index >= 0:
+                before = self._before(file, piece, options)
+                raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
+                                "it is beyond the range of the type")  # fmt: skip
+        return table
+
+    def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
+        """The records of the file before a piece."""
+        start = text.head(options, self.dialect, options["header"], replace(file)).start
+        return text.records_before(file, start, piece.start, self.dialect, options)
 
     def _misfit(
         self,
@@ -133,8 +147,7 @@ class Delimited:
         """The error with column, value and row in the file, found by parsing column by column."""
         message = str(error).split("\n")[0]
         try:
-            start = text.head(options, self.dialect, options["header"], replace(file)).start
-            before = text.records_before(file, start, piece.start, self.dialect, options)
+            before = self._before(file, piece, options)
             strings = parse(data, self.delimiter, names, {n: pa.string() for n in names}, wanted, options)
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
@@ -154,15 +167,21 @@ class Delimited:
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
                 )
-                row_text = f", row {before + index + 1} (the header not counted)" if index >= 0 else ""
-                dtype = types[name].value_type if pa.types.is_dictionary(types[name]) else types[name]
-                return DataError(
-                    f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
-                    where=f"{file.path}, column {name}{row_text}",
-                    why=str(failed).split("\n")[0],
-                    do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
-                )
+                place = before + index if index >= 0 else None
+                return _no_value(name, types[name], value, file, place, str(failed).split("\n")[0])
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
+
+
+def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
+    """A DataError for a value of a text; `row` counts from 0."""
+    dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    row_text = "" if row is None else f", row {row + 1} (the header not counted)"
+    return DataError(
+        f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
+        where=f"{file.path}, column {name}{row_text}",
+        why=why,
+        do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+    )
 
 
 def parse(

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from tasks.errors import DataError
 from tasks.files import compression
 from tasks.formats import text
-from tasks.formats.conform import conform
+from tasks.formats.conform import conform, infinite_columns
 from tasks.formats.inspected import Inspected
 from tasks.formats.records import Dialect
 from tasks.plan import File, Limits, Piece
@@ -136,7 +138,19 @@ def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
         data = leading.group().replace(b"null", b"{}") + data[leading.end() :]
     reading = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parsing = pajson.ParseOptions(schema, unexpected_field_behavior=unexpected)
-    return pajson.read_json(pa.BufferReader(data), reading, parsing)
+    table = pajson.read_json(pa.BufferReader(data), reading, parsing)
+    for name in infinite_columns(table):  # which no JSON can say
+        dtype = leaf_type(table.schema.field(name).type)
+        raise pa.ArrowInvalid(f"Column(/{name}) has a number beyond {dtype} in row {_infinite_row(table[name])}")
+    return table
+
+
+def _infinite_row(column: pa.ChunkedArray) -> int:
+    values = column.combine_chunks()
+    rows = np.arange(len(values))
+    while is_list(values.type):
+        rows, values = rows[pc.list_parent_indices(values)], pc.list_flatten(values)
+    return int(rows[pc.index(pc.is_inf(values), pa.scalar(True)).as_py()])
 
 
 def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[str, Any]) -> DataError:

@@ -7,6 +7,7 @@ import datetime
 import gzip
 import io
 import json
+import re
 import time
 import uuid
 from decimal import Decimal
@@ -473,6 +474,45 @@ def test_times_of_96_bits_are_exact_or_refused(tmp_path: Path, engine: str) -> N
         assert "source.schema: {t: timestamp[us]}" in str(error.value.do)
         with pytest.raises(DataError, match=r"source.schema: \{l: list<timestamp\[us\]>\}"):
             read(Dataset(path.parent, engine=engine, schema={"t": "timestamp[us]"}), 0)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "frame", "csv", "jsonl"])
+def test_numbers_beyond_a_type_are_refused_and_not_infinite(tmp_path: Path, kind: str, engine: str) -> None:
+    table = pa.table({"n": [1, 2, 3], "x": [1.0, 1e300, None]})
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text("n,x\n1,-Inf\n2,1e300\n3,\n")
+    elif kind == "jsonl":
+        path.write_text('{"n": 1, "x": 1}\n\n{"n": 2, "x": 1e300}\n{"n": 3}\n')
+    else:
+        pq.write_table(table, path)
+    source: Any = table if kind == "frame" else path
+    whole = Dataset(source, engine=engine)
+    assert read(whole, 0)["x"].to_pylist()[1:] == [1e300, None]
+    if kind == "frame":
+        narrow = Workflow(["x"]).fit(pa.table({"x": pa.array([1.0], pa.float32())})).transform(whole)
+    else:
+        narrow = Workflow(["x"]).fit_transform(Dataset(source, engine=engine, schema={"x": "float32"}))
+    with pytest.raises(DataError) as error:
+        narrow.head(3)
+    said = {
+        "csv": r"column 'x' has a value that is no float32: '1e300'.*row 2 \(the header not counted\)",
+        "jsonl": r"column x, row 2\n.*number beyond float.*source\.schema: \{x: string\}",
+    }
+    assert re.search(
+        said.get(kind, r"column 'x' of type float64 does not fit float32.*1e\+300"), str(error.value), re.S
+    )
+
+
+@pytest.mark.parametrize("text", ["x\n1\n1e400\n", '{"x": [1]}\n{"x": [2, 3]}\n{"x": [4, 1e300]}\n'])
+def test_a_text_that_no_float_holds(tmp_path: Path, text: str) -> None:
+    path = tmp_path / ("a.csv" if text.startswith("x") else "a.jsonl")
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"row [23]"):
+        read(Dataset(path, schema={"x": "float64" if path.suffix == ".csv" else "list<float32>"}), 0)
+    path.write_text("x\n+INF\n-infinity\n")
+    if path.suffix == ".csv":
+        assert read(Dataset(path, schema={"x": "float64"}), 0)["x"].to_pylist() == [float("inf"), -float("inf")]
 
 
 def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:

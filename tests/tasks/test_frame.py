@@ -173,6 +173,7 @@ CASTS = [
     ([DAY, None], pa.date32(), pa.timestamp("ms"), [datetime.datetime(2020, 2, 29), None]),
     ([None], pa.null(), pa.int32(), [None]),
     ([[1], None], pa.list_(pa.int64()), pa.list_(pa.int32()), [[1], None]),
+    ([INF, -INF, 3.4028235e38, None], pa.float64(), pa.float32(), [INF, -INF, float(np.finfo("f4").max), None]),
 ]
 
 
@@ -191,6 +192,9 @@ def test_cast(k, values, here, there, expected):
         ([INF], pa.float64(), pa.int64()),
         ([2**24 + 1], pa.int64(), pa.float32()),
         (["x"], pa.string(), pa.int64()),
+        ([1.0, None, -1e300, INF], pa.float64(), pa.float32()),
+        ([2.0**128 - 2.0**103], pa.float64(), pa.float32()),
+        ([[1.0], None, [INF, 1e39]], pa.list_(pa.float64()), pa.list_(pa.float32())),
     ],
 )
 def test_a_cast_that_does_not_fit_is_an_error(k, values, here, there):

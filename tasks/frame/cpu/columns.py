@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.frame.types import check_range
 from tasks.schema import is_list as is_list_type
 from tasks.schema import plain_type
 
@@ -134,6 +135,7 @@ def cast(values: Column, dtype: pa.DataType) -> Column:
         if dtype == found.type.value_type:
             return column(found.dictionary_decode())
         found = found.dictionary_decode()
+    check_range(found, dtype)
     if pa.types.is_floating(found.type) and pa.types.is_floating(dtype):
         return column(pc.cast(found, dtype, safe=False))
     return column(pc.cast(found, dtype))

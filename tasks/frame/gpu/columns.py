@@ -22,6 +22,7 @@ from tasks.frame.gpu import staged
 from tasks.frame.gpu.reduce import block_moments
 from tasks.frame.gpu.views import array_of, gathered, valid_in, with_nan
 from tasks.frame.stand_ins import is_foreign, mark_of, marked_type, restored, stand_in
+from tasks.frame.types import is_narrower
 from tasks.frame.whole import all_true, extremes
 from tasks.schema import is_list as is_list_type
 from tasks.schema import leaf_type, plain_type
@@ -265,7 +266,19 @@ def _cast_numbers(values: Column, here: pa.DataType, wanted: pa.DataType) -> Col
         return from_numbers(data != 0, valid)
     if valid is not None and data.dtype.kind == "f" and new.kind in "iu":
         data = cupy.where(valid, data, 0)
-    return from_numbers(data.astype(new), valid)
+    made = data.astype(new)
+    if is_narrower(wanted, here):
+        _check_range(data, made, valid, wanted)
+    return from_numbers(made, valid)
+
+
+def _check_range(data: Any, made: Any, valid: Any, wanted: pa.DataType) -> None:
+    """pa.ArrowInvalid for numbers that a narrower floating type made infinite, as on the host."""
+    lost = cupy.isinf(made) & ~cupy.isinf(data)
+    lost = lost if valid is None else lost & valid
+    if not all_true(~lost):
+        low, high = extremes(data[lost])
+        raise pa.ArrowInvalid(f"values from {low} to {high} are beyond {wanted}")
 
 
 def _check_fits(data: Any, valid: Any, new: Any, here: pa.DataType, wanted: pa.DataType) -> None:
