@@ -13,9 +13,9 @@ from tasks.commit import no_space, partial_folder, read_json, write_json
 from tasks.errors import DataError, near
 from tasks.fitted import fitted_folder, read_fitted
 from tasks.graph import Bound, Node, graph_from_json
-from tasks.plan import ROW, Plan
+from tasks.plan import Plan
 from tasks.request import Request, new_request
-from tasks.schema import Column, Schema, Tags, check_kinds
+from tasks.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.settings import Output, Run, Source
 from tasks.state import SUFFIX, check_saved
 

@@ -24,8 +24,8 @@ from tasks.frame import convert
 from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
 from tasks.ingest import PARTITION, make_plan, shared_out
-from tasks.plan import ROW, Partition, Piece, Plan, cut_partitions
-from tasks.schema import Schema, dtype_name
+from tasks.plan import Partition, Piece, Plan, cut_partitions
+from tasks.schema import ROW, Schema, dtype_name
 from tasks.settings import Source, checked, parse_bytes
 
 ENGINES = ("auto", "pandas", "cudf")

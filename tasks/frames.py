@@ -13,7 +13,7 @@ from tasks.errors import DataError, JobError
 from tasks.formats.conform import conform
 from tasks.frame import convert
 from tasks.plan import LIMITS, Block, Limits, Piece, Unit, cut_blocks
-from tasks.schema import Column, Schema, plain_type
+from tasks.schema import Column, Schema, check_names, plain_type
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ def _frames(tables: Sequence[Any], facts: Sequence[tuple[int, int, pa.Schema]]) 
     rows, nbytes, schemas = zip(*facts, strict=True)
     if sum(rows) == 0:
         raise DataError("the input has no rows at all", where="Dataset", do="give a frame with rows")
+    check_names(schemas[0].names, "Dataset")
     types: dict[str, pa.DataType] = {f.name: plain_type(f.type) for f in schemas[0]}
     for number, schema in enumerate(schemas):
         if set(schema.names) != set(types):

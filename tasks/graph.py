@@ -11,7 +11,7 @@ from typing import Any
 from tasks.errors import JobError, near
 from tasks.node import Node, as_node, graph_from_json, graph_to_json, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
-from tasks.schema import Column, Schema, Tags
+from tasks.schema import Column, Schema, Tags, check_names
 
 __all__ = ["SOURCE", "Bound", "Node", "Step", "as_node", "graph_from_json", "graph_to_json", "topological"]
 
@@ -195,6 +195,7 @@ class Bound:
                     )
                 columns[column.name] = column
                 self.steps[i, column.name] = step
+            check_names([column.name for column in outputs], type(op).__name__)
         self.schemas[i] = Schema(columns.values())
         self.selections[i] = tuple(columns)
         self.gone[i] = frozenset(gone - set(columns))

@@ -18,7 +18,7 @@ from tasks.formats.inspected import Inspected
 from tasks.frame.expression import parse
 from tasks.frame.types import widest
 from tasks.plan import LIMITS, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
-from tasks.schema import Column, Schema, dtype_name, is_list, parse_dtype, plain_type
+from tasks.schema import Column, Schema, check_names, dtype_name, is_list, parse_dtype, plain_type
 from tasks.secrets import storage
 from tasks.settings import Source
 
@@ -213,10 +213,8 @@ def common_schema(
     the file and the column that do not fit.
     """
     first = inspected[0]
+    check_names(first.schema.names, first.file.path)
     types = {f.name: plain_type(f.type) for f in first.schema}
-    twice = [n for n in types if first.schema.names.count(n) > 1] if len(types) < len(first.schema) else []
-    if twice:
-        raise DataError(f"there are two columns {twice[0]!r}", where=first.file.path, do="rename one of them")
     types = {**types, **_given_types(given, types, first.file.path)}
     seen = first.schema
     for item in inspected[1:]:

@@ -15,11 +15,11 @@ from tasks.commit import no_space
 from tasks.errors import JobError, near
 from tasks.exchange import memory_exchange
 from tasks.graph import SOURCE, Bound, Node
-from tasks.plan import ROW, Block, File, Piece, Plan, cut_partitions
+from tasks.plan import Block, File, Piece, Plan, cut_partitions
 from tasks.pool import Pool
-from tasks.schema import Column, Schema, check_ordered
+from tasks.schema import HIDDEN, ROW, Column, Schema, check_ordered
 from tasks.shuffle_write import Part
-from tasks.transform import HIDDEN, RANGES_PER_FILE, Cut, Cutting, Order
+from tasks.transform import RANGES_PER_FILE, Cut, Cutting, Order
 from tasks.work import Work
 
 BLOCK_ROWS = 1 << 20

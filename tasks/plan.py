@@ -15,7 +15,6 @@ import numpy as np
 from tasks.schema import Schema
 
 MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^31
-ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought rows into another order
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from tasks.errors import DataError
 from tasks.graph import Node, graph_from_json, graph_to_json, topological
 from tasks.ingest import read_options
 from tasks.manifest import millrace_version, stable_json
-from tasks.plan import ROW, Plan
-from tasks.schema import Schema
+from tasks.plan import Plan
+from tasks.schema import ROW, Schema
 from tasks.settings import Output, Run, Source
 
 

@@ -18,10 +18,10 @@ from tasks.formats import FORMATS
 from tasks.frame.convert import decoded
 from tasks.graph import Bound
 from tasks.ops.base import Learned
-from tasks.plan import ROW, Block, Partition, Piece, Plan
+from tasks.plan import Block, Partition, Piece, Plan
 from tasks.pool import LocalPool
 from tasks.request import Request
-from tasks.schema import Schema
+from tasks.schema import ROW, Schema
 from tasks.shuffle_write import Writing
 from tasks.state import State
 from tasks.statistics import learn

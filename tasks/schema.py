@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +61,21 @@ class Column:
     def from_json(data: Mapping[str, Any]) -> Column:
         properties = {k: v for k, v in data.items() if k not in ("name", "dtype", "tags")}
         return Column(data["name"], parse_dtype(data["dtype"]), frozenset(data.get("tags", ())), properties)
+
+
+ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought rows into another order
+HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are not written
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """A DataError for names of columns that there are twice, or that millrace takes for its own."""
+    twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
+    if twice:
+        raise DataError(f"there are two columns {twice[0]!r}", where=where, do="rename one of them")
+    for name in names:
+        if name == ROW or name.startswith(HIDDEN):
+            why = "millrace gives this name to a column of its own, which is not written"
+            raise DataError(f"a column may not be called {name!r}", where=where, why=why, do="rename it")
 
 
 class Schema(Mapping[str, Column]):

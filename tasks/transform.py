@@ -14,13 +14,12 @@ from tasks.errors import JobError, near
 from tasks.graph import SOURCE
 from tasks.memory import in_halves
 from tasks.on_host import to_host
-from tasks.plan import ROW, Partition, Plan
-from tasks.schema import Schema, check_ordered
+from tasks.plan import Partition, Plan
+from tasks.schema import HIDDEN, ROW, Schema, check_ordered
 from tasks.settings import Output
 from tasks.work import Work
 
 RANGES_PER_FILE = 8
-HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are not written
 HASHES = 1 << 32
 
 

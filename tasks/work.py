@@ -20,8 +20,8 @@ from tasks.evaluation import Evaluation, filtered
 from tasks.frame.expression import Expression, parse
 from tasks.graph import SOURCE, Bound, Node, Step
 from tasks.ops.base import Columns, Context
-from tasks.plan import ROW, Partition
-from tasks.schema import Schema
+from tasks.plan import Partition
+from tasks.schema import ROW, Schema
 from tasks.side_by_side import read_side_by_side
 from tasks.state import State
 

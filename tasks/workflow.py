@@ -154,6 +154,9 @@ class Workflow:
         """A workflow without the outputs that need one of these source columns (a target, say)."""
         if self.schema is None:
             raise JobError("the workflow has no schema yet", do="call fit first")
+        for name in names:
+            if name not in self.schema:
+                raise JobError(f"the workflow has no input {name!r}", do=near(name, self.schema))
         bound = Bound(self.final, self.schema)
         kept = [t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))]
         other = Workflow(Node("pick", (self.final,), selection=tuple(kept)))

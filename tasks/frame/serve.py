@@ -12,6 +12,7 @@ import pyarrow as pa
 from tasks.errors import DataError
 from tasks.frame import synchronize
 from tasks.frame.convert import columns_of, from_any, library
+from tasks.schema import check_names
 
 Restore = Callable[[dict[str, Any], ModuleType, Any], Any]
 
@@ -28,6 +29,8 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
         if needed and len(chosen) < len(needed):  # a name may be a number there
             named = {str(name): name for name in frame.columns}
             chosen = [named[name] for name in needed if name in named]
+        if not frame.columns.is_unique:
+            check_names([str(name) for name in frame.columns if name in {*chosen}], "the given frame")
         table = columns_of(frame, chosen)
         return table, kind, lambda made, kernels, kept: _with_index(kernels.user_frame(made), index, kept)
     table = from_any(frame)
@@ -35,6 +38,7 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
         raise DataError(
             f"a workflow cannot transform {type(frame).__name__}", do="give a Dataset, or a pandas, Arrow or cuDF frame"
         )
+    check_names(table.column_names, "the given frame")
     return table, "pandas", lambda made, kernels, kept: pa.table({n: kernels.host(c) for n, c in made.items()})
 
 

@@ -13,13 +13,12 @@ from tasks.errors import DataError
 from tasks.fitted import load_fitted
 from tasks.graph import Bound, Node
 from tasks.manifest import Manifest, outputs
-from tasks.plan import ROW
 from tasks.report import page
 from tasks.report.profile import Profile
 from tasks.report.secrets import job_text, without_secrets
 from tasks.report.text import samples_path, title_of
 from tasks.request import PlanOf, Request
-from tasks.schema import Schema
+from tasks.schema import ROW, Schema
 
 PERFORMANCE = REPORTS[1]
 log = logging.getLogger("millrace")

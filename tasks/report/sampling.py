@@ -16,7 +16,8 @@ from tasks.files import is_remote, local_path, open_binary, read_range
 from tasks.formats import FORMATS
 from tasks.formats.conform import conform
 from tasks.hive import named_columns
-from tasks.plan import ROW, Piece, Plan
+from tasks.plan import Piece, Plan
+from tasks.schema import ROW
 
 ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
 TEXT_BYTES, LARGE = 2**19, 2**26  # bytes of a text file that are read; decoded size of blocks that are not read whole

@@ -20,9 +20,10 @@ from tasks.frames import frames_of
 from tasks.graph import as_node
 from tasks.keys import by_keys, key_blocks, keys_of
 from tasks.ops.base import Context, Operator
-from tasks.plan import ROW, Limits, Partition, Plan
+from tasks.plan import Limits, Partition, Plan
 from tasks.pool import LocalPool
 from tasks.request import PlanOf, Request, make_request
+from tasks.schema import ROW
 from tasks.settings import Output, Source
 from tasks.workflow import Workflow
 from tests.frames import to_list

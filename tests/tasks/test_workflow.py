@@ -155,6 +155,30 @@ def test_without_the_target(engine: str) -> None:
     assert made["TE_c_t"].to_pylist() == [0.5, 0.0, 1.0, 0.5]
 
 
+def test_inputs_that_there_are_not_cannot_be_removed(engine: str) -> None:
+    with pytest.raises(JobError, match=r"(?s)no input 'tt'.*did you mean 't'"):
+        workflow(engine).remove_inputs(["tt"])
+
+
+def test_names_that_are_there_twice_or_are_millrace_s_own(tmp_path: Path, engine: str) -> None:
+    fitted = Workflow(["x"] >> ops.Normalize()).fit(Dataset(pa.table({"x": [1.0, 2.0]}), engine=engine))
+    twice = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], names=["x", "x"])
+    for frame in (twice, pd.DataFrame([[1.0, 2.0]], columns=["x", "x"])):
+        with pytest.raises(DataError, match="two columns 'x'"):
+            fitted.transform(frame)
+    spare = pd.DataFrame([[1.0, 2.0, 3.0]], columns=["x", "y", "y"])  # which nobody looks at
+    assert fitted.transform(spare)["x"].tolist() == fitted.transform(pa.table({"x": [1.0]}))["x"].to_pylist()
+    with pytest.raises(DataError, match="two columns 'x'"):
+        fitted.fit(twice)
+    own = pa.table({"__row__": [1], "x": [2.0]})
+    pq.write_table(own, tmp_path / "a.parquet")
+    for source in (own, tmp_path):
+        with pytest.raises(DataError, match="may not be called '__row__'"):
+            fitted.fit(Dataset(source, engine=engine))
+    with pytest.raises(DataError, match="may not be called '__millrace_x'"):
+        Workflow(["x"] >> ops.Rename(name="__millrace_x")).fit(Dataset(own.select(["x"]), engine=engine)).output_schema
+
+
 def test_inverse(engine: str) -> None:
     fitted = workflow(engine)
     back = fitted.inverse(fitted.transform(TABLE))
