@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import DataError
+from tasks.frame.canonical import decimal_floats
 from tasks.frame.types import check_range
 from tasks.schema import dtype_name, is_list, is_uuid, leaf_type, plain_type
 
@@ -60,6 +61,8 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
             lists = [_lists(chunk, chunk.flatten()) for chunk in column.chunks]  # Arrow's cast lacks the last offset
             column = pa.chunked_array(lists or [pa.array([], target)])
+        if pa.types.is_decimal(column.type) and pa.types.is_floating(target):
+            column = pa.chunked_array([decimal_floats(chunk) for chunk in column.chunks], pa.float64())
         check_range(column, target)
         column = column.cast(target)
     return nans_to_nulls(column)

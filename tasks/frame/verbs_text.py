@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.frame.canonical import decimal_text
+from tasks.frame.canonical import decimal_floats, decimal_text
 
 
 def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -47,6 +47,6 @@ def format_text(array: pa.Array) -> pa.Array:
 def decimal_numbers(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Decimals as integers, cut towards zero, or as floats; null where the type cannot hold the value."""
     if pa.types.is_floating(dtype):
-        return pc.cast(array, dtype)
+        return pc.cast(decimal_floats(array), dtype, safe=False)
     whole = pc.cast(pc.trunc(array), pa.string())
     return parse_text(pc.replace_substring_regex(whole, r"\.0*$", ""), dtype)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ from tasks.schema import Column, Schema, Tags, dtype_name, is_list, leaf_type
 
 Moments = tuple[int, float, float, float, float]  # n, mean, sum of squared deviations, smallest, largest
 INFINITE = "mean and standard deviation of infinite values do not exist"
+FINER = re.compile(r"[.,]\d{6}\d*[1-9]")  # fractions of a second that Python's times cut
 FLOATS = {"float32": pa.float32(), "float64": pa.float64()}
 
 
@@ -94,8 +97,8 @@ def _finite(moments: Moments) -> Moments:
 class FillMissing(Operator):
     """Replace null by `fill_value`; with `add_binary_cols` the column `<name>_filled` (bool) says where.
 
-    The type stays, so the value has to fit it; times may be given as text. List columns: null elements are filled, null
-    lists stay, and `<name>_filled` is a list as well.
+    The type stays, so the value has to fit it; times and decimals may be given as text. List columns: null elements are
+    filled, null lists stay, and `<name>_filled` is a list as well.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"x": [1, None, 3]})
@@ -113,12 +116,7 @@ class FillMissing(Operator):
         made = [self.output(schema[name]) for name in unit]
         for column in made:
             _fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
-        if self.add_binary_cols:
-            tags = frozenset({Tags.CATEGORICAL.value})
-            for column in list(made):
-                dtype = pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_()
-                made.append(Column(f"{column.name}_filled", dtype, tags))
-        return made
+        return made + filled_columns(made) if self.add_binary_cols else made
 
     @model_validator(mode="after")
     def _some_value(self) -> FillMissing:
@@ -128,17 +126,28 @@ class FillMissing(Operator):
 
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = frame.engine_of(column)
-        return engine.fill_null(column, _timed(self.fill_value, engine.dtype(column)))
+        return engine.fill_null(column, _held(self.fill_value, engine.dtype(column)))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        engine, out = context.engine, super().apply(columns, unit, fitted, context)
-        for name in unit if self.add_binary_cols else ():
-            column = columns[name]
-            if engine.is_list(column):
-                out[f"{name}_filled"] = engine.with_leaves(column, engine.is_null(engine.leaves(column)))
-            else:
-                out[f"{name}_filled"] = engine.is_null(column)
-        return out
+        out = super().apply(columns, unit, fitted, context)
+        return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
+
+
+def filled_columns(made: Sequence[Column]) -> list[Column]:
+    """The columns that say where columns were filled: of bools, of lists of them for lists."""
+    tags = frozenset({Tags.CATEGORICAL.value})
+    types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in made]
+    return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(made, types, strict=True)]
+
+
+def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
+    """Where columns, or the elements of their lists, are null."""
+    engine, flags = context.engine, {}
+    for name in unit:
+        column = columns[name]
+        nulls = engine.is_null(engine.leaves(column) if engine.is_list(column) else column)
+        flags[f"{name}_filled"] = engine.with_leaves(column, nulls) if engine.is_list(column) else nulls
+    return flags
 
 
 class Clip(Operator):
@@ -176,7 +185,9 @@ class Clip(Operator):
         return super().output(column)
 
     def transform(self, column: Any, fitted: Any) -> Any:
-        return frame.engine_of(column).clip(column, self.min_value, self.max_value)
+        engine = frame.engine_of(column)
+        dtype = engine.dtype(column)
+        return engine.clip(column, _held(self.min_value, dtype), _held(self.max_value, dtype))
 
 
 class LogOp(Operator):
@@ -200,15 +211,33 @@ class LogOp(Operator):
         return frame.engine_of(column).log1p(column, pa.float32())
 
 
-def _timed(value: Any, dtype: pa.DataType) -> Any:
-    """A text as the time that it names, for a column of times: jobs in JSON have no other way to say it."""
+def _held(value: Any, dtype: pa.DataType) -> Any:
+    """A parameter as a column of the type holds it: a text names a time or a decimal, for which jobs have no other
+    way, and a float the decimal that it is written as."""
+    if pa.types.is_decimal(dtype):
+        return decimal.Decimal(str(value)) if isinstance(value, (str, float)) else value
     if not isinstance(value, str) or not pa.types.is_temporal(dtype):
         return value
+    if FINER.search(value):
+        raise ValueError(f"{value} has more than six digits behind the second")
     if pa.types.is_time(dtype):
         return datetime.time.fromisoformat(value)
-    if pa.types.is_date(dtype):
-        return datetime.date.fromisoformat(value[:10])
-    return datetime.datetime.fromisoformat(value)
+    found = datetime.datetime.fromisoformat(value)
+    if not pa.types.is_date(dtype):
+        return found
+    if found.timetz() != datetime.time():
+        raise ValueError(f"{value} is no date alone")
+    return found.date()
+
+
+def _instant(value: Any, dtype: pa.DataType) -> Any:
+    """What Arrow makes of a date or a time in a column of timestamps: UTC where no zone is said."""
+    if not isinstance(value, datetime.datetime) and isinstance(value, datetime.date):
+        value = datetime.datetime.combine(value, datetime.time())
+    zoned = isinstance(value, datetime.datetime) and value.tzinfo is not None
+    if not isinstance(value, datetime.datetime) or zoned == (dtype.tz is not None):
+        return value
+    return value.astimezone(datetime.UTC).replace(tzinfo=None) if zoned else value.replace(tzinfo=datetime.UTC)
 
 
 def _fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) -> None:
@@ -216,10 +245,11 @@ def _fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) ->
     if value is None or pa.types.is_null(dtype):
         return
     try:
-        held = pa.scalar(_timed(value, dtype), dtype).as_py()
-        near = pa.types.is_floating(dtype) and math.isinf(held) == math.isinf(value)
-        exact = held == value or near or pa.types.is_temporal(dtype)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        given = _held(value, dtype)
+        held = pa.scalar(given, dtype).as_py()
+        near = pa.types.is_floating(dtype) and math.isinf(held) == math.isinf(given)
+        exact = near or held == (_instant(given, dtype) if pa.types.is_timestamp(dtype) else given)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.InvalidOperation):
         exact = False
     if not exact or (isinstance(value, bool) and not pa.types.is_boolean(dtype)):
         raise DataError(

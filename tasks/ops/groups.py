@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import model_validator
 
 from tasks import frame
@@ -102,9 +103,12 @@ class JoinGroupby(Keyed):
             values, valid = engine.numbers(columns[name])
             kept, values = (codes, values) if valid is None else (codes[valid], values[valid])
             found = _parts(engine, kept, groups, values, set(self.of_columns))
+            if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
+                found |= _decimal_extremes(engine, columns[name], valid, kept, groups)
             parts |= {f"c{i}_{part}": numbers for part, numbers in found.items()}
         for name, numbers in parts.items():
-            keys = keys.append_column(name, engine.host(engine.from_numbers(numbers)))
+            held = numbers if isinstance(numbers, pa.Array) else engine.host(engine.from_numbers(numbers))
+            keys = keys.append_column(name, held)
         types = [dtype_name(engine.dtype(columns[n])) for n in (self.columns if self.of_columns else [])]
         return keys.replace_schema_metadata({"dtypes": ";".join(types)})
 
@@ -117,7 +121,8 @@ class JoinGroupby(Keyed):
         names = [n for n in joined.column_names if n.startswith("k")]
         codes, keys = engine.group_codes([joined.column(n) for n in names], names)
         for name in joined.column_names[len(names) :]:
-            keys = keys.append_column(name, pa.array(_merged(engine, codes, len(keys), joined, name)))
+            merged = _merged(engine, codes, len(keys), joined, name)
+            keys = keys.append_column(name, merged if isinstance(merged, pa.Array) else pa.array(merged))
         return keys.replace_schema_metadata(partials[0].schema.metadata)
 
     def key_names(self, partial: pa.Table) -> list[str]:
@@ -213,8 +218,36 @@ def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[
     return found
 
 
-def _merged(engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: str) -> np.ndarray:
+def _decimal_extremes(engine: ModuleType, column: Any, valid: Any, codes: Any, groups: int) -> dict[str, pa.Array]:
+    """The smallest and the largest decimal by group, found by the ranks of the distinct ones: float64 has 15 digits.
+
+    `valid` are the rows that are not null (None: all are), `codes` the groups of these.
+    """
+    places, distinct = engine.group_codes([column], ["x"])
+    ranks, by_rank = _ranked(distinct["x"].combine_chunks())
+    found = engine.xp.asarray(ranks)[places if valid is None else places[valid]]
+    ends = [engine.host(engine.from_numbers(end)) for end in engine.extremes_by(codes, groups, found)]
+    return {part: _taken(by_rank, end.to_numpy()) for part, end in zip(("min", "max"), ends, strict=True)}
+
+
+def _ranked(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """(the rank of each value among the distinct ones, these by rank); a null's rank is one beyond."""
+    distinct = pc.unique(values.drop_null())
+    by_rank = distinct.take(pc.sort_indices(distinct))
+    return pc.index_in(values, by_rank).fill_null(len(by_rank)).to_numpy().astype(np.int64), by_rank
+
+
+def _taken(by_rank: pa.Array, ranks: np.ndarray) -> pa.Array:
+    """The values of these ranks; where there is no value at all, nulls."""
+    return by_rank.take(pa.array(ranks)) if len(by_rank) else pa.nulls(len(ranks), by_rank.type)
+
+
+def _merged(engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: str) -> np.ndarray | pa.Array:
     """One part of the groups of several partials; groups without values have no say."""
+    if pa.types.is_decimal(table.schema.field(name).type):
+        ranks, by_rank = _ranked(table[name].combine_chunks())
+        some = table[name.rpartition("_")[0] + "_n"].to_numpy() > 0
+        return _taken(by_rank, engine.extremes_by(codes[some], groups, ranks[some])[name.endswith("max")])
     values, part = table[name].to_numpy(), name.rpartition("_")[2]
     if part in ("rows", "n", "sum", "high"):
         return engine.sum_by(codes, groups, values)

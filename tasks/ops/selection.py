@@ -13,6 +13,7 @@ from tasks import frame
 from tasks.frame import radix
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.ops.buckets import _counted, bucket
+from tasks.ops.continuous import filled_columns, filled_flags
 from tasks.schema import Column, Schema, Tags
 
 Partial = tuple[str, radix.Counted]  # (kind of the numbers: i, u or f; their counts)
@@ -109,8 +110,7 @@ class FillMedian(_Selecting):
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         made = [self.output(schema[name]) for name in unit]
-        flags = [Column(f"{name}_filled", pa.bool_(), frozenset({Tags.CATEGORICAL.value})) for name in unit]
-        return made + flags if self.add_binary_cols else made
+        return made + filled_columns(made) if self.add_binary_cols else made
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.float64()
@@ -128,9 +128,7 @@ class FillMedian(_Selecting):
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
-        if self.add_binary_cols:
-            out.update({f"{name}_filled": context.engine.is_null(columns[name]) for name in unit})
-        return out
+        return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
 
 
 class QuantileBucketize(_Selecting):

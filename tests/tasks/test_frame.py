@@ -173,6 +173,8 @@ CASTS = [
     ([DAY, None], pa.date32(), pa.timestamp("ms"), [datetime.datetime(2020, 2, 29), None]),
     ([None], pa.null(), pa.int32(), [None]),
     ([[1], None], pa.list_(pa.int64()), pa.list_(pa.int32()), [[1], None]),
+    ([decimal.Decimal("8.30"), None], MONEY, pa.float64(), [8.3, None]),
+    ([decimal.Decimal("12345678901234567.89")], pa.decimal128(38, 2), pa.float64(), [12345678901234567.89]),
     ([INF, -INF, 3.4028235e38, None], pa.float64(), pa.float32(), [INF, -INF, float(np.finfo("f4").max), None]),
 ]
 

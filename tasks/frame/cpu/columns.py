@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.frame.canonical import decimal_floats
 from tasks.frame.types import check_range
 from tasks.schema import is_list as is_list_type
 from tasks.schema import plain_type
@@ -88,7 +89,7 @@ def raw(found: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(found.type):
         found = found.cast(pa.uint8())
     elif pa.types.is_decimal(found.type):
-        found = found.cast(pa.float64())
+        found = decimal_floats(found)
     width = (
         {8: "i8", 4: "i4"}[found.type.bit_width // 8]
         if pa.types.is_temporal(found.type)
@@ -135,6 +136,8 @@ def cast(values: Column, dtype: pa.DataType) -> Column:
         if dtype == found.type.value_type:
             return column(found.dictionary_decode())
         found = found.dictionary_decode()
+    if pa.types.is_decimal(found.type) and pa.types.is_floating(dtype):
+        found = decimal_floats(found)
     check_range(found, dtype)
     if pa.types.is_floating(found.type) and pa.types.is_floating(dtype):
         return column(pc.cast(found, dtype, safe=False))

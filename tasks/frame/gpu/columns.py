@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pylibcudf as plc
 
 from tasks.frame import canonical_cudf
+from tasks.frame.canonical import decimal_floats
 from tasks.frame.gpu import staged
 from tasks.frame.gpu.reduce import block_moments
 from tasks.frame.gpu.views import array_of, gathered, valid_in, with_nan
@@ -250,6 +251,8 @@ def cast(values: Column, dtype: pa.DataType) -> Column:
     if pa.types.is_date32(dtype) and pa.types.is_timestamp(here) and here.tz is None:
         data, valid = numbers(values)
         return from_numbers(data // TICKS[here.unit], valid, dtype)
+    if pa.types.is_decimal(here) and pa.types.is_floating(dtype):
+        return cast(column(decimal_floats(host(values))), dtype)
     return column(pc.cast(host(values), dtype))
 
 

@@ -96,6 +96,8 @@ def test_moments_are_those_of_numpy_for_any_blocks(values: list[float], block: i
         (datetime.datetime(2020, 1, 1), [None], "timestamp[us]", [datetime.datetime(2020, 1, 1)]),
         ("2020-01-01T00:00:00", [None], "timestamp[us]", [datetime.datetime(2020, 1, 1)]),
         ("2020-01-01", [None], "date32", [datetime.date(2020, 1, 1)]),
+        ("2020-01-01T02:00:00.25+02:00", [None], "timestamp[us]", [datetime.datetime(2020, 1, 1, 0, 0, 0, 250_000)]),
+        ("01:02:03", [None], "time32[s]", [datetime.time(1, 2, 3)]),
         (3, [1, 2], "int64", [1, 2]),
     ],
 )
@@ -112,7 +114,12 @@ def test_fill_missing_says_where(engine: str) -> None:
         "l_filled": [[False, True], None],
     }
     money = pa.array([decimal.Decimal("1.50"), None], pa.decimal128(10, 2))
-    assert made(ops.FillMissing(2), money, engine) == [decimal.Decimal("1.50"), decimal.Decimal("2.00")]
+    for value, filled in ((2, "2.00"), (0.1, "0.10"), ("99999999.99", "99999999.99")):
+        assert made(ops.FillMissing(value), money, engine) == [decimal.Decimal("1.50"), decimal.Decimal(filled)]
+    assert made(ops.Clip(0.1, 1.25), money, engine) == [decimal.Decimal("1.25"), None]
+    for value in (0.001, "0.001", "1e9", "x"):
+        with pytest.raises(DataError, match="does not fit column 'x' of type decimal"):
+            made(ops.FillMissing(value), money, engine)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +133,11 @@ def test_fill_missing_says_where(engine: str) -> None:
         (ops.FillMissing(0), "bool"),
         (ops.FillMissing(True), "int64"),
         (ops.FillMissing("soon"), "timestamp[us]"),
+        (ops.FillMissing("2020-01-01T00:00:00.5"), "timestamp[s]"),
+        (ops.FillMissing("2020-01-01T00:00:00.0000005"), "timestamp[ns]"),
+        (ops.FillMissing(datetime.datetime(2020, 1, 1, 0, 0, 0, 1)), "timestamp[ms]"),
+        (ops.FillMissing("2020-01-01T12:00"), "date32"),
+        (ops.FillMissing("01:02:03.5"), "time32[s]"),
         (ops.Clip(min_value=-1), "uint8"),
         (ops.Clip(max_value=0.5), "int32"),
     ],

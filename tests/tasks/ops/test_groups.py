@@ -136,6 +136,21 @@ def test_the_smallest_of_decimals_is_a_decimal(engine):
     assert made == {"g_x_min": [Decimal("-0.50")] * 2, "g_x_sum": [0.75] * 2}
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_extremes_of_decimals_are_exact(engine, parts):
+    digits = 12345678901234567890123456789012345600
+    values = [None, *(Decimal(digits + i).scaleb(-2) for i in (3, -7, 5, 1)), None, -Decimal(digits).scaleb(-2)]
+    table = pa.table({"g": [3, 1, 2, 1, 1, 2, 2], "x": pa.array(values, pa.decimal128(38, 2))})
+    op = ["g"] >> ops.JoinGroupby(cont_cols=["x"], stats=["min", "max"])
+    dataset = Dataset([table.slice(i, -(-7 // parts)) for i in range(0, 7, -(-7 // parts))], engine=engine)
+    made = Workflow(op).fit(dataset).transform(table)
+    assert made.schema.types == [pa.decimal128(38, 2)] * 2
+    least, most = {1: values[4], 2: values[6], 3: None}, {1: values[3], 2: values[2], 3: None}
+    assert made.to_pydict() == {
+        "g_x_min": [least[g] for g in table["g"].to_pylist()], "g_x_max": [most[g] for g in table["g"].to_pylist()]
+    }  # fmt: skip
+
+
 def test_on_a_cluster_the_same_is_learned(engine, client):
     from tests.learning import cut
 

@@ -36,6 +36,9 @@ def test_null_becomes_the_median(engine):
 def test_filled_columns_say_where(engine):
     made = transformed(["x"] >> ops.FillMedian(add_binary_cols=True), pa.table({"x": [1, None]}), engine)
     assert made == {"x": [1.0, 1.0], "x_filled": [False, True]}
+    lists = pa.table({"l": [[1, None], None, [None, 3]]})
+    made = transformed(["l"] >> ops.FillMedian(add_binary_cols=True), lists, engine)
+    assert made == {"l": [[1.0, 2.0], None, [2.0, 3.0]], "l_filled": [[False, True], None, [True, False]]}
 
 
 def test_nothing_but_nulls_stays(engine):
