@@ -234,7 +234,7 @@ def read(
         raise DataError(
             f"{table.num_rows} rows were read where {partition.rows} had been counted",
             where=", ".join(files[:3]),
-            why="the files changed since they were counted, or quotes in them do not match",
+            why="the files changed since they were counted, or quotes in them do not match, or a line has two objects",
             do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
         )
     return table

@@ -25,6 +25,7 @@ from tasks.schema import is_list, leaf_type, parse_dtype
 LINES = Dialect(None)
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
+NO_TEXT = "a line is no UTF-8"
 IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
 
 
@@ -69,16 +70,29 @@ def _holds(dtype: pa.DataType, name: str, data: bytes) -> bool:
 
 
 def _check_lines(head: text.Head) -> None:
-    """A DataError where the first line begins an array, or an object that goes on in the next line."""
+    """A DataError where the first line begins an array, or an object that goes on in the next line, or holds two."""
     line = head.first.strip()
-    if line.startswith(b"[") or (line.startswith(b"{") and not line.endswith(b"}")):
-        what = "array" if line.startswith(b"[") else "object over several lines"
+    what = ""
+    if line.startswith(b"["):
+        what = "an array"
+    elif line.startswith(b"{") and not line.endswith(b"}"):
+        what = "an object over several lines"
+    elif line.startswith(b"{") and _holds_two(line):
+        what = "two objects on one line"
+    if what:
         raise DataError(
             "a JSON file has no object on each line",
             where=f"{head.file.path}, row 1",
-            why=f"it begins with an {what}: {line[:40].decode(errors='replace')}",
+            why=f"it begins with {what}: {line[:40].decode(errors='replace')}",
             do="write every object on a line of its own, without brackets and commas around them",
         )
+
+
+def _holds_two(line: bytes) -> bool:
+    try:
+        return json.JSONDecoder().raw_decode(line.decode())[1] < len(line.decode())
+    except ValueError:
+        return False  # Arrow's reader says what is wrong
 
 
 def _inferred(dtype: pa.DataType) -> pa.DataType:
@@ -110,29 +124,47 @@ def _parse(
         return _table(data, schema, unexpected)
     except pa.ArrowException as error:
         texts = [name for name, dtype in options["schema"].items() if parse_dtype(dtype) == pa.string()]
+        dates = schema and pa.schema([(field.name, _with_text_dates(field.type)) for field in schema])
         try:
-            if texts:
-                return _table(_with_texts(data, texts), schema, unexpected)
+            if texts or dates != schema:
+                return _table(_with_texts(data, texts) if texts else data, dates, unexpected)
         except (pa.ArrowException, ValueError):
             pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+
+
+def _with_text_dates(dtype: pa.DataType) -> pa.DataType:
+    """Texts in the place of dates, which Arrow takes from numbers alone."""
+    return _with_leaf(dtype, pa.string()) if pa.types.is_date(leaf_type(dtype)) else dtype
+
+
+class _Number(str):
+    """A number with the digits that it is written with."""
 
 
 def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
     """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text."""
     lines = []
     for line in data.removeprefix(text.BOM).split(b"\n"):
-        row = json.loads(line) if line.strip() else None
+        row = json.loads(line, parse_int=_Number, parse_float=_Number) if line.strip() else None
         if isinstance(row, dict):
-            texts = {name: row[name] for name in names if not isinstance(row.get(name), str | None)}
-            line = json.dumps(
-                row | {name: json.dumps(value, ensure_ascii=False) for name, value in texts.items()}
-            ).encode()
+            row |= {n: str(_written(row[n])) for n in names if row.get(n) is not None and type(row[n]) is not str}
+            line = _written(row).encode()
         lines.append(line)
     return b"\n".join(lines)
 
 
+def _written(value: Any) -> str:
+    """A value as JSON, its numbers digit by digit."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_written(key)}: {_written(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return value if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+
+
 def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    _check_utf8(data)
     leading = LEADING.match(data)
     if leading and b"null" in leading.group():
         data = leading.group().replace(b"null", b"{}") + data[leading.end() :]
@@ -143,6 +175,16 @@ def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
         dtype = leaf_type(table.schema.field(name).type)
         raise pa.ArrowInvalid(f"Column(/{name}) has a number beyond {dtype} in row {_infinite_row(table[name])}")
     return table
+
+
+def _check_utf8(data: bytes) -> None:
+    """pa.ArrowInvalid for bytes that are no text, which Arrow's reader of JSON takes as they are."""
+    try:
+        if not data.isascii():
+            data.decode()
+    except UnicodeDecodeError as error:
+        row = sum(bool(line.strip()) for line in data[: error.start].split(b"\n")[:-1])
+        raise pa.ArrowInvalid(f"{NO_TEXT}, byte 0x{data[error.start]:02x}, in row {row}") from None
 
 
 def _infinite_row(column: pa.ChunkedArray) -> int:
@@ -166,5 +208,7 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         "a line of JSON does not fit",
         where=where,
         why=message + (f" in {value}" if value else ""),
-        do=f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text",
+        do="write the file as UTF-8"
+        if message.startswith(NO_TEXT)
+        else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text",
     )

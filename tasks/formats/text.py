@@ -50,11 +50,16 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
     length = EDGE
     while True:
         data, whole = beginning(file, length, options)
-        cuts = cut_text(data, len(BOM) if data.startswith(BOM) else 0, dialect, 2**62)
+        cuts = cut_text(data, _behind_mark(data), dialect, 2**62)
         start, stop = first_record(data, cuts, dialect)
         if stop < len(data) or whole:
             return Head(replace(file, digest=digest), data[start:stop], stop if header else start)
         length *= 8
+
+
+def _behind_mark(data: bytes) -> int:
+    """Where the text begins: behind a byte-order mark, and behind empty lines after it."""
+    return len(data) - len(data[len(BOM) :].lstrip(b"\r\n")) if data.startswith(BOM) else 0
 
 
 def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:

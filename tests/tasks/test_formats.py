@@ -476,6 +476,50 @@ def test_times_of_96_bits_are_exact_or_refused(tmp_path: Path, engine: str) -> N
             read(Dataset(path.parent, engine=engine, schema={"t": "timestamp[us]"}), 0)
 
 
+def test_numbers_that_are_texts_keep_their_digits(tmp_path: Path) -> None:
+    rows = ['{"id": 1.10, "n": 1.50}', '{"id": "x", "n": 2}', '{"id": [1.10, {"é": 1e5, "b": true}]}', '{"id": null}']
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    found = everything(make_plan(Source(path=str(tmp_path), schema={"id": "string"})))
+    assert found.to_pydict() == {
+        "id": ["1.10", "x", '[1.10, {"é": 1e5, "b": true}]', None], "n": [1.5, 2.0, None, None],
+    }  # fmt: skip
+
+
+def test_dates_in_json(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"d": "2020-02-29", "l": ["1969-12-31", null]}\n{"d": null}')
+    types = {"d": "date32", "l": "list<date32>"}
+    found = everything(make_plan(Source(path=str(tmp_path), schema=types))).to_pydict()
+    assert found == {
+        "d": [datetime.date(2020, 2, 29), None],
+        "l": [[datetime.date(1969, 12, 31), None], None],
+    }  # fmt: skip
+    (tmp_path / "a.jsonl").write_text('{"d": 18321, "l": [-1, null]}\n{"d": null}')
+    assert everything(make_plan(Source(path=str(tmp_path), schema=types))).to_pydict() == found
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"a": "x"}\n\n{"a": "\xff"}\n', r"(?s)a\.jsonl, row 2.*no UTF-8, byte 0xff.*write the file as UTF-8"),
+        (b'{"a": 1} {"a": 2}\n{"a": 3}\n', r"(?s)row 1.*two objects on one line"),
+        (b'{"a": 1}\n{"a": 2}{"a": 3}\n', r"(?s)3 rows were read where 2 had been counted.*a line has two objects"),
+    ],
+)
+def test_json_that_is_no_text_or_not_one_object_a_line(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        everything(make_plan(Source(path=str(tmp_path))))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\r\n\n"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_empty_lines_behind_a_byte_order_mark_are_no_records(tmp_path: Path, kind: str, end: str) -> None:
+    text = '{"x": 1}\n{"x": 2}\n' if kind == "jsonl" else "x\n1\n2\n"
+    (tmp_path / f"a.{kind}").write_bytes(b"\xef\xbb\xbf" + end.encode() + text.encode())
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert (plan.rows, everything(plan).to_pydict()) == (2, {"x": [1, 2]})
+
+
 @pytest.mark.parametrize("kind", ["parquet", "frame", "csv", "jsonl"])
 def test_numbers_beyond_a_type_are_refused_and_not_infinite(tmp_path: Path, kind: str, engine: str) -> None:
     table = pa.table({"n": [1, 2, 3], "x": [1.0, 1e300, None]})
