@@ -83,7 +83,7 @@ class Delimited:
         data = text.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
         table = self._parse(data, names, {}, names, options, head.file, piece)
-        types = {f.name: _inferred(f.type) for f in table.schema}
+        types = {name: _inferred(table[name]) for name in table.column_names}
         floats = [n for n, t in types.items() if pa.types.is_floating(t)]
         if floats:  # whole numbers beyond int64 are ids, which a float would change
             strings = self._parse(data, names, {n: pa.string() for n in names}, floats, options, head.file, piece)
@@ -212,10 +212,14 @@ def parse(
     raise AssertionError("unreachable")
 
 
-def _inferred(dtype: pa.DataType) -> pa.DataType:
-    """What is made of the types that Arrow finds."""
+def _inferred(column: pa.ChunkedArray) -> pa.DataType:
+    """What is made of the types that Arrow finds: microseconds of times, unless they say nanoseconds."""
+    dtype = column.type
     if pa.types.is_timestamp(dtype):
-        return pa.timestamp("us", dtype.tz)
+        finer = dtype.unit == "ns" and any(
+            (chunk.view(pa.int64()).drop_null().to_numpy() % 1000).any() for chunk in column.chunks
+        )
+        return dtype if finer else pa.timestamp("us", dtype.tz)
     kept = (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())
     return dtype if dtype in kept else pa.string()
 

@@ -60,6 +60,13 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 
 
 def _broken(path: str, error: Exception) -> DataError:
+    if "out of range for nanosecond" in str(error):
+        return DataError(
+            "a file has times that nanoseconds cannot hold",
+            where=path,
+            why=f"{error}; ORC is read in nanoseconds, which reach from 1677 to 2262",
+            do="write the column as Parquet, or leave it out of the job",
+        )
     return DataError(
         "this is no whole ORC file",
         where=path,

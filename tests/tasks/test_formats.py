@@ -559,6 +559,25 @@ def test_a_text_that_no_float_holds(tmp_path: Path, text: str) -> None:
         assert read(Dataset(path, schema={"x": "float64"}), 0)["x"].to_pylist() == [float("inf"), -float("inf")]
 
 
+def test_times_that_orc_holds_and_nanoseconds_do_not(tmp_path: Path) -> None:
+    far = pa.table({"t": pa.array([253402300799, None], pa.timestamp("s")), "n": pa.array([1, 2], pa.int8())})
+    paorc.write_table(far, tmp_path / "a.orc")
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert everything(plan, ["n"])["n"].to_pylist() == [1, 2]
+    with pytest.raises(DataError, match=r"(?s)times that nanoseconds cannot hold.*write the column as Parquet"):
+        everything(plan)
+
+
+def test_times_of_texts_are_as_fine_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "n,u\n2020-01-01 00:00:00.123456789,2020-01-01 00:00:00.5\n,2020-01-01 00:00:00.25\n"
+    )
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert [dtype_name(c.dtype) for c in plan.schema.columns] == ["timestamp[ns]", "timestamp[us]"]
+    found = everything(plan)
+    assert found["n"].cast(pa.int64()).to_pylist() == [1577836800123456789, None]
+
+
 def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:
     for name, first, second in (("int64", pa.int64(), pa.int32()), ("float64", pa.int8(), pa.float32())):
         folder = tmp_path / name
