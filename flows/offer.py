@@ -40,13 +40,14 @@ def serve(
     from flows.access import serving_limits
     from flows.terminal import terminal
     from infra import deployments
+    from infra.deployment_file import FILE, full_name, read_file
     from infra.server import ensure_server
 
     console = terminal()
-    path = file or deployments.FILE
-    specs = deployments.read_file(path)["deployments"]
+    path = file or FILE
+    lines = [f"{full_name(spec)}: {_when(spec)}" for spec in read_file(path)["deployments"]]
     server = ensure_server(console.print)
-    for line in [f"{deployments.flow_of(spec['entrypoint']).name}/{spec['name']}: {_when(spec)}" for spec in specs]:
+    for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
@@ -76,12 +77,13 @@ def deploy(
     from flows.access import serving_limits
     from flows.terminal import terminal
     from infra import deployments
+    from infra.deployment_file import FILE
     from infra.server import ensure_server
 
     console = terminal()
     with console.status("registering"):
         server = ensure_server(console.print)
-        names = deployments.deploy(pool, file or deployments.FILE, limit, notify)
+        names = deployments.deploy(pool, file or FILE, limit, notify)
     for name in names:
         console.print(f"deployed {name}", soft_wrap=True)
     console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)

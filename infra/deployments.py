@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import fcntl
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
+from infra.deployment_file import FILE, flow_of, full_name, offered, read_file
+from infra.server import prefect_home
 from tasks.errors import GiveUpError, JobError
 
-HERE = Path(__file__).parent
-FILE, AUTOMATIONS, WEBHOOK = HERE / "prefect.yaml", HERE / "automations.yaml", "millrace-notify"
+AUTOMATIONS, WEBHOOK = Path(__file__).parent / "automations.yaml", "millrace-notify"
 HEARTBEAT_SECONDS = 30  # the least that Prefect allows
-
-
-def read_file(path: Path = FILE) -> dict[str, Any]:
-    """The content of a prefect.yaml; a JobError where it cannot be read, is no YAML or has no deployments."""
-    try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise JobError("the file of deployments cannot be read", where=str(path), why=str(error)) from None
-    if not isinstance(data, dict) or not isinstance(data.get("deployments"), list) or not data["deployments"]:
-        raise JobError("the file has no deployments", where=str(path), do=f"begin with a copy of {FILE}")
-    for number, spec in enumerate(data["deployments"]):
-        if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
-            raise JobError("a deployment needs a name and an entrypoint", where=f"{path}: deployments[{number}]")
-    return data
 
 
 def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
     """Offer the deployments of a file from this process, each run in a process of its own, until it is stopped.
 
     At most `limit` runs at once; the others wait. The current folder is that of the runs. SIGTERM and Ctrl-C cancel
-    the runs that go on, pause the schedules and end it; the next start takes them up again.
+    the runs that go on, pause the schedules and end it; the next start takes them up again. A GiveUpError where another
+    process of this host serves one of them.
     """
     from prefect.runner import Runner
 
     _safe_path()
+    specs = read_file(path)["deployments"]
     runner: Any = Runner(name="millrace", limit=limit, heartbeat_seconds=HEARTBEAT_SECONDS, pause_on_shutdown=True)
-    for spec in read_file(path)["deployments"]:
-        try:
+    with _alone(map(full_name, specs)):
+        for spec in specs:
             runner.add_flow(flow_of(spec["entrypoint"]), **offered(spec))
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise JobError("a deployment is not right", where=f"{path}: {spec['name']}", why=str(error)) from None
-    keep_automations(notify)
-    asyncio.run(_until_stopped(runner))
+        keep_automations(notify)
+        asyncio.run(_until_stopped(runner))
 
 
 async def _until_stopped(runner: Any) -> None:
@@ -75,36 +63,28 @@ async def _until_stopped(runner: Any) -> None:
     await serving
 
 
-def flow_of(entrypoint: str) -> Any:
-    """The flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
-    module, _, name = entrypoint.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+@contextmanager
+def _alone(names: Iterable[str]) -> Iterator[None]:
+    """As the only process of this host that serves these deployments: the one that ends pauses their schedules."""
+    from prefect.settings import PREFECT_API_URL
 
-
-def offered(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A deployment of the file as arguments of Prefect's runner, which serves it: no pool, schedules, triggers."""
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig
-    from prefect.events import DeploymentEventTrigger
-    from prefect.schedules import Schedule
-    from prefect.types.entrypoint import EntrypointType
-
-    limit = spec.get("concurrency_limit")
-    return {
-        "name": spec["name"],
-        "description": spec.get("description"),
-        "tags": spec.get("tags"),
-        "parameters": spec.get("parameters"),
-        "schedules": [Schedule(**_schedule(given)) for given in spec.get("schedules") or []],
-        "triggers": [DeploymentEventTrigger.model_validate(given) for given in spec.get("triggers") or []],
-        "concurrency_limit": ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
-        "paused": False,
-        "entrypoint_type": EntrypointType.MODULE_PATH,
-    }
-
-
-def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
-    seconds = given.get("interval")
-    return {**given, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(given)
+    with ExitStack() as held:
+        for name in names:
+            digest = hashlib.sha256(f"{PREFECT_API_URL.value()} {name}".encode()).hexdigest()[:16]
+            lock = held.enter_context((prefect_home() / f"millrace-serve-{digest}.lock").open("a+"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise GiveUpError(
+                    f"another process serves {name} already", where=f"process {lock.read()}",
+                    why="both would run it, and the first that ends would pause the schedules of both",
+                    do="end that one first, or give the deployments of --file other names",
+                ) from None  # fmt: skip
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+        yield
 
 
 def deploy(pool: str, path: Path = FILE, limit: int = 1, notify: str | None = None) -> list[str]:
@@ -121,7 +101,7 @@ def deploy(pool: str, path: Path = FILE, limit: int = 1, notify: str | None = No
         (copy := Path(folder) / "prefect.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
         _prefect(folder, "deploy", "--all", "--prefect-file", str(copy))
     keep_automations(notify)
-    return [f"{flow_of(spec['entrypoint']).name}/{spec['name']}" for spec in data["deployments"]]
+    return [full_name(spec) for spec in data["deployments"]]
 
 
 def _prefect(folder: str, *arguments: str) -> None:

@@ -49,7 +49,7 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
     _use(ENVIRONMENT, only_missing=True)
     if configured := _settings().api.url:
         return _configured(str(configured))
-    home = _home()
+    home = prefect_home()
     with _one_at_a_time(home / "millrace-server.lock"):
         port = _running_port(home)
         started = port is None
@@ -64,7 +64,7 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
 
 def stop_server() -> bool:
     """Stop the server that an `ensure_server` with this PREFECT_HOME started; False when there is none."""
-    home = _home()
+    home = prefect_home()
     with _one_at_a_time(home / "millrace-server.lock"):
         note = _note(home)
         process = _process(note)
@@ -197,7 +197,8 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def _home() -> Path:
+def prefect_home() -> Path:
+    """Prefect's folder, which is made if it is not there; GiveUpError where that cannot be."""
     home = Path(_settings().home)
     try:
         home.mkdir(parents=True, exist_ok=True)

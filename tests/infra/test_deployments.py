@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from infra import deployments
+from infra.deployment_file import read_file
 from tasks.errors import GiveUpError, JobError
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
@@ -270,6 +271,10 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> 
     try:
         served = until(lambda: _named(api, "preprocess/served"), "the deployment is there")
         first = api.create_flow_run_from_deployment(served.id, parameters={"output": {"seed": 7}})
+        other = started(folder, "flows.cli", "serve", "--file", "own.yaml")
+        assert ended(other) == 1
+        assert f"preprocess/served already\n  where: process {process.pid}\n" in (folder / "log.txt").read_text()
+        assert not api.read_deployment(served.id).paused
         until(lambda: api.read_flow_run(first.id).state_name != "Scheduled", "the first run is taken")
         big = {"source": {"path": "big", "sample": {"rows": 20_000_000}}}
         second = api.create_flow_run_from_deployment(served.id, parameters=big)
@@ -303,17 +308,41 @@ def _named(api: Any, name: str) -> Any:
         ("deployments: [", "cannot be read"),
         ("deployments: []", "has no deployments"),
         ("deployments: [{name: a}]", "needs a name and an entrypoint"),
+        ("deployments: [a]", "needs a name and an entrypoint"),
+        ("deployments: [{ENTRY, schedules: [{cron: not a cron}]}]", "not a cron"),
+        ("deployments: [{ENTRY, schedules: [{interval: soon}]}]", "interval"),
+        ("deployments: [{ENTRY, schedules: [{every: 5}]}]", "every"),
+        ("deployments: [{ENTRY, schedules: nightly}]", "schedules: Input should be a valid list"),
+        ("deployments: [{ENTRY, schedule: {cron: 0 0 * * *}}]", "schedule is not read"),
+        ("deployments: [{ENTRY, triggers: [{type: event, expect: {a: 1}}]}]", "expect"),
+        ("deployments: [{ENTRY, parameters: {recipee: toy}}]", "did you mean 'recipe'"),
+        ("deployments: [{ENTRY, parameters: [toy]}]", "parameters: Input should be a valid dict"),
+        ("deployments: [{ENTRY, tags: millrace}]", "tags: Input should be a valid list"),
+        ("deployments: [{ENTRY, work_pool: gpu}]", "work_pool: Input should be a valid dict"),
+        ("deployments: [{ENTRY, concurrency_limit: {limit: 1, collision_strategy: WAIT}}]", "collision_strategy"),
+        ("deployments: [{name: [a], entrypoint: flows.fit.fit}]", "name: Input should be a valid string"),
+        ("deployments: [{name: a, entrypoint: flows.fit.nothing}]", "entrypoint flows.fit.nothing"),
+        ("deployments: [{name: a, entrypoint: flows.fit.Any}]", "is no flow"),
+        ("deployments: [{name: a, entrypoint: fit}]", "entrypoint fit"),
+        ("deployments: [{name: a, entrypoint: 'flows/fit.py:fit'}]", "entrypoint flows/fit.py:fit"),
+        ("deployments: [{ENTRY}, {ENTRY}]", "two deployments fit/a"),
     ],
 )
 def test_a_wrong_file_is_told(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "wrong.yaml").write_text(text)
+    (tmp_path / "wrong.yaml").write_text(text.replace("ENTRY", "name: a, entrypoint: flows.fit.fit"))
     with pytest.raises(JobError, match=message) as error:
-        deployments.read_file(tmp_path / "wrong.yaml")
-    assert str(tmp_path / "wrong.yaml") in str(error.value)
+        read_file(tmp_path / "wrong.yaml")
+    assert str(error.value.where).startswith(str(tmp_path / "wrong.yaml"))
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_bytes(b"deployments: \xff")
+    with pytest.raises(JobError, match="cannot be read"):
+        read_file(tmp_path / "wrong.yaml")
 
 
 def test_what_prefect_refuses_is_told(tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = {"name": "wrong", "entrypoint": "flows.preprocess.preprocess", "schedules": [{"cron": "not a cron"}]}
+    spec = {"name": "wrong", "entrypoint": "flows.preprocess.preprocess", "build": [{"no.such.step": {}}]}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump({"deployments": [spec]}))
     monkeypatch.setenv("PYTHONPATH", python_path())
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
