@@ -90,9 +90,18 @@ def no_space(path: Path) -> Iterator[None]:
                               "then run the same job again: what is done is kept") from error  # fmt: skip
         if number in UNWRITABLE:
             why = getattr(error, "strerror", "") or str(error)
-            raise JobError("the output cannot be written", where=str(path), why=why,
-                           do="choose another output.path, or let this user write there") from error  # fmt: skip
+            do = "choose another output.path or run.scratch, or let this user write there"
+            raise JobError("the output cannot be written", where=str(path), why=why, do=do) from error
         raise
+
+
+@contextmanager
+def _makeable(path: Path) -> Iterator[None]:
+    """A folder that cannot be made where the system keeps no files (/proc) is told as one nobody may write to."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PermissionError(errno.EACCES, "no folder can be made there", str(path)) from error
 
 
 def _mb(nbytes: int) -> str:
@@ -168,7 +177,7 @@ class Staging:
             raise JobError(what, where=str(self.target), do="choose another output.path, or move these files away")
 
     def open(self) -> None:
-        with no_space(self.folder):
+        with no_space(self.folder), _makeable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.target.parent.mkdir(parents=True, exist_ok=True)
             for folder in {self.folder, self.target.parent}:

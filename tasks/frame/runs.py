@@ -253,7 +253,11 @@ class Aggregate:
         last = self.runs.starts[1:] - 1
         low, high = ((self._lowest + self.xp.maximum(self.counts - more, 0) // 2) for more in (1, 0))
         values = self.engine.numbers(self.sorted)[0].astype(self.xp.float64)
-        found = (values[self.xp.minimum(low, last)] + values[self.xp.minimum(high, last)]) / 2
+        low, high = values[self.xp.minimum(low, last)], values[self.xp.minimum(high, last)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = (low + high) / 2
+            beyond = self.xp.isinf(found) & self.xp.isfinite(low) & self.xp.isfinite(high)
+        found = self.xp.where(beyond, low / 2 + high / 2, found)  # their sum alone is beyond float64
         return self.engine.from_numbers(found, self.counts > 0)
 
     def sum(self) -> Any:

@@ -262,6 +262,8 @@ def _each_once(values: Sequence[Any]) -> None:
     """Refuse a vocabulary with a null, or with a value that stands twice."""
     seen = set()
     for value in values:
+        if any(part != part for part in (value if isinstance(value, tuple) else (value,))):
+            raise ValueError("vocabs holds NaN, which is read as null: write None in a tuple, and leave it out alone")
         if value is None or (isinstance(value, tuple) and all(v is None for v in value)):
             raise ValueError("vocabs holds a null, which has the id 1 anyway")
         if value in seen:

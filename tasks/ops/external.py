@@ -92,6 +92,13 @@ class JoinExternal(Learned):
                     where=self.table,
                     do="cast one of them to the other's type",
                 )
+            if mine != other and (pa.types.is_decimal(mine) or pa.types.is_decimal(other)):
+                raise DataError(
+                    f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",
+                    where=self.table,
+                    why="decimals are equal only where they have the same digits behind the point",
+                    do="write both in one type",
+                )
         made = [Column(name, plain_type(side.field(name).type)) for name in added]
         return [*(schema[name] for name in unit), *made]
 

@@ -102,7 +102,8 @@ class JoinGroupby(Keyed):
         for i, name in enumerate(self.columns if self.of_columns else []):
             values, valid = engine.numbers(columns[name])
             kept, values = (codes, values) if valid is None else (codes[valid], values[valid])
-            found = _parts(engine, kept, groups, values, set(self.of_columns))
+            with np.errstate(over="ignore", invalid="ignore"):  # the squares of large values are infinite
+                found = _parts(engine, kept, groups, values, set(self.of_columns))
             if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
                 found |= _decimal_extremes(engine, columns[name], valid, kept, groups)
             parts |= {f"c{i}_{part}": numbers for part, numbers in found.items()}
@@ -121,7 +122,8 @@ class JoinGroupby(Keyed):
         names = [n for n in joined.column_names if n.startswith("k")]
         codes, keys = engine.group_codes([joined.column(n) for n in names], names)
         for name in joined.column_names[len(names) :]:
-            merged = _merged(engine, codes, len(keys), joined, name)
+            with np.errstate(over="ignore", invalid="ignore"):
+                merged = _merged(engine, codes, len(keys), joined, name)
             keys = keys.append_column(name, merged if isinstance(merged, pa.Array) else pa.array(merged))
         return keys.replace_schema_metadata(partials[0].schema.metadata)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from pydantic import field_serializer, model_validator
 
 from tasks.errors import JobError
@@ -13,6 +14,7 @@ from tasks.frame.expression import Expression, parse
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
 from tasks.ops.functions import function_path
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
+from tasks.schema import dtype_name, kind_of
 
 
 class _RowFilter(Operator):
@@ -89,6 +91,11 @@ class Filter(_RowFilter):
                 f"the function gave {len(found):,} values for {len(context.rows):,} rows",
                 do="return one boolean per row",
             )
+        dtype = engine.dtype(found)
+        if pa.types.is_null(dtype):  # nothing but null
+            return engine.xp.zeros(len(found), dtype=bool)
+        if kind_of(dtype) not in ("bool", "number"):
+            raise JobError(f"the function gave values of type {dtype_name(dtype)}", do="return one boolean per row")
         values, valid = engine.numbers(found)
         return values.astype(bool) if valid is None else values.astype(bool) & valid
 

@@ -68,6 +68,15 @@ class NormalizeMinMax(_Ranged):
     def dtype_out(self, column: Column) -> pa.DataType:
         return FLOATS[self.dtype]
 
+    def finalize(self, partial: Range) -> dict[str, Any]:
+        low, high = partial or (0, 0)
+        if not math.isfinite(high - low):
+            why = f"from {low} to {high} is further than float64 reaches"
+            raise DataError(
+                "NormalizeMinMax cannot scale to such a range", why=why, do="limit the values with Clip first"
+            )
+        return super().finalize(partial)
+
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         low, high = fitted["min"] or 0, fitted["max"] or 0
         span = high - low if high > low else math.inf

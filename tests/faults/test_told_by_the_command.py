@@ -86,6 +86,9 @@ TOLD: dict[str, tuple[Callable[[Path], None], dict[str, Any] | str, list[str]]] 
     "an output below a file": (
         file_above, {"output": {"path": "out/deeper"}}, ["the output cannot be written", "where:", "Not a directory"],
     ),
+    "scratch where no folder can be made": (
+        nothing, {"run": {"scratch": "/proc/x"}}, ["the output cannot be written", "where: /proc/x", "run.scratch"],
+    ),
     "a GPU that is absent": (nothing, {"cluster": {"kind": "cuda"}}, ["no GPU", "set cluster.kind to cpu or auto"]),
 }  # fmt: skip
 

@@ -139,6 +139,8 @@ def test_sizes_of_given_vocabularies_are_known_before_fitting(engine: str) -> No
     [
         (["a", "a"], "vocabs holds 'a' twice"),
         (["a", None], "vocabs holds a null"),
+        ([1.0, float("nan")], "vocabs holds NaN"),
+        ([("a", float("nan"))], "vocabs holds NaN"),
     ],
 )
 def test_impossible_vocabularies(vocabs: list[Any], message: str) -> None:

@@ -81,13 +81,18 @@ def test_a_key_that_occurs_twice_is_an_error_or_the_first_counts(engine, tmp_pat
     assert made == {"k": ["b", "a"], "v": [2, 1]}
 
 
-def test_what_does_not_fit_is_named(side):
+def test_what_does_not_fit_is_named(side, tmp_path):
     schema = Dataset(pa.table({"id": [1], "name": ["a"], "size": [1]})).schema
     cases = [
         (ops.JoinExternal("/nowhere/side.parquet", on="id"), JobError, "there is no side table"),
         (ops.JoinExternal(side, on="id", columns=["colur"]), JobError, "did you mean 'colour'"),
         (ops.JoinExternal(side, on={"name": "id"}), DataError, "'name' is string"),
     ]
+    decimals = pa.table({"id": pa.array(["1.5"]).cast(pa.decimal128(10, 3)), "colour": ["red"]})
+    pq.write_table(decimals, tmp_path / "decimals.parquet")
+    cases.append((
+        ops.JoinExternal(str(tmp_path / "decimals.parquet"), on="id"), DataError, r"int64, .*'id' decimal128\(10, 3\)"
+    ))  # fmt: skip
     for op, error, message in cases:
         with pytest.raises(error, match=message):
             Workflow(["id"] >> op).output_schema_of(schema)

@@ -130,6 +130,12 @@ def test_statistics_of_no_column_are_refused():
         ops.JoinGroupby(stats=["count", "sum", "mean"])
 
 
+def test_squares_beyond_float64_are_infinite(engine):
+    table = pa.table({"g": [1, 1, 1], "x": [1.7e308, -1.7e308, 0.0]})
+    made = transformed(["g"] >> ops.JoinGroupby(cont_cols=["x"], stats=["var", "max"]), table, engine)
+    assert made == {"g_x_var": [float("inf")] * 3, "g_x_max": [1.7e308] * 3}
+
+
 def test_the_smallest_of_decimals_is_a_decimal(engine):
     table = pa.table({"g": [1, 1], "x": pa.array([Decimal("1.25"), Decimal("-0.50")], pa.decimal128(21, 2))})
     made = transformed(["g"] >> ops.JoinGroupby(cont_cols=["x"], stats=["min", "sum"]), table, engine)

@@ -73,6 +73,20 @@ def test_where_a_function_gives_null_the_row_goes(engine: str) -> None:
     assert made(["n", *[["x"] >> ops.Filter(function=nullable)]], TABLE, engine)["n"] == [2, 4, 5]
 
 
+def nothing_known(frame: Any) -> list[None]:
+    return [None] * len(frame)
+
+
+def names(frame: Any) -> list[str]:
+    return ["a"] * len(frame)
+
+
+def test_a_function_of_nothing_but_nulls_keeps_no_row(engine: str) -> None:
+    assert made(["n", *[["x"] >> ops.Filter(function=nothing_known)]], TABLE, engine)["n"] == []
+    with pytest.raises(JobError, match="values of type string"):
+        made(["n"] >> ops.Filter(function=names), TABLE, engine)
+
+
 def test_a_function_has_to_give_one_value_per_row(engine: str) -> None:
     with pytest.raises(JobError, match="the function gave 4 values for 5 rows"):
         made(["n"] >> ops.Filter(function=one_too_few), TABLE, engine)

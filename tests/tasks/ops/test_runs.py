@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -234,6 +235,12 @@ def test_all_null_and_single_values(engine: str) -> None:
         "x_list": [[None, None], [3.0]],
         "s_min": [None, "q"], "s_max": [None, "q"], "s_nunique": [0, 1],
     }  # fmt: skip
+
+
+def test_the_median_of_large_values_is_finite(engine: str) -> None:
+    table = pa.table({"k": [1, 1, 2, 2], "x": [1.7e308, 1.6e308, -math.inf, 1.0]})
+    found = made(["x"] >> ops.Groupby("k", aggs="median"), table, "k", (), engine)
+    assert found == {"k": [1, 2], "x_median": [1.7e308 / 2 + 1.6e308 / 2, -math.inf]}
 
 
 def test_sums_of_integers_beyond_64_bits_are_refused(engine: str) -> None:

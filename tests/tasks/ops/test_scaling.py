@@ -38,6 +38,11 @@ def test_minmax_learns_from_finite_values_alone(engine):
     assert one_column(ops.NormalizeMinMax(), [0.0, float("inf"), 2.0], pa.float64(), engine) == [0.0, float("inf"), 1.0]
 
 
+def test_minmax_refuses_a_range_beyond_float64(engine):
+    with pytest.raises(DataError, match=r"(?s)from -1\.7e\+308 to 1\.7e\+308.*Clip"):
+        one_column(ops.NormalizeMinMax(), [-1.7e308, 1.7e308], pa.float64(), engine)
+
+
 def test_minmax_scales_the_elements_of_lists(engine):
     dtype = pa.list_(pa.int32())
     assert one_column(ops.NormalizeMinMax(), [[0, 4], None, [], [None, 1]], dtype, engine) == [
