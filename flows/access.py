@@ -14,6 +14,7 @@ from tasks.allowed import VARIABLE as ROOTS
 from tasks.allowed import allowed_roots, check_files_in, check_path, is_local
 from tasks.commit import Staging
 from tasks.errors import JobError
+from tasks.files import LATEST, local_folder
 from tasks.fitted import fitted_folder
 from tasks.graph import Node, topological
 from tasks.ops.user_code import VARIABLE as MODULES
@@ -82,6 +83,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
     for field, path in [*paths, ("output.path", job.output.path)]:
         _check_no_secret(field, path)
+    _check_local(job)
     if not isinstance(job.source.storage_options, str | None):
         raise JobError("options of a storage may hold secrets, which are no part of a job",
                        where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
@@ -96,12 +98,21 @@ def check_access(job: Any, graph: Node | None = None) -> None:
             check_files_in(Path(file), f"{type(node.op).__name__} in {node.name}")
 
 
+def _check_local(job: Any) -> None:
+    """A JobError for a URL where a folder of this host is meant."""
+    local_folder(job.output.path, "the output", "output.path")
+    if job.run.scratch:
+        local_folder(job.run.scratch, "the scratch folder", "run.scratch")
+    for field, path in _of_cluster(job.cluster):
+        local_folder(path, "a path of the section cluster", field)
+
+
 def _written(job: Any) -> Iterator[tuple[str, str]]:
     """The folders that a run writes: the output, the work in progress, what Dask spills."""
     yield "output.path", job.output.path
     if is_local(job.output.path):
         staging = Staging(job.output.path, job.run.scratch)
-        yield from (("output.path (the folder beside it)", str(p)) for p in (staging.old, staging.landed))
+        yield from (("output.path (the folder beside it)", str(p)) for p in (staging.old, staging.beside))
         yield "run.scratch" if job.run.scratch else "output.path (work in progress, run.scratch)", str(staging.folder)
     if job.run.scratch:
         yield "run.scratch", job.run.scratch
@@ -142,8 +153,11 @@ def _check_elsewhere(cluster: Any) -> None:
 def check_fitted(path: Any) -> None:
     """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
     limit_deployment()
+    if isinstance(path, str):
+        local_folder(path, "the fitted workflow", "fitted")
     if isinstance(path, str) and allowed_roots() is not None:
         check_path(path, "fitted")
+        check_path(Path(path) / LATEST, "fitted")  # before its text is read, which an error repeats
         check_files_in(fitted_folder(Path(path)), "fitted")
 
 

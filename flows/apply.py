@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow
 
 from flows.form import application_form, with_form
 from flows.job import Application, make_application
+from flows.naming import run_name
 from flows.parameters import job_data
-from flows.preprocess import looked_at, on_cluster, run_stage, started, write_out
-from tasks import stage
+from flows.preprocess import ingested, looked_at, on_cluster, started, write_out
 
 
-@flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False)
+@flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
 def apply(
     fitted: str,
     source: dict[str, Any],
@@ -27,13 +27,14 @@ def apply(
     Args:
         fitted: Folder of a fitted workflow, or the output of a run, which holds one.
         source: Where the new rows come from. More keys as JSON, from the menu of this field: columns, header,
-            null_values, delimiter, storage_options, and filter, keys, sort_by, which are those of the fit unless they
-            are given.
+            delimiter, storage_options, and null_values, schema, filter, keys, sort_by. What is not given is as in the
+            fit, of header, columns and delimiter where the files have its format.
         output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: exchange, scratch, retries, min_partition_size, lock, report.
+        run: How it is done, as JSON: exchange, scratch, retries, stalled_after, min_partition_size, lock,
+            report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     given = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
@@ -47,7 +48,4 @@ with_form(apply, application_form())
 def run_apply(job: Application) -> list[str]:
     """The three stages in the current flow run; returns the folder that was committed."""
     with started(job, job.request(job.cluster.resolved().engine)) as request:
-        done = [run_stage(stage.ingest, job, request)]
-        if "left_out" in done[0]:
-            get_run_logger().warning("left out, since the source lacks their columns: %s", done[0]["left_out"])
-        return write_out(job, request, done)
+        return write_out(job, request, [ingested(job, request)])

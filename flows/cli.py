@@ -14,17 +14,23 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 from rich.text import Text
+from rich.traceback import Traceback
 from typer.core import TyperGroup
 
 from flows.clean import clean
 from flows.look import preview
-from flows.offer import deploy, serve
+from flows.offer import announce, deploy, serve
 from flows.terminal import terminal
 from tasks.errors import MillraceError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-WHOLE, FAILED, DAMAGED, NO_OUTPUT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 130, 143
+WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, DEFECT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 3, 70, 130, 143
+
+
+Sampled = Annotated[
+    bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
+]
 
 
 class Commands(TyperGroup):
@@ -60,7 +66,10 @@ class SampleFormat(StrEnum):
 
 def main() -> None:
     """The console script: every failure is a message and an exit status that is not 0."""
-    app()
+    try:
+        app()
+    except Exception as error:  # outside of any command
+        sys.exit(say_failure(error, "millrace"))
 
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
@@ -77,24 +86,45 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(WHOLE) from None
         except MillraceError as error:
-            show_traceback()
-            say_error(str(error))
-            raise typer.Exit(FAILED) from None
-        except OSError as error:
-            show_traceback()
-            say_error(f"{error.strerror or error}" + (f"\n  where: {error.filename}" if error.filename else ""))
-            raise typer.Exit(FAILED) from None
+            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
 
     return run
+
+
+def say_failure(error: BaseException, doing: str, more: str = "") -> int:
+    """Say what failed, as what, where, why and what to do; the exit status for it. What nobody foresaw is a defect,
+    status 70. With --debug the traceback comes first."""
+    from tasks.defects import DefectError, defect
+
+    said: BaseException | None = error
+    while said is not None and not isinstance(said, MillraceError):
+        said = said.__cause__
+    if said is None:
+        if isinstance(error, MemoryError):
+            do = "\n  do: end other programs, or work on less at once: a smaller source.partition_size"
+            say_error(f"there is not enough memory for {doing}{do}{more}")
+        else:
+            said = defect(error, doing)
+    if said is None:
+        return FAILED
+    show_traceback(error)
+    if isinstance(said, DefectError) and said.trace and debugging():
+        print(said.trace, file=sys.stderr)
+    say_error(f"{said}{more}")
+    return DEFECT if isinstance(said, DefectError) else FAILED
 
 
 def debugging() -> bool:
     return os.environ.get("MILLRACE_DEBUG", "") not in ("", "0")
 
 
-def show_traceback() -> None:
+def show_traceback(error: BaseException) -> None:
     if debugging():
-        Console(stderr=True).print_exception()
+        Console(stderr=True).print(Traceback.from_exception(type(error), error, error.__traceback__))
 
 
 def say_error(message: str) -> None:
@@ -159,6 +189,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
     ] = None,
+    sample: Sampled = False,
 ) -> None:
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
@@ -172,10 +203,12 @@ def run(
       millrace run job.yaml --set output.seed=1 --set output.path=out/seed-1
 
       millrace run ecommerce --set source.sample.rows=100000 --set output.on_existing=replace
+
+      millrace run ecommerce --set source.path=/scratch/shop --sample
     """
     from flows.launch import job_of, launch
 
-    launch(job_of(job, set_ or []), terminal(), debugging())
+    launch(job_of(job, set_ or [], sample), terminal(), debugging())
 
 
 @app.command()
@@ -187,6 +220,7 @@ def fit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.on_existing=replace"),
     ] = None,
+    sample: Sampled = False,
 ) -> None:
     """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
@@ -203,7 +237,7 @@ def fit(
     from flows.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
-    launch(job_of(job, [*(set_ or []), place]), terminal(), debugging(), "fit")
+    launch(job_of(job, [*(set_ or []), place], sample), terminal(), debugging(), "fit")
 
 
 @app.command()
@@ -223,8 +257,9 @@ def apply(
 
     Columns are found by name and read in the types of the fit; others are not looked at. Values that were not seen
     get their operator's answer for such (Categorify: an out-of-vocabulary id). Label columns that the new data lack
-    are left out and named; any other missing column is an error. source.filter, source.keys and source.sort_by are
-    those of the fit unless they are set. A run that was cut off goes on where it stopped when the same command is
+    are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
+    is set otherwise: null_values, schema, filter, keys and sort_by; delimiter, header and columns where the files have
+    the format of the fit. A run that was cut off goes on where it stopped when the same command is
     given again.
 
     [bold]Examples[/bold]
@@ -285,9 +320,11 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
       millrace verify out/toy && python train.py
     """
+    from flows.launch import importable
     from flows.show import verified
     from tasks.errors import DataError
 
+    importable(Path.cwd())
     try:
         lines, found = verified(out)
     except DataError as error:
@@ -322,7 +359,9 @@ def inspect(
       millrace inspect out/toy --embeddings > embeddings.json
     """
     from flows import show
+    from flows.launch import importable
 
+    importable(Path.cwd())
     if embeddings:
         print(show.embeddings_json(out))
     else:
@@ -347,8 +386,10 @@ def report(
 
       millrace report out/ecommerce
     """
+    from flows.launch import importable
     from tasks.report.making import reports_of
 
+    importable(Path.cwd())
     for path in reports_of(out, again):
         print(path.resolve())
         if open_:
@@ -358,7 +399,9 @@ def report(
 @app.command()
 @told
 def ops(
-    name: Annotated[str | None, typer.Argument(help="an operator", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="an operator, or module:Name of one of your own", show_default=False)
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="the table as Markdown")] = False,
     page: Annotated[bool, typer.Option("--page", help="the reference page of all, as Markdown")] = False,
 ) -> None:
@@ -369,9 +412,13 @@ def ops(
       millrace ops
 
       millrace ops Categorify
+
+      millrace ops mine:Twice    # of mine.py in the current folder
     """
     from flows import show
+    from flows.launch import importable
 
+    importable(Path.cwd())
     if page:
         from flows.reference import reference_page
 
@@ -384,7 +431,7 @@ def ops(
         show.show_operator(name)
 
 
-for command in (preview, serve, deploy, clean):
+for command in (preview, serve, deploy, announce, clean):
     app.command()(told(command))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
-from tasks.errors import GiveUpError
+from infra.deployment_file import FOLDER
+from tasks.errors import GiveUpError, JobError
 
-FOLDER = "MILLRACE_FOLDER"
+TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}prefect")  # the folder that a Prefect worker makes for a run and then removes
 
 
 def enter_folder() -> None:
@@ -25,3 +27,14 @@ def enter_folder() -> None:
         raise GiveUpError(what, where=str(folder), why=str(error), do=do) from None
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+
+
+def check_lasting(path: str | Path, key: str) -> None:
+    """JobError where what a run writes would be in the temporary folder that Prefect removes when the run ends."""
+    if any(TEMPORARY.fullmatch(part) for part in Path(path).absolute().parts):
+        raise JobError(
+            f"{key} would be lost", where=str(path),
+            why="it starts in a temporary folder of Prefect, which is removed when the run ends",
+            do=f"register the deployment with `millrace deploy`, or write an absolute path, or name the folder of its "
+            f"runs as {FOLDER} in work_pool.job_variables.env",
+        )  # fmt: skip

@@ -9,16 +9,18 @@ from prefect import flow, get_run_logger
 
 from flows import history
 from flows.form import job_form, with_form
-from flows.job import Job, make_job
-from flows.parameters import job_data
-from flows.preprocess import looked_at, make_samples, on_cluster, run_stage, started
+from flows.job import Job
+from flows.naming import run_name
+from flows.parameters import job_of
+from flows.preprocess import COMMITTED, ingested, looked_at, make_samples, on_cluster, run_stage, started
 from tasks import run as runs
 from tasks import stage
 
 
-@flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False)
+@flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
 def fit(
     recipe: str | None = None,
+    job: str | None = None,
     source: dict[str, Any] | None = None,
     features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
@@ -31,6 +33,7 @@ def fit(
 
     Args:
         recipe: A job to start from, as shipped. What is left empty below stays as the recipe has it.
+        job: A job file to start from, on the host of the worker. What is left empty below stays as it has it.
         source: Where the rows to learn from come from. More keys as JSON, from the menu of this field: columns, header,
             schema, null_values, delimiter, partition_size, keys, sort_by, sample, storage_options.
         features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
@@ -39,15 +42,15 @@ def fit(
         output: Where the fitted workflow goes.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: scratch, retries, min_partition_size, lock.
+        run: How it is done, as JSON: scratch, retries, stalled_after, min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     given = {
-        "recipe": recipe, "source": source, "features": features, "label": label,
+        "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
         "output": output, "cluster": cluster, "run": run,
     }  # fmt: skip
-    job = make_job(job_data(given))
-    return "".join(looked_at(without_valid(job), "fit")) if dry_run else run_fit(job)
+    whole = job_of(given)
+    return "".join(looked_at(without_valid(whole), "fit")) if dry_run else run_fit(whole)
 
 
 with_form(fit, job_form(source=("path", "format", "filter"), output=("path", "on_existing")))
@@ -64,8 +67,9 @@ def run_fit(job: Job) -> str:
     request = replace(job.request(job.cluster.resolved().engine), flow="fit")
     with started(job, request) as request:
         make_samples(job)
-        done = [run_stage(stage.ingest, job, request), run_stage(stage.statistics, job, request)]
+        done = [ingested(job, request), run_stage(stage.statistics, job, request)]
         folder = runs.commit_fitted(request)
+        COMMITTED[:] = [folder]
         history.record(request, done, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)
     return folder

@@ -31,10 +31,11 @@ def job_form(source: Sequence[str] = SOURCE, output: Sequence[str] = OUTPUT) -> 
     entries = [{"type": "string", "title": "YAML"}, {"type": "array", "items": {"type": "object"}, "title": "list"}]
     return {
         "recipe": {"type": "string", "enum": recipes()},
+        "job": {"type": "string"},
         "source": section(Source, source),
         "features": {"anyOf": entries},
         "label": {"type": "array", "items": {"type": "string"}},
-        "output": section(Output, output, filled=("seed", "on_existing")),
+        "output": section(Output, output),
         **where_and_how(),
     }
 
@@ -44,14 +45,14 @@ def application_form() -> dict[str, Schema | type]:
     return {
         "fitted": str,
         "source": section(Source, ("path", "format")),
-        "output": section(Output, OUTPUT, filled=("seed", "on_existing")),
+        "output": section(Output, OUTPUT),
         **where_and_how(),
     }
 
 
 def where_and_how() -> dict[str, Schema]:
     """What every flow asks last."""
-    cluster = section(Cluster, ("kind", "workers", "address"), filled=("kind",))
+    cluster = section(Cluster, ("kind", "workers", "address"))
     return {"cluster": cluster, "dry_run": {"type": "boolean", "default": False}, "run": section(Run, ())}
 
 
@@ -86,13 +87,12 @@ def with_form(flow: Any, fields: Mapping[str, Any]) -> Any:
     return flow
 
 
-def section(model: type[BaseModel], shown: Sequence[str], filled: Sequence[str] = ()) -> Schema:
-    """The form of a section: the fields `shown`, in that order, of which the `filled` ones start with their default."""
+def section(model: type[BaseModel], shown: Sequence[str]) -> Schema:
+    """The form of a section: the fields `shown`, in that order. None is filled in, not even by its default: that would
+    be laid over what a recipe, a job file or the deployment says."""
     whole = model.model_json_schema(by_alias=True)
     known = {name: _inlined(part, whole.get("$defs", {})) for name, part in whole["properties"].items()}
     visible = {name: {**_chosen(_partial(known[name])), "position": position} for position, name in enumerate(shown)}
-    for name in visible.keys() & filled:
-        visible[name]["default"] = known[name]["default"]
     hidden = {f"^{name}$": _or_null(_partial(part, TEXTS)) for name, part in known.items() if name not in shown}
     return {
         "type": "object", "properties": visible, "patternProperties": hidden, "propertyNames": {"enum": list(known)},

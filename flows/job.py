@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from flows.access import check_access, check_fitted, limit_deployment
 from flows.lines import Lines, parse_yaml
+from infra import bounded_yaml
 from infra.clusters import Cluster
 from tasks import ops
 from tasks.applied import applying_request
-from tasks.errors import JobError, MillraceError, near
+from tasks.errors import JobError, MillraceError, mistakes, near, place_text
 from tasks.files import refuse_inside
 from tasks.fitted import read_fitted
 from tasks.frame.expression import parse
@@ -24,8 +25,9 @@ from tasks.ops.schema_ops import AddTags
 from tasks.run import Request, make_request
 from tasks.schema import Tags
 from tasks.settings import Output, Run, Section, Source
+from tasks.strict_json import encoded
 
-UNIONS = ("str", "list[str]")  # in the place of a mistake, where a value may be either
+MOST_VALUES = 1_000_000
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -35,6 +37,13 @@ class Feature(Section):
     columns: list[str | list[str]] = Field(min_length=1)
     ops: list[dict[str, Any]] = []
     keep: bool = Field(True, description="false: only for entries below, not written")
+
+    @field_validator("ops")
+    @classmethod
+    def _in_json(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """As they reach the server and the workers: `.inf` of YAML would be null there."""
+        strict: list[dict[str, Any]] = encoded(value)
+        return strict
 
 
 class Job(Section):
@@ -103,12 +112,12 @@ class Application(Section):
 
 
 def make_application(data: Mapping[str, Any]) -> Application:
-    """The application of plain values; filter, keys and sort_by are those of the fit if the source says nothing."""
+    """The application of plain values; the fitted workflow is there and whole as far as its JSON says."""
+    _check_size(data)
     fitted = data.get("fitted")
     check_fitted(fitted)
-    if fitted and isinstance(data.get("source"), Mapping):
-        said = read_fitted(Path(fitted)).get("source") or {}
-        data = {**data, "source": {**said, **data["source"]}}
+    if fitted:
+        read_fitted(Path(fitted))
     application: Application = _valid(Application, data)
     for name in ("valid", "sample"):
         if getattr(application.source, name) is not None:
@@ -150,14 +159,25 @@ def recipes() -> list[str]:
     return sorted(p.stem for p in RECIPES.glob("*.yaml"))
 
 
-def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Job:
-    """The job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError."""
+def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = (), sample: bool = False) -> Job:
+    """The job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError.
+
+    `sample`: look-alike data are wanted at the job's paths, wherever these were written.
+    """
     lines = Lines()
-    data = read_yaml(Path(source), lines) if isinstance(source, (str, Path)) else dict(source)
+    written = read_yaml(Path(source), lines) if isinstance(source, (str, Path)) else dict(source)
+    data, changed = dict(written), dict[str, Any]()
     for change in changes:
-        set_key(data, change)
+        for place in (data, changed):
+            set_key(place, change)
         lines.changed(change.partition("=")[0].strip())
-    return make_job(data, lines)
+    if not sample:
+        return make_job(with_own_sample(written, changed, data), lines)
+    whole = merged(recipe_of(data), data).get("source")
+    if not isinstance(whole, Mapping) or not whole.get("sample"):
+        do = "give it: --set 'source.sample={name: toy, rows: 1000000}', or begin with a recipe"
+        raise JobError("the job names no sample", where="--sample", why="what to make is not known", do=do)
+    return make_job({**data, "source": dict(whole)}, lines)
 
 
 def make_job(data: Mapping[str, Any], lines: Lines | None = None) -> Job:
@@ -166,6 +186,7 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None) -> Job:
     `features` may be YAML text. Messages name the line, of that text or of the file that `lines` knows.
     """
     limit_deployment()
+    _check_size(data)
     lines = lines or Lines()
     job: Job = _valid(Job, with_recipe(_with_features(data, lines)), lines)
     try:
@@ -207,7 +228,24 @@ def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = 
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, model, known))) from None
+        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, data, model, known))) from None
+
+
+def _check_size(data: Mapping[str, Any]) -> None:
+    """A JobError for values that lie too deep in each other, or are too many: of a file, a form or a call."""
+    todo: list[tuple[Any, int, str]] = [(value, 1, str(name)) for name, value in data.items()]
+    count = 0
+    while todo:
+        value, depth, section = todo.pop()
+        count += 1
+        if depth > bounded_yaml.MOST_DEPTH:
+            raise JobError(f"values lie more than {bounded_yaml.MOST_DEPTH} deep in each other", where=section,
+                           do="write the job flat")  # fmt: skip
+        if count > MOST_VALUES:
+            raise JobError(f"the job has more than {MOST_VALUES:,} values", where=section,
+                           do="put long lists into files, or name folders in the place of paths")  # fmt: skip
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+        todo += [(item, depth + 1, section) for item in inner]
 
 
 def _beyond(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -238,25 +276,57 @@ def _check_filter(source: Source) -> None:
 
 
 def with_recipe(data: Mapping[str, Any]) -> dict[str, Any]:
+    return laid_over(recipe_of(data), data)
+
+
+def recipe_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The job of the recipe that a job begins with; {} without one."""
     name = data.get("recipe")
     if not name:
-        return dict(data)
+        return {}
     if name not in recipes():
         raise JobError(f"there is no recipe {name!r}", where="recipe", do=near(str(name), recipes()))
-    return laid_over(read_yaml(RECIPES / f"{name}.yaml"), data)
+    return read_yaml(RECIPES / f"{name}.yaml")
 
 
 def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A partial job laid over another: `merged`, and one way to say how many files replaces the others.
+    """A partial job laid over another: `merged`, and one way to say how many files replaces the others. A sample
+    belongs to the paths that it was written for.
 
     >>> laid_over({"output": {"path": "out", "files_per_worker": 8}}, {"output": {"files": 2}})
     {'output': {'path': 'out', 'files': 2}}
+    >>> laid_over({"source": {"path": "data/toy", "sample": {"name": "toy"}}}, {"source": {"path": "data/typo"}})
+    {'source': {'path': 'data/typo', 'sample': None}}
     """
     out, ways = merged(base, over), {"files", "files_per_worker", "rows_per_file"}
+    out = with_own_sample(base, over, out)
     said = over.get("output")
     if isinstance(said, Mapping) and any(said.get(way) is not None for way in ways):
         out["output"] = {key: value for key, value in out["output"].items() if key not in ways or key in said}
     return out
+
+
+def with_own_sample(base: Mapping[str, Any], over: Mapping[str, Any], out: dict[str, Any]) -> dict[str, Any]:
+    """The result `out` of laying `over` over `base`, which makes no look-alike data at a path that `over` brings.
+
+    A sample in `base` was written for the paths of `base`: at another path that is mistyped, made-up data would be
+    taken for the user's. Validation data of `base`, made up as well, go with it. A sample in `over` counts.
+    """
+    first, second = base.get("source"), over.get("source")
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return out
+    if not isinstance(first.get("sample"), Mapping):
+        return out
+    if second.get("sample") is not None:
+        return out
+    source = dict(out["source"])
+    if "path" in second and second["path"] != first.get("path"):
+        source["sample"] = None
+        if "valid" not in second:
+            source.pop("valid", None)
+    elif second.get("valid") is not None and second["valid"] != first.get("valid"):
+        source["sample"] = {**first["sample"], "valid": False}
+    return {**out, "source": source}
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,7 +344,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
     """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is no YAML."""
-    if not path.exists() and path.suffix == "" and path.name in recipes():
+    if not path.is_file() and path.suffix == "" and str(path) in recipes():
         path = RECIPES / f"{path.name}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
@@ -307,30 +377,52 @@ def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> No
         data[key] = dict(inner) if isinstance(inner, Mapping) else {}
         data = data[key]
     try:
-        data[keys[-1]] = yaml.safe_load(text)
+        data[keys[-1]] = bounded_yaml.load(text)
     except (yaml.YAMLError, ValueError) as error:
         why = str(getattr(error, "problem", None) or error)
         do = "quote the value for the shell: --set 'source.path=[a, b]'"
-        raise JobError("the value is no valid YAML", where=f"--set {change}", why=why, do=do) from None
+        raise JobError("the value is no valid YAML", where=f"--set {change[:200]}", why=why, do=do) from None
 
 
-def _lines(error: ValidationError, model: type[Section], known: Lines) -> list[str]:
+def _lines(error: ValidationError, data: Mapping[str, Any], model: type[Section], known: Lines) -> list[str]:
     """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
     lines = []
-    for item in error.errors():
-        place = _place([p for p in item["loc"] if p not in UNIONS], known)
-        if item["type"] == "extra_forbidden":
-            lines.append(f"{place} is unknown: {near(str(item['loc'][-1]), _known(item['loc'][:-1], model))}")
-        elif item["type"] == "missing":
+    for one in mistakes(error, data):
+        place = _place(one.place, known)
+        if one.kind == "unknown":
+            lines.append(f"{place} is unknown: {near(str(one.place[-1]), _known(one.place[:-1], model))}")
+        elif one.kind == "missing":
             lines.append(f"{place} is missing")
+        elif one.text.startswith("needs a map"):
+            lines.append(f"{place}: {one.text.partition(': write {')[0]}: {_map_of(one.place, data, model)}")
         else:
-            got = "" if isinstance(item.get("input"), (dict, list)) else f" (it is {item.get('input')!r})"
-            lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}{got}")
+            lines.append(f"{place}: {one.text}")
     return list(dict.fromkeys(lines))
 
 
+def _map_of(place: Sequence[str | int], data: Any, model: type[Section]) -> str:
+    """What to write where a map is needed: an entry of features, an operator, a section with its keys."""
+    for key in place:
+        data = data[key]
+    if place[0] == "features" and len(place) == 2:
+        return f"write - columns: {_yaml(data if isinstance(data, list) else [data])}"
+    if place[0] == "features" and len(place) == 4:
+        return f"write {{op: {_yaml(data[0] if isinstance(data, list) and len(data) == 1 else data)}}}"
+    keys = _known(place, model)
+    if keys == _known(place[:-1], model):  # a map of names that are the user's own
+        return "write {key: value}"
+    if keys[0] in ("path", "name", "kind") and isinstance(data, str):
+        return f"write {{{keys[0]}: {data}}}"
+    return "write {key: value}; " + near("", keys)
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=1000)
+    return text.removesuffix("...\n").strip()
+
+
 def _place(path: Sequence[str | int], known: Lines) -> str:
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") + known.place(path)
+    return place_text(path) + known.place(path)
 
 
 def _known(loc: Sequence[Any], model: Any) -> list[str]:

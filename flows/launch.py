@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,16 +19,17 @@ import typer
 from rich.console import Console
 
 from flows.watch import Watch, shown
+from infra.dask_settings import INTERNAL_LEVEL
 from infra.garbage import loading
-from tasks.errors import MillraceError
+from tasks.errors import GiveUpError, JobError, MillraceError
 
 
-def job_of(source: str, changes: Sequence[str]) -> dict[str, Any]:
+def job_of(source: str, changes: Sequence[str], sample: bool = False) -> dict[str, Any]:
     """The content of a job file or recipe with changes; modules beside the file and here become importable."""
     from flows.job import load_job
 
     importable(Path(source).resolve().parent if Path(source).exists() else Path.cwd(), Path.cwd())
-    job = load_job(source, changes)
+    job = load_job(source, changes, sample)
     data = job.model_dump(by_alias=True, mode="json", exclude_unset=True)
     return {key: value for key, value in data.items() if value is not None}
 
@@ -58,6 +62,9 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     A job that cannot be right fails before anything is started (JobError); a run that fails is a Failed run at the
     server, its cause is said, and the command ends with status 1.
     """
+    from infra.starts import check_address_space
+
+    check_address_space()
     _quiet(debug)
     with loading():
         job, server, flow = _ready(data, console, name)
@@ -71,13 +78,12 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     pages: list[str] = []
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
-        with stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
+        with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
             found = flow(**data)
             manifests = [] if name == "fit" else load_outputs(found)
             watch.finish(dict(zip(splits, manifests, strict=True)))
     except Exception as error:
-        _say_failure(error, pages, debug)
-        raise typer.Exit(1) from None
+        raise typer.Exit(_say_failure(error, pages, name, server.api_url)) from None
     finally:
         _started.clear()
     if name == "fit":
@@ -85,6 +91,34 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
         return [found]
     _summary(console, manifests, pages)
     return found
+
+
+@contextmanager
+def ends_without_memory() -> Iterator[None]:
+    """While the block runs a thread that dies for want of memory ends this process, since others wait for it for ever.
+
+    In order, if that takes no longer than half a minute.
+    """
+    from flows.cli import FAILED, say_error
+
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not isinstance(args.exc_value, MemoryError):
+            before(args)
+            return
+        say_error(
+            "there is no memory left for this process\n  do: look at `ulimit -v`, the container's limit, and `free`"
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+        os._exit(FAILED)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, Any, Any]:
@@ -138,20 +172,55 @@ def _staging(job: Any) -> Path:
     return Staging(job.output.path, job.run.scratch).folder
 
 
-def _say_failure(error: Exception, pages: Sequence[str], debug: bool) -> None:
-    from flows.cli import say_error, show_traceback
+def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str) -> int:
+    """Say why a run failed, and where its page is; the exit status."""
+    from flows.cli import UNRECORDED, say_failure
+    from flows.preprocess import COMMITTED
+    from infra.refusal import ANSWER, refusal
+    from infra.server import expect_answers
 
-    if debug:
-        show_traceback()
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, MillraceError):
-        cause = cause.__cause__
-    message = str(cause) if cause else f"{type(error).__name__}: {error}\n  do: run it again with --debug to see where"
-    say_error(message + (f"\n  run: {pages[0]}" if pages else ""))
+    page = f"\n  run: {pages[0]}" if pages else ""
+    if not _foreseen(error) and (lost := _connection_lost(error)):
+        expect_answers(False)  # what Prefect would still tell it as this process ends
+        status = say_failure(_server_gone(lost, api_url, COMMITTED), f"the flow {name}", page)
+        return UNRECORDED if COMMITTED else status
+    if not _foreseen(error) and ANSWER.search(str(error)):
+        do = "mend it and give the command again"
+        error = JobError("the Prefect server refuses the run", where=api_url, why=refusal(str(error)), do=do)
+    return say_failure(error, f"the flow {name}", page)
+
+
+def _foreseen(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, is millrace's own."""
+    while error is not None and not isinstance(error, MillraceError):
+        error = error.__cause__
+    return error is not None
+
+
+def _connection_lost(error: BaseException | None) -> BaseException | None:
+    """The error of a connection to the Prefect server in a chain of errors; None where there is none."""
+    import httpx
+
+    while error is not None and not isinstance(error, httpx.TransportError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> MillraceError:
+    """What to say of a server that went away in a run."""
+    if committed:
+        done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
+        do = "use the output; start the server again, where the page stays at Running until somebody sets its state"
+    else:
+        done = "nothing was committed"
+        do = "start the server again, if the next command is not to start its own; the same command goes on"
+    why = f"{type(error).__name__}: {error}; {done}"
+    return GiveUpError("the Prefect server went away while the run worked", where=api_url, why=why, do=do)
 
 
 def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -> None:
     """Rows, files, bytes, seconds per stage, and where to look next."""
+    from tasks.made_up import made_up_text
     from tasks.report import amount
 
     root = Path(os.path.commonpath([m.path for m in manifests]))
@@ -168,6 +237,10 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
         if manifest.data.get("left_out"):
             names = ", ".join(manifest.data["left_out"])
             console.print(f"left out {names}: the source lacks what they need", soft_wrap=True, markup=False)
+        if manifest.data.get("made_up"):
+            console.print(f"made up  {made_up_text(manifest.data['made_up'])}", soft_wrap=True, markup=False)
+        for line in manifest.data.get("differs_from_fit", ()):
+            console.print(f"differs  {line}", soft_wrap=True, markup=False)
     report = next((p / "_report.html" for p in (root, Path(manifests[0].path)) if (p / "_report.html").exists()), None)
     _next(console, "output  ", root, pages, report)
 
@@ -189,13 +262,15 @@ def _quiet(debug: bool) -> None:
     if debug:
         return
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault(INTERNAL_LEVEL, "CRITICAL")  # of events that it could not send, say
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    logging.raiseExceptions = False  # of a server that takes no logs a warning tells
     import dask.config
     import distributed  # noqa: F401  # it sets its loggers when it is imported
 
     dask.config.set({"logging.distributed": "critical"})  # imported before the environment was set, as a rule
-    for name in ("distributed", "distributed.client", "tornado.application"):
+    for name in ("distributed", "distributed.client", "tornado.application", "prefect._internal"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from infra.bounded_yaml import compose, construct
 from tasks.errors import JobError, MillraceError
 
 Path = tuple[str | int, ...]
@@ -16,12 +17,14 @@ Path = tuple[str | int, ...]
 def parse_yaml(text: str, where: str) -> Any:
     """The values of a YAML text; a JobError shows the line that is no YAML."""
     try:
-        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), set())
-        return yaml.safe_load(text)
+        node = compose(text)
+        _refuse_twice(node, set())
+        return construct(node)
     except (yaml.YAMLError, ValueError) as error:  # a ValueError of a date that does not exist
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}, column {mark.column + 1}" if mark else where
         shown = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+        shown = shown if len(shown) <= 200 else shown[:200] + " .."
         why = f"{getattr(error, 'problem', error)}{f': {shown.strip()!r}' if shown.strip() else ''}"
         what = "features is" if where == "features" else "the job is"
         raise JobError(f"{what} no valid YAML", where=place, why=why, do="mend that line; indent with spaces") from None
@@ -61,7 +64,7 @@ class Lines:
 
     def of(self, text: str, name: str, root: Path = ()) -> Lines:
         """These, and those of a valid YAML text that is the value at `root`."""
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = compose(text)
         if node is not None:
             self._texts.insert(0, (root, name, node))
         return self

@@ -23,7 +23,7 @@ from tasks.stage import dashboard_of, fresh_client
 
 
 class Links:
-    """The artifact `<flow>-links` of one flow run.
+    """The artifact `<flow>-<output>-links` of one flow run.
 
     It is written by a thread beside the first stage, so that no stage waits for it, and changed when the output is
     there.
@@ -31,8 +31,8 @@ class Links:
     2 MB, which is why a run does not make it unasked.
     """
 
-    def __init__(self, client: Any, flow: str, performance: bool) -> None:
-        self.client, self.flow, self.run, self.began = client, flow, flow_run_id(), time.time()
+    def __init__(self, client: Any, key: str, performance: bool) -> None:
+        self.client, self.key, self.run, self.began = client, f"{key}-links", flow_run_id(), time.time()
         self.dashboard = dashboard_of(client)
         self.artifact: UUID | None = None
         self.first_sample = _begin_recording(client) if performance else None
@@ -43,7 +43,7 @@ class Links:
     def _create(self) -> None:
         text = f"[Dask dashboard]({self.dashboard}), while the run lives" if self.dashboard else "No Dask dashboard."
         with fresh_client():
-            found = create_markdown_artifact(text, key=f"{self.flow}-links", description="Where to look")
+            found = create_markdown_artifact(text, key=self.key, description="Where to look")
             self.artifact = found if isinstance(found, UUID) else None
 
     def performance(self) -> str:
@@ -72,13 +72,13 @@ class Links:
 _current: contextvars.ContextVar[Links | None] = contextvars.ContextVar("links", default=None)
 
 
-def links(client: Any = None, flow: str = "preprocess", performance: bool = False) -> Links | None:
+def links(client: Any = None, key: str = "preprocess", performance: bool = False) -> Links | None:
     """The links of the current flow run; made when its first stage gives a client of its scheduler."""
     found = _current.get()
     if found is not None and found.run == flow_run_id():
         return found
     if client is not None:
-        found = Links(client, flow, performance)
+        found = Links(client, key, performance)
         _current.set(found)
         return found
     return None

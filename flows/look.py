@@ -21,6 +21,7 @@ def preview(
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, max=50, help="rows to show before and after")] = 3,
+    sample: Annotated[bool, typer.Option("--sample", help="as in millrace run")] = False,
 ) -> None:
     """Show what a job would do, and do none of it: columns, rows before and after, plan, needs, time.
 
@@ -36,13 +37,12 @@ def preview(
     """
     from flows.launch import job_of
 
-    console, data = terminal(), job_of(job, set_ or [])
+    console, data = terminal(), job_of(job, set_ or [], sample)
     with console.status("looking at the job and its data"):
-        from flows.job import make_job
-        from flows.preview import preview as look
-        from flows.preview_text import show
+        from flows.looking import looked
 
-        found = look(make_job(data))
+        found = looked(data)
+        from flows.preview_text import show
     show(found, rows, console)
     if found.refused:
         raise typer.Exit(REFUSED)
@@ -53,12 +53,15 @@ def dry_run(job: Job | Application, flow: str = "preprocess") -> None:
     from prefect import get_run_logger
     from prefect.artifacts import create_markdown_artifact
 
-    from flows.preview import preview as look
+    from flows.looking import looked
     from flows.preview_text import markdown, summary_line
+    from tasks.files import local_path
+    from tasks.request import output_slug
 
-    found = look(job, flow)
-    create_markdown_artifact(markdown(found), key=f"{flow}-preview", description=summary_line(found))
+    found = looked(job.model_dump(by_alias=True, mode="json", exclude_unset=True), flow)
+    key = f"{flow}-{output_slug(local_path(job.output.path))}-preview"
+    create_markdown_artifact(markdown(found), key=key, description=summary_line(found))
     log: Any = get_run_logger()
-    log.info("dry run: %s; see the artifact %s-preview", summary_line(found), flow)
+    log.info("dry run: %s; see the artifact %s", summary_line(found), key)
     for error in found.refused:
         log.warning("would be refused: %s", error)

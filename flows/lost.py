@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from infra import gpus
 from infra.gpus import Gpu
 from infra.lost_gpus import disappeared, missing
 from tasks.errors import MillraceError, TransientError
+from tasks.reading_notes import listed
 from tasks.report import amount
 
 
@@ -38,16 +40,18 @@ def workers_of(client: Any, engine: str) -> Workers:
     return Workers(len(found), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
 
 
-def in_every_attempt(name: str, attempts: int, before: Workers) -> MillraceError:
-    """What to say when a stage lost a worker in each of its attempts."""
+def in_every_attempt(name: str, attempts: int, before: Workers, files: Sequence[str] = ()) -> MillraceError:
+    """What to say when a stage lost a worker in each of its attempts; `files` were being read when the last went."""
     if gone := missing(before.gpus):
         return disappeared(gone, before.gpus, f"during {name}")
     host = psutil.virtual_memory()
     return TransientError(
         f"a worker was lost in each of {attempts} attempts of {name}",
+        where=f"while it read {listed(files)}" if files else "",
         why=f"workers were killed from outside, or by the host for want of memory; there were {before.text}, "
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
         do="look at the host's memory, give workers less to do at once (fewer cluster.threads_per_worker, a smaller "
         "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if they are killed by others; "
-        "run the same job again: what is done is kept",
+        "run the same job again: what is done is kept"
+        + ("; if memory is not short, the files that were read may end it: try the job without them" if files else ""),
     )

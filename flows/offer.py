@@ -62,35 +62,87 @@ def deploy(
     file: File = None,
     limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
     notify: Notify = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="remove deployments that this file had for this pool and has not any more")
+    ] = False,
 ) -> None:
     """Register the flows with a Prefect server, for a worker that runs them on this (or another) host.
 
     Makes the work pool, the deployments with their schedules and triggers, and the automations; done again it updates
-    them. Runs work in the folder in which this was called. A pool runs one job at a time: give each GPU host its own.
+    them. Runs work in the folder in which this was called, unless the file names another one. What the file says
+    nothing of (pull, environment, tag) is put in. A pool runs one job at a time: give each GPU host its own.
 
     [bold]Examples[/bold]
 
       millrace deploy && prefect worker start --pool millrace
 
       millrace deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
+
+      millrace deploy --file nightly.yaml --prune
     """
     from flows.access import serving_limits
     from flows.terminal import terminal
     from infra import deployments
-    from infra.deployment_file import FILE
+    from infra.deployment_file import FILE, read_file
     from infra.server import ensure_server
 
-    console = terminal()
-    with console.status("registering"):
-        server = ensure_server(console.print)
-        names = deployments.deploy(pool, file or FILE, limit, notify)
-    for name in names:
-        console.print(f"deployed {name}", soft_wrap=True)
+    console, path = terminal(), file or FILE
+    count = len(read_file(path)["deployments"])
+    server = ensure_server(console.print)
+    console.print(f"registering {count} deployment(s) of {path} for the pool {pool}", soft_wrap=True, markup=False)
+
+    def say(name: str) -> None:
+        console.print(f"deployed {name}", soft_wrap=True, markup=False)
+
+    with console.status("registering, some seconds for each"):
+        deployed = deployments.deploy(pool, path, limit, notify, say)
+    if prune:
+        deployments.prune(deployed.left)
+    for name in deployed.left:
+        how = "removed" if prune else "stays, and goes on by its schedule; --prune removes it"
+        console.print(f"left     {name} is not in the file any more: {how}", soft_wrap=True, markup=False)
+    if deployed.others:
+        console.print(
+            f"beside   {', '.join(deployed.others)} of other files in this pool", soft_wrap=True, markup=False
+        )
     console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
         console.print(f"limits   {line}; where the worker runs", soft_wrap=True)
-    console.print(f"next     PREFECT_API_URL={server.api_url} prefect worker start --pool {pool}", soft_wrap=True)
+    next_ = f'PREFECT_API_URL={server.api_url} prefect worker start --pool {pool} --name "$(hostname)"'
+    console.print(f"next     {next_}", soft_wrap=True, markup=False)
+
+
+def announce(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
+    pattern: Annotated[
+        list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
+    ] = None,
+    format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
+    storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
+) -> None:
+    """Announce files to the server as newly arrived, also those that watch-source has announced before.
+
+    For each folder directly in a PATH (and for PATH itself) an event millrace.data.arrived with its files: deployments
+    with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
+    naming the good ones.
+
+    [bold]Examples[/bold]
+
+      millrace announce data/incoming/day=7
+
+      millrace announce data/incoming/a.csv data/incoming/b.csv
+    """
+    from flows.terminal import terminal
+    from flows.watch_source import announce as send
+    from infra.server import ensure_server
+    from tasks.secrets import storage
+
+    console = terminal()
+    server = ensure_server(console.print)
+    sent = send(paths, pattern or [], format, storage(storage_options))
+    console.print(f"announced {sent} event(s) millrace.data.arrived", soft_wrap=True)
+    console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
 
 
 def _when(spec: Any) -> str:

@@ -16,13 +16,14 @@ from flows.job import Application, Job
 from flows.sample import make_sample
 from infra.clusters import Cluster
 from infra.expected import Expected, expected
-from tasks.applied import adapted, null_types, subject
+from tasks.applied import adapted, differences_of, missing_labels, null_types, subject
 from tasks.commit import existing
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.estimate import Needs, dividing_threads, needs, partition_limit, too_small
 from tasks.exchange_choice import row_bytes
 from tasks.graph import Bound
 from tasks.ingest import make_plan
+from tasks.made_up import made_up, made_up_text
 from tasks.plan import Plan
 from tasks.request import Request
 from tasks.run import check_columns, same_schema
@@ -58,6 +59,8 @@ class Preview:
     guess: Guess | None
     refused: list[MillraceError] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    made_up: str = ""
     scale: float = 1.0
 
     @property
@@ -74,6 +77,7 @@ def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
     refused: list[MillraceError] = []
     workers = _workers(job.cluster, refused)
     request = replace(job.request(workers.engine), flow=flow)
+    wanted_source = request.source
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
         final, schema = subject(request, plans[request.splits[0]].schema)
@@ -92,8 +96,18 @@ def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
         target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.splits[0]].schema,
         sample=sample, readings=_readings(request, bound, plans, scale), needs=wanted, files=files if wanted else {},
         guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
-        refused=refused, scale=scale,
+        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
+        differs=differences_of(request, plans[request.splits[0]]),
+        made_up=_made_up(request, plans, request.source != wanted_source),
     )  # fmt: skip
+
+
+def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> str:
+    """What of the source is look-alike data, or what the applied workflow was fitted on; "" if nothing is."""
+    if to_be_made:
+        return "look-alike data, which the run will make"
+    paths = (file.path for plan in plans.values() for file in plan.files)
+    return made_up_text([*made_up(paths), *request.fitted.get("made_up", [])])
 
 
 def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:
@@ -119,7 +133,7 @@ def _data(job: Job | Application, request: Request) -> Iterator[tuple[Request, f
         changed = {}
         for number, (name, path) in enumerate(zip(("path", "valid"), paths, strict=False)):
             place = Path(folder) / name
-            if number and Path(path).exists():
+            if number and (Path(path).exists() or not made.valid):
                 continue
             some = rows if number == 0 else max(1, rows // 5)
             make_sample(made.name, place, some, made.seed + number, columns=made.columns)
@@ -137,7 +151,7 @@ def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
             plan = make_plan(
                 source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
                 threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
-                null_types=null_types(request), limit=partition_limit(request.engine, workers),
+                null_types=null_types(request), limit=partition_limit(request.engine, workers), fit=request.fit,
             )  # fmt: skip
             plans[split] = adapted(request, plan)
     if source.valid:

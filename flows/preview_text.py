@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.preview import Preview, Reading
+from flows.show import print_rows
 from tasks.frame.values import listed
 from tasks.keeping import is_costly
 from tasks.report import amount, markdown_table
+from tasks.sampled import Sampled
 from tasks.schema import Schema, dtype_name
 
 COLUMNS = 40  # of a frame that are shown
@@ -38,18 +40,26 @@ def sections(found: Preview, rows: int = 5) -> list[Section]:
     fitted = "the workflow as it was fitted"
     if sample.fitted_on is not None:
         fitted = f"a workflow fitted on these {sample.fitted_on:,} rows alone: ids and values will differ"
-    made = " of look-alike data, which the run will make" if found.scale > 1 else ""
     return [
         *([Section(REFUSED, "", [{"what": str(error)} for error in found.refused])] if found.refused else []),
-        Section("Source", f"{found.rows:,} rows{made}, about {amount(found.nbytes)} decoded", _sources(found)),
+        *([Section("Made-up data", found.made_up)] if found.made_up else []),
+        *([Section("Different from the fit", "; ".join(found.differs))] if found.differs else []),
+        *([Section("Left out", f"{', '.join(found.left_out)}: the source lacks what they need")] if found.left_out
+          else []),
+        Section("Source", f"{found.rows:,} rows, about {amount(found.nbytes)} decoded", _sources(found)),
         Section("Columns in", "", _columns(found.source, found.sample.before.column_names)),
         Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
         Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
         Section("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
+        *([Section("Casts that fail", "in the sample", _failed(sample))] if sample.failed_casts else []),
         Section("Plan", found.workers.text + _once(found), _steps(found)),
         Section("Needs", _because(found), _needs(found)),
         Section("Time", _time(found)),
     ]  # fmt: skip
+
+
+def _failed(sample: Sampled) -> list[dict[str, str]]:
+    return [{name: str(value) for name, value in record.items()} for record in sample.failed_casts]
 
 
 def _once(found: Preview) -> str:
@@ -115,7 +125,10 @@ def _steps(found: Preview) -> list[dict[str, str]]:
     steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in found.readings]
     for split, files in found.files.items():
         rows = int(found.plans[split].rows * found.scale)
+        left = round(rows * found.sample.ratio)
         each = f"about {rows // files:,} rows each, if none are dropped" if files else ""
+        if left < files:
+            each = f"of which about {files - left:,} will be empty: there are about {left:,} rows"
         steps.append({"step": f"shuffle_write {split}".strip(), "reads": f"{files:,} files, {each}", "bytes": ""})
     return steps
 
@@ -170,6 +183,10 @@ def show(found: Preview, rows: int, console: Console) -> None:
         if section.title == REFUSED:
             for row in section.rows:
                 console.print(row["what"], markup=False, soft_wrap=True)
+        elif section.rows and "row 1" in section.rows[0]:
+            numbers = [name for name in section.rows[0] if name != "column"]
+            texts = [[row.get(number, "") for row in section.rows] for number in numbers]
+            print_rows([row["column"] for row in section.rows], texts, console)
         elif section.rows:
             table = Table(box=None, pad_edge=False, header_style="dim")
             for name in section.rows[0]:

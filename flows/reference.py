@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 
 from flows.show import NEEDED, operators, parameters_of
+from tasks.frame import expression
 from tasks.ops.base import Learned, Operator
 
 COMMAND = "millrace ops --page > tasks/ops/README.md"
@@ -18,10 +19,44 @@ treated as one.
 """
 
 
+INFINITE = {  # operators: what an infinity does
+    "Normalize, PCA, PairwiseRegression, the targets of TargetEncoding": (
+        "cannot be learned from: an error that names column and row"
+    ),
+    "NormalizeMinMax": "takes no part in what is learned, and stays infinite",
+    "DataStats": "is counted, and takes no part in the other figures",
+    "FillMedian, QuantileBucketize": "is the least or the greatest value",
+    "JoinGroupby, Groupby, Rolling": (
+        "counts, and is a min or a max; sum and mean become infinite, null where both signs meet, std and var null"
+    ),
+    "DifferenceLag": "the difference is infinite, of two of one sign null",
+    "Clip, Bucketize": "is limited, lies in the first or the last bucket",
+    "LogOp": "stays; minus infinity gives null, as all values below -1",
+    "Categorify, HashBucket, HashedCross, DropLowCardinality, keys of any operator": "a value like others",
+    "all others": "passes through",
+}
+
+
 def reference_page() -> str:
-    """The whole page: a line of links, then a section for each operator."""
-    links = " · ".join(f"[{name}](#{name.lower()})" for name in operators())
-    return "\n".join([HEAD, links, *(section(name, cls) for name, cls in operators().items())])
+    """The whole page: a line of links, then a section for each operator, expressions and infinities."""
+    named = [*operators(), "Expressions", "Infinities"]
+    links = " · ".join(f"[{name}](#{name.lower()})" for name in named)
+    sections = [section(name, cls) for name, cls in operators().items()]
+    return "\n".join([HEAD, links, *sections, expressions(), infinities()])
+
+
+def infinities() -> str:
+    """What operators do with infinities."""
+    rows = [f"| {names} | {rule} |" for names, rule in INFINITE.items()]
+    text = "NaN is null everywhere. Plus and minus infinity are values:"
+    return "\n".join(["", "## Infinities", "", text, "", "| operators | an infinity |", "|---|---|", *rows])
+
+
+def expressions() -> str:
+    """The rule of the language of Lambda, Filter and source.filter."""
+    lines = inspect.cleandoc(expression.__doc__ or "").split("\n")
+    shown = [line if line.startswith("    ") else _prose(line) for line in lines]
+    return "\n".join(["", "## Expressions", "", *shown])
 
 
 def section(name: str, cls: type[Operator]) -> str:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flows.terminal import terminal
-from tasks.commit import FITTED, MANIFEST, OWN, WORKFLOW
+from tasks.commit import FITTED, MANIFEST, WORKFLOW
 from tasks.errors import DataError, JobError, near
 from tasks.fitted import load_fitted
+from tasks.formats.bounds import validated
 from tasks.frame.values import rows_listed
-from tasks.graph import Bound
+from tasks.graph import Bound, Step
+from tasks.made_up import made_up_text
 from tasks.manifest import Manifest, current, damages, outputs
+from tasks.noted_forms import damaged
 from tasks.ops.base import Learned, Operator, operator_class
+from tasks.own import OWN
+from tasks.reading import reading_lines
 from tasks.report import amount
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.schema import Schema, dtype_name, embeddings_of
 
 SPLITS = ("train", "valid")
+VALUE = 36  # letters of a value, where rows stand beside each other
 NEEDED = "needed"
 
 
@@ -48,7 +55,11 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
     folders = folders_of(out)
     for folder in folders:
         split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
-        manifest = Manifest.load(folder)
+        try:
+            manifest = Manifest._read(folder, folder)
+        except DataError as error:
+            damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
+            continue
         found = [f"{split}{line}" for line in [*damages(folder), *_strangers(folder, manifest)]]
         damaged += found
         if not found:
@@ -109,6 +120,13 @@ def _show_output(folder: Path, console: Console) -> None:
     console.print(f"{said}; {by}", soft_wrap=True)
     if data.get("run"):
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
+    _show_reading(data.get("reading") or {}, console)
+    if data.get("made_up"):
+        console.print(f"made-up data: {made_up_text(data['made_up'])}", markup=False, soft_wrap=True)
+    for line in data.get("differs_from_fit", ()):
+        console.print(f"different from the fit: {line}", markup=False, soft_wrap=True)
+    if data.get("left_out"):
+        console.print(f"left out: {', '.join(data['left_out'])}", markup=False, soft_wrap=True)
     _print_schema("columns", Schema.from_json(data["schema"]), console)
     table = _table("parts", "file", "rows>", "bytes>", "xxh3-128")
     for part in manifest.parts[:20]:
@@ -129,9 +147,16 @@ def _print_schema(title: str, schema: Schema, console: Console) -> None:
     _print_table(table, console)
 
 
+def _show_reading(reading: Mapping[str, Any], console: Console) -> None:
+    """How the rows were read, in which new data are read as well."""
+    if reading:
+        console.print(f"source read with {'; '.join(reading_lines(reading))}", markup=False, soft_wrap=True)
+
+
 def _show_workflow(folder: Path, values: int, console: Console) -> None:
-    final, schema, state = load_fitted(folder)
+    final, schema, state, reading = load_fitted(folder)
     console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
+    _show_reading(reading, console)
     _print_schema("takes", schema, console)
     _print_schema("gives", Bound(final, schema, state.values).output, console)
     _show_learned(folder, values, console)
@@ -140,7 +165,7 @@ def _show_workflow(folder: Path, values: int, console: Console) -> None:
 
 def embeddings_json(out: Path) -> str:
     """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
-    final, schema, state = load_fitted(out)
+    final, schema, state, _ = load_fitted(out)
     found = embeddings_of(Bound(final, schema, state.values).output)
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in found.items()) + "\n}"
 
@@ -152,22 +177,31 @@ def _show_embeddings(out: Path, console: Console) -> None:
 
 def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
-    final, schema, state = load_fitted(folder)
+    final, schema, state, _ = load_fitted(folder)
     steps = learned_steps(Bound(final, schema, state.values), state.values)
     vocabularies = _table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
     others = _table("learned", "operator", "columns", "what")
     for key, step in steps.items():
         fitted = state.values[key]
-        if is_vocabulary(fitted):
-            table, size = fitted["values"], fitted["size"]
-            counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
-            row = (*(f"{count:,}" for count in counts), frequent_text(table, size, values))
-            vocabularies.add_row(", ".join(step.unit), *row)
-        else:
-            others.add_row(type(step.op).__name__, ", ".join(step.unit), fitted_text(fitted))
+        try:
+            _add_learned(step, fitted, values, vocabularies, others)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise damaged(folder / "state.json", f"fitted.{step.key}", why) from error
     for table in (vocabularies, others):
         if table.row_count:
             _print_table(table, console)
+
+
+def _add_learned(step: Step, fitted: Any, values: int, vocabularies: Table, others: Table) -> None:
+    """A row for what a step learned."""
+    if is_vocabulary(fitted):
+        table, size = fitted["values"], fitted["size"]
+        counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
+        row = (*(f"{count:,}" for count in counts), frequent_text(table, size, values))
+        vocabularies.add_row(", ".join(step.unit), *row)
+    else:
+        others.add_row(type(step.op).__name__, ", ".join(step.unit), fitted_text(fitted))
 
 
 def _show_first(folder: Path, rows: int, console: Console) -> None:
@@ -179,11 +213,44 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     folders = (
         {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
     )
-    head = pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows)
-    table = _table(f"first rows of {folder.name}/{manifest.parts[0]['path']}", *head.column_names)
-    for row in rows_listed(head):
-        table.add_row(*("" if value is None else value_text(value) for value in row.values()))
-    _print_table(table, console)
+    try:
+        head = validated(pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise damaged(Path(files[0]), "", str(error).partition("\n")[0]) from None
+    texts = [["" if value is None else value_text(value) for value in row.values()] for row in rows_listed(head)]
+    shown = Path(files[0]).relative_to(manifest.path)
+    console.print(Text(f"\nfirst rows of {folder.name}/{shown}", style="bold"), soft_wrap=True)
+    print_rows(head.column_names, texts, console)
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Rows of values under their names where the terminal is wide enough, else beside them: every row a column of a
+    table, and as many tables as it takes."""
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    if sum(widths) + 2 * (len(names) - 1) <= console.width:
+        table = _table("", *names)
+        for row in rows:
+            table.add_row(*row)
+        _print_table(table, console)
+        return
+    name_width = min(max(map(len, names)), console.width // 2)
+    cut = [[value if len(value) <= VALUE else value[: VALUE - 2] + ".." for value in row] for row in rows]
+    number = 0
+    while number < len(cut):
+        first, left = number, console.width - name_width
+        while number < len(cut) and (number == first or left >= 2 + _width(cut[number], number)):
+            left -= 2 + _width(cut[number], number)
+            number += 1
+        table = _table("", "column", *(f"row {n + 1}" for n in range(first, number)))
+        for values in zip(names, *cut[first:number], strict=True):
+            table.add_row(*values)
+        _print_table(table, console)
+        if number < len(cut):
+            console.print()
+
+
+def _width(values: Sequence[str], number: int) -> int:
+    return max(len(f"row {number + 1}"), *map(len, values))
 
 
 class _Plain(Table):

@@ -20,6 +20,8 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, State
 
+from infra.server import expect_answers
+
 ENDS = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 2.0  # between two looks at whether somebody has cancelled the run
 log = logging.getLogger("millrace")
@@ -152,13 +154,20 @@ class Stop:
             threading.Thread(target=self._watch, name="millrace-cancel", daemon=True).start()
 
     def _watch(self) -> None:
+        away = False
         with suppress(Exception), get_client(sync_client=True) as client:
             while not self.ended.wait(POLL_SECONDS):
                 try:
                     state = client.read_flow_run(self.flow_run_id).state
                 except Exception as error:  # a server that is away for a while is no reason to stop
-                    log.debug("the state of the run cannot be read: %s", error)
+                    if not away:
+                        log.warning("the Prefect server does not answer (%s); the run goes on without it", error)
+                        expect_answers(False)
+                    away = True
                     continue
+                if away:
+                    expect_answers(True)
+                away = False
                 if state is not None and state.is_cancelling():
                     self.cancelled = True
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -18,11 +18,13 @@ from prefect.events import Event, RelatedResource, Resource
 from prefect.events.clients import get_events_client
 from prefect.states import Cancelled
 
-from flows.deployed import enter_folder
+from flows.alive import label_host
+from flows.deployed import check_lasting, enter_folder
+from flows.naming import run_name
 from tasks.allowed import check_path
-from tasks.arrivals import Arrival, grouped, load_seen, look, marked, save_seen
-from tasks.errors import JobError
-from tasks.files import expand, is_remote, local_path
+from tasks.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.errors import JobError, MillraceError
+from tasks.files import expand, is_remote, local_folder, local_path
 from tasks.plan import File
 from tasks.secrets import storage
 
@@ -30,52 +32,121 @@ ARRIVED, NOTHING = "millrace.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
 
 
-@flow(name="watch-source", persist_result=False)
+@flow(name="watch-source", persist_result=False, flow_run_name=run_name)
 def watch_source(
     path: str,
+    pattern: str | list[str] | None = None,
+    format: str = "auto",
     settle: float = 30,
     marker: str | None = None,
     storage_options: str | None = None,
     state: str | None = None,
-) -> list[str]:
+    create: bool = False,
+) -> Any:
     """Look once for new complete files below a folder or prefix; returns them after the server has heard of them.
 
     An event `millrace.data.arrived` per folder directly in `path` (and one for `path` itself) has the payload
     {folder, paths, files, bytes}. A look that is cut off before its note is written is told again, as the same event.
+    What is no data (pattern, format) is named once in the log and not announced. A look that fails is a Failed run;
+    the looks after it that fail in the same way are Cancelled ones, which say so.
 
     Args:
         path: folder or fsspec URL; names that begin with _ or . do not count
+        pattern: which files are data, such as "*.csv" or a list of such; by their suffixes if left out
+        format: the format of the data, where only its suffixes count; auto takes all that millrace reads
         settle: seconds for which a file must have kept its size and time of change; one that still grows is not told
         marker: name of a file, such as _SUCCESS, without which nothing of a folder (or of those in it) is complete
         storage_options: for URLs, a name; the options are the JSON in the variable MILLRACE_STORAGE_<NAME>
         state: file that notes what has been seen; in .millrace/ of the current folder if left out
+        create: make the folder if it is not there; otherwise that is an error
     """
-    log = get_run_logger()
+    label_host()
+    if state:
+        local_folder(state, "the file that notes what has been seen", "state")
     enter_folder()
     _cancel_late_looks()
     check_path(path, "path")
     root = path.rstrip("/") if is_remote(path) else local_path(path)
     note = Path(state or f".millrace/seen-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json").absolute()
     check_path(note, "state")
-    options = storage(storage_options)
+    check_lasting(note, "state")
+    failure = note.with_name(f"{note.name}.failure")
+    patterns = [pattern] if isinstance(pattern, str) else pattern or []
+    if create and not is_remote(path):
+        Path(root).mkdir(parents=True, exist_ok=True)
     try:
-        files = expand(root, options)
+        paths = _look(root, note, patterns, format, settle, marker, storage(storage_options))
+    except MillraceError as error:
+        if failure.exists() and failure.read_text() == str(error):
+            return Cancelled(name="StillFailing", message=f"as the looks before: {error}")
+        failure.parent.mkdir(parents=True, exist_ok=True)
+        failure.write_text(str(error))
+        raise
+    failure.unlink(missing_ok=True)
+    return paths
+
+
+def _look(
+    root: str,
+    note: Path,
+    patterns: list[str],
+    format: str,
+    settle: float,
+    marker: str | None,
+    options: Mapping[str, Any],
+) -> list[str]:
+    """The paths that were announced."""
+    log = get_run_logger()
+    seen, named = load_seen(note), load_strays(note)
+    if not is_remote(root) and not Path(root).exists():
+        raise JobError(
+            "the watched folder is not there", where=root,
+            do="make it, mount it, or correct `path`; what was announced before is not forgotten",
+        )  # fmt: skip
+    try:
+        there = expand(root, options)
     except JobError as error:
         if error.what != NOTHING:
             raise
-        log.info("nothing is there yet: %s", error)
-        return []  # and nothing is forgotten: the folder may be a mount that is away
-    seen = load_seen(note)
+        log.info("nothing is there yet: %s", root)
+        return []  # and nothing is forgotten: a prefix may be empty for a while
+    files, strays = data_files(there, _root_of(there, root, options), patterns, format)
+    complete = files
     if marker:
-        files, settle = marked(files, _root_of(files, root, options), marker, options), 0
-    new, seen = look(files, seen, time.time(), settle)
+        complete, settle = marked(files, _root_of(files, root, options), marker, options), 0
+        strays = [file for file in strays if file.path.rpartition("/")[2] != marker]
+    new, seen = look(complete, seen, time.time(), settle)
     arrivals = list(grouped(new, _root_of(new, root, options)))
     asyncio.run(_tell(arrivals, {file.path: file for file in new}))
-    save_seen(note, seen)
+    save_seen(note, seen, [file.path for file in strays])
     for arrival in arrivals:
         log.info("%s new file(s) in %s", len(arrival.paths), arrival.folder)
-    log.info("%s file(s) there, %s new and complete", len(files), len(new))
+    if unknown := [file.path for file in strays if file.path not in named]:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        log.warning("no data by `pattern` and `format`, not announced: %s%s", ", ".join(unknown[:10]), more)
+    log.info("%s file(s) there, %s no data, %s new and complete", len(there), len(strays), len(new))
     return [file.path for file in new]
+
+
+def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "auto", options: Any = None) -> int:
+    """Send the events of files again, as if they had just arrived; how many events.
+
+    JobError where nothing is there, or nothing of it is data.
+    """
+    options, by_root = options or {}, dict[str, list[File]]()
+    for path in paths:
+        root = path.rstrip("/") if is_remote(path) else local_path(path)
+        there = expand(root, options)
+        alone = len(there) == 1 and there[0].path == root
+        root = root.rpartition("/")[0] if alone else _root_of(there, root, options)
+        files, strays = data_files(there, root, patterns, format)
+        if not files:
+            raise JobError("no data is there to announce", where=path, why=f"{len(strays)} file(s) are no data by name",
+                           do="give their names with --pattern")  # fmt: skip
+        by_root.setdefault(root, []).extend(files)
+    arrivals = [arrival for root, files in by_root.items() for arrival in grouped(files, root)]
+    asyncio.run(_tell(arrivals, {}))
+    return len(arrivals)
 
 
 def _root_of(files: Sequence[File], root: str, options: Mapping[str, Any]) -> str:
@@ -98,8 +169,12 @@ async def _tell(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:
 
 
 def event_of(arrival: Arrival, files: dict[str, File]) -> Event:
-    """The event of an arrival; its id is made from the files, so that it is the same when it is told again."""
-    names = [f"{path}:{files[path].size}:{files[path].mtime}" for path in arrival.paths]
+    """The event of an arrival; its id is made from the files, so that it is the same when it is told again.
+
+    Without `files` it is another event each time: the server drops one that it knows.
+    """
+    known = [f"{path}:{files[path].size}:{files[path].mtime}" for path in arrival.paths if path in files]
+    names = known or [str(uuid.uuid4())]
     payload = {"folder": arrival.folder, "paths": arrival.paths, "files": len(arrival.paths), "bytes": arrival.bytes}
     resource = {"prefect.resource.id": f"millrace.source.{arrival.folder}", "prefect.resource.name": arrival.folder}
     return Event(

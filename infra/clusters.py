@@ -14,8 +14,8 @@ from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from infra import forkserver, gpus
-from infra.dask_settings import GPU_ENVIRONMENT, cpu_environment, local_environment, use_settings
+from infra import forkserver, gpus, starts
+from infra.dask_settings import GPU_ENVIRONMENT, cpu_environment, local_environment, own_folder, use_settings
 from infra.encryption import REMOTE, Tls, protocol_of, refusal, security_of
 from infra.kubernetes import Kubernetes
 from infra.kubernetes import start as on_kubernetes
@@ -67,19 +67,19 @@ class Cluster(BaseModel):
     workers: int | None = Field(None, ge=1, description="worker processes: one per GPU, or one with a thread per core")
     threads_per_worker: int | None = Field(None, ge=1)
     visible_devices: list[str] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
-    protocol: Literal["tcp", "tls", "ucx"] | None = Field(None, description="ucx for InfiniBand or RoCE between hosts")
+    protocol: Literal["tcp", "tls", "ucx"] | None = Field(None, description="ucx for InfiniBand or RoCE; it has no TLS")
     cuda_ipc: bool = Field(True, description="GPUs of a host copy from each other over NVLink or PCIe, not the host")
     interface: str | None = Field(None, description="network interface to listen on; the loopback if left out")
     address: str | None = Field(None, description="running scheduler, such as tls://10.0.0.5:8786; for kind address")
-    tls: Tls | None = Field(None, description="certificates; temporary ones are made where workers are on other hosts")
-    unencrypted: bool = Field(False, description="allow connections beyond this host without TLS, as ucx needs it")
+    tls: Tls | None = Field(None, description="certificates; temporary ones are made for the run if left out")
+    unencrypted: bool = Field(False, description="no TLS: whoever reaches a port can run code as you")
     memory_limit: Size = Field(None, description="host memory of a worker: 16GB, or 0.5 of the host")
     device_memory_limit: Size = Field(None, description="GPU memory above which results spill: 60GB, or 0.5 of the GPU")
     rmm_pool_size: Size = Field(None, description="GPU memory that a worker may allocate: 70GB, or 0.7 of the GPU")
     local_directory: str | None = Field(None, description="folder for spilled data, on a fast disk")
     adapt: Adapt | None = Field(None, description="bounds for the number of workers, for kinds that scale")
     resources: dict[str, dict[str, float]] = Field({}, description="what a stage takes: {transform: {GPU: 1}}")
-    start_timeout: int = Field(300, ge=1, description="seconds that workers on other hosts may take to come")
+    start_timeout: int = Field(300, ge=1, description="seconds that workers may take to come")
     ssh: Ssh | None = Field(None, description="for kind ssh: hosts, user, port, key, gpus")
     slurm: Slurm | None = Field(None, description="for kind slurm: cores, memory, gpus, queue, account, walltime")
     kubernetes: Kubernetes | None = Field(None, description="for kind kubernetes: image, cores, memory, gpus")
@@ -136,6 +136,7 @@ def make_cluster(cluster: Cluster | None = None) -> Any:
     """
     cluster = cluster or Cluster()
     kind = cluster.kind if cluster.kind != "auto" else _found_kind()
+    starts.check_address_space()
     use_settings()
     kinds = {
         "cpu": cpu, "cuda": cuda, "address": address,
@@ -158,7 +159,7 @@ def cpu(cluster: Cluster) -> LocalCluster:
     limit = _host_memory(cluster, most)
     with local_environment(cpu_environment(threads)):
         asked = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
-        started = LocalCluster(**asked, **forkserver.use())
+        started = starts.tried(lambda forks: LocalCluster(**asked, **forkserver.use(forks)))
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
     return started
@@ -177,10 +178,10 @@ def cuda(cluster: Cluster) -> Any:
         host_memory = max(host_memory, min(gpu.memory for gpu in chosen) // 2)
     threads = min(32, max(4, 2 * CPU_COUNT // len(chosen)))
     with local_environment(GPU_ENVIRONMENT | {"KVIKIO_NTHREADS": str(threads)}):
-        try:
-            return start(cluster, chosen, _common(cluster), host_memory)
-        except Exception as error:
-            raise not_started(error, chosen) from error
+        return starts.tried(
+            lambda _: start(cluster, chosen, _common(cluster), host_memory),
+            lambda error, lines: not_started(error, chosen, starts.written(lines)),
+        )
 
 
 def address(cluster: Cluster) -> RunningCluster:
@@ -290,11 +291,12 @@ def _common(cluster: Cluster) -> dict[str, Any]:
         "interface": cluster.interface,
         "protocol": protocol_of(cluster, security) if security else cluster.protocol,
         "security": security,
-        "local_directory": cluster.local_directory,
+        "local_directory": own_folder(cluster.local_directory) if cluster.local_directory else None,
         "dashboard_address": "127.0.0.1:0",
         "worker_dashboard_address": "127.0.0.1:0",
         "silence_logs": logging.ERROR,
         "resources": offered(cluster),
+        "death_timeout": cluster.start_timeout,
         "worker_class": Nanny,
     }
     return {name: value for name, value in arguments.items() if value is not None}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.machinery
 import logging
 import os
+import stat
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from typing import Any
 import dask
 import dask.config
 
+from tasks.errors import JobError
+
 BEFORE_START = "distributed.nanny.pre-spawn-environ"
+INTERNAL_LEVEL = "PREFECT_INTERNAL_LOGGING_LEVEL"  # from which on Prefect prints lines about its own machinery
 ROOT = Path(__file__).resolve().parent.parent
 
 DASK_SETTINGS: dict[str, Any] = {
@@ -34,8 +39,11 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
     "distributed.worker.preload": ["infra.worker", "tasks.neighbours"],
+    "distributed.scheduler.preload": ["infra.dashboard"],
     "distributed.worker.multiprocessing-method": "spawn",  # but see infra/forkserver.py
 }
+
+PRELOADS = ("distributed.worker.preload", "distributed.scheduler.preload")
 
 # Dask has workers give every freed block back to the system, so that each step of a partition pays for new pages: more
 # than half as long again as the work itself. These keep what was freed for the next step.
@@ -58,9 +66,33 @@ GPU_ENVIRONMENT: dict[str, str] = {
 
 def use_settings() -> None:
     """Set them in this process, from which they reach the workers; its own lines go quiet."""
-    dask.config.set({**DASK_SETTINGS, "distributed.worker.preload": _preloads()})
+    scratch = own_folder(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
+    dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **{name: _preloads(name) for name in PRELOADS}})
     logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
     _installed_packages_first()
+
+
+def own_folder(place: str) -> str:
+    """A folder of this user alone below one that others may write to, as /tmp is; made if it is not there.
+
+    Dask loads pickles from its scratch folder and puts it first into `sys.path`: who can write into it runs code.
+    JobError where it cannot be made.
+    """
+    folder = Path(place)
+    if folder.name != (name := f"millrace-{os.getuid()}"):
+        folder = folder / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+            folder.chmod(0o700)
+            return str(folder)
+        return tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent)  # somebody else was there before
+    except OSError as error:
+        raise JobError(
+            "the folder for spilled data cannot be made", where=str(folder), why=error.strerror or str(error),
+            do="set cluster.local_directory, or TMPDIR, to a folder that you can write to",
+        ) from None  # fmt: skip
 
 
 def cpu_environment(threads: int | None) -> dict[str, str | None]:
@@ -100,11 +132,11 @@ def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
     return dask.config.set({BEFORE_START: found})
 
 
-def _preloads() -> list[str]:
-    """Modules that workers load first: the user's own, and ours."""
-    given = dask.config.get("distributed.worker.preload", None) or []
+def _preloads(setting: str) -> list[str]:
+    """Modules that workers, or the scheduler, load first: the user's own, and ours."""
+    given = dask.config.get(setting, None) or []
     own = [given] if isinstance(given, str) else list(given)
-    return list(dict.fromkeys([*own, *DASK_SETTINGS["distributed.worker.preload"]]))
+    return list(dict.fromkeys([*own, *DASK_SETTINGS[setting]]))
 
 
 def _installed_packages_first() -> None:

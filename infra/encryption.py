@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from infra.clusters import Cluster
 
 REMOTE = ("ssh", "slurm", "kubernetes")
+SKEW = datetime.timedelta(days=1)  # by which the clocks of other hosts may be behind
+VALID = datetime.timedelta(days=365)  # of temporary certificates; no run takes longer
 
 
 class Tls(BaseModel):
@@ -45,7 +48,7 @@ def exposed(cluster: Cluster) -> bool:
 
 
 def refusal(cluster: Cluster) -> str | None:
-    """Why the cluster must not be used as it is set: connections beyond the loopback that are not encrypted."""
+    """Why the cluster must not be used as it is set: connections that anybody can make who reaches a port."""
     if cluster.unencrypted:
         return "`tls` and `unencrypted: true` contradict each other" if cluster.tls else None
     if cluster.protocol == "tls" and not cluster.tls and cluster.kind == "address":
@@ -55,25 +58,63 @@ def refusal(cluster: Cluster) -> str | None:
         if plain and exposed(cluster):
             return f"{cluster.address} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"
         return None
-    plain = cluster.protocol in ("tcp", "ucx")
-    if plain and cluster.tls:
+    if cluster.protocol not in ("tcp", "ucx"):
+        return None
+    if cluster.tls:
         return f"protocol {cluster.protocol} has no TLS: leave it out, or leave out `tls`"
-    if plain and exposed(cluster):
-        open_to_all = f"protocol {cluster.protocol} beyond the loopback is not encrypted"
-        return f"{open_to_all}: leave it out for TLS, or set unencrypted: true"
-    return None
+    who = "whoever reaches its ports" if exposed(cluster) else "every user of this host"
+    return (
+        f"protocol {cluster.protocol} has no TLS: {who} could run code as the user of the run, and read its data: "
+        "leave it out for TLS, or accept that with unencrypted: true"
+    )
 
 
 def security_of(cluster: Cluster) -> Security | None:
-    """The certificates of `cluster.tls`; temporary ones, new each time, where others could reach the ports; or None.
+    """The certificates of `cluster.tls`, else temporary ones, new each time; None with `unencrypted` and for a
+    scheduler that somebody else runs.
 
     JobError if a file of `cluster.tls` is not there or is no certificate.
     """
     if cluster.tls:
         return _of_files(cluster.tls)
-    if cluster.unencrypted or cluster.kind == "address" or not (cluster.protocol == "tls" or exposed(cluster)):
-        return None
-    return Security.temporary()
+    return None if cluster.unencrypted or cluster.kind == "address" else temporary()
+
+
+def temporary() -> Security:
+    """A key and a certificate for all roles of one cluster, in memory alone: who has not got them is refused.
+
+    As `Security.temporary`, but a key on an elliptic curve, which is made in a millisecond; RSA's takes a tenth of a
+    second, and as long again at each connection.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "millrace")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate = signed.public_bytes(serialization.Encoding.PEM).decode()
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret = key.private_bytes(serialization.Encoding.PEM, *plain).decode()
+    roles = ("client", "scheduler", "worker")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificate,
+        **{f"tls_{role}_cert": certificate for role in roles},
+        **{f"tls_{role}_key": secret for role in roles},
+    )
 
 
 def protocol_of(cluster: Cluster, security: Security | None) -> str:

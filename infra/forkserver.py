@@ -19,6 +19,7 @@ from typing import Any
 import dask.config
 
 from infra.dask_settings import BEFORE_START, ROOT, cpu_environment, local_variables, packages_on
+from infra.leftovers import remove_leftovers
 from infra.server import ENVIRONMENT
 
 METHOD = "distributed.worker.multiprocessing-method"
@@ -35,18 +36,20 @@ def start() -> None:
     """Begin to load what workers need, if this has not begun; returns at once."""
     if _server or sys.platform != "linux" or _finds_others():
         return
+    remove_leftovers()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["infra.loaded"])
     with _variables(_of_server()):
         _server.update(os.environ)
         forkserver.ensure_running()
 
 
-def use() -> dict[str, Any]:
-    """Have Dask fork the next workers of this process where the server can stand for them, else give each an
-    interpreter of its own; the arguments of the cluster for it."""
-    start()
+def use(forks: bool = True) -> dict[str, Any]:
+    """Have Dask fork the next workers of this process where `forks` allows it and the server can stand for them, else
+    give each an interpreter of its own; the arguments of the cluster for it."""
+    if forks:
+        start()
     wanted = {**os.environ, **_before_start(dask.config.get(BEFORE_START, None) or {})}
-    forks = bool(_server) and _fixed(wanted) == _fixed(_server)
+    forks = forks and bool(_server) and _fixed(wanted) == _fixed(_server)
     dask.config.set({METHOD: "forkserver" if forks else "spawn"})
     if not forks:
         return {}

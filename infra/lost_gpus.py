@@ -50,7 +50,7 @@ def disappeared(gone: Sequence[Gpu], before: Sequence[Gpu], when: str) -> GiveUp
     )
 
 
-def not_started(error: Exception, chosen: Sequence[Gpu]) -> MillraceError:
+def not_started(error: Exception, chosen: Sequence[Gpu], written: str = "") -> MillraceError:
     """Why the workers on these GPUs did not start: one that is gone, or what the cluster says."""
     if isinstance(error, MillraceError):
         return error
@@ -59,7 +59,8 @@ def not_started(error: Exception, chosen: Sequence[Gpu]) -> MillraceError:
     sizes = ", ".join(f"GPU {gpu.index} ({gpu.name}) of {gpu.memory / 1e9:,.1f} GB" for gpu in chosen)
     text = str(error).splitlines()[0] if str(error) else "no reason was given"
     return GiveUpError(
-        "the workers on GPUs did not start", where=sizes, why=f"{type(error).__name__}: {text}",
+        "the workers on GPUs did not start", where=sizes,
+        why="; ".join(filter(None, [f"{type(error).__name__}: {text}", written])),
         do="look at nvidia-smi whether other processes hold their memory; lower cluster.rmm_pool_size, "
         "or set cluster.visible_devices to GPUs that are free",
     )  # fmt: skip

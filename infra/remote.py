@@ -36,6 +36,7 @@ class RunningCluster:
     security: Security | None = None
     on_close: list[Callable[[], object]] = field(default_factory=list)
     status: Status = Status.running
+    scaled: Any = None  # a cluster of Dask whose workers come one by one, as their queue lets them
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 
+from infra.dashboard import ROOT, listener
 from tasks.errors import GiveUpError
 
 HOST = "127.0.0.1"
@@ -28,7 +29,11 @@ ENVIRONMENT = {
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
     "PREFECT_CLI_PROMPT": "false",
+    # Half a minute for a server that is started again, not a minute for each of the calls that a run makes in vain.
+    "PREFECT_CLIENT_MAX_RETRIES": "4",
 }
+RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
+_chosen: dict[str, str] = {}  # how often a server is asked, while it is away
 
 
 class ServerInfo(NamedTuple):
@@ -56,6 +61,8 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
         if port is None:
             if on_wait:
                 on_wait("starting a Prefect server (the first start takes about ten seconds)")
+                if _settings().server.api.auth_string is None:
+                    on_wait("without a password: every user of this host can open it (README: Who may do what)")
             port = _start(home)
     api_url = f"http://{HOST}:{port}/api"
     _use({"PREFECT_API_URL": api_url})
@@ -82,6 +89,21 @@ def stop_server() -> bool:
     return process is not None
 
 
+def expect_answers(answers: bool) -> None:
+    """Have this process ask a server that is away only once, or as often as before."""
+    if answers:
+        _use({RETRIES: _chosen.pop(RETRIES, ENVIRONMENT[RETRIES])})
+    elif RETRIES not in _chosen:
+        _chosen[RETRIES] = os.environ.get(RETRIES, ENVIRONMENT[RETRIES])
+        _use({RETRIES: "0"})
+
+
+def ui_url() -> str:
+    """Where people look at the server that is configured."""
+    settings = _settings()
+    return str(settings.ui_url or str(settings.api.url or "").removesuffix("/api")).rstrip("/")
+
+
 def flow_run_url(ui_url: str, flow_run_id: Any) -> str:
     """The page of a flow run.
 
@@ -102,23 +124,31 @@ def _configured(api_url: str) -> ServerInfo:
             "the configured Prefect server does not answer", where=f"PREFECT_API_URL = {api_url}", why=str(problem),
             do="start it with `prefect server start`, or `prefect config unset PREFECT_API_URL` to have one started",
         )  # fmt: skip
-    return ServerInfo(api_url, str(_settings().ui_url or api_url.removesuffix("/api")), False)
+    return ServerInfo(api_url, ui_url(), False)
 
 
 def _running_port(home: Path) -> int | None:
-    """The port of a local server that may be used: the one noted by an earlier run, else Prefect's own."""
+    """The port of a local server that may be used: the one noted by an earlier run, else Prefect's own.
+
+    Who runs a server has runs started by those who serve deployments there: one of another user is none of ours.
+    """
     note = _note(home)
     ports = [note["port"]] if note else []
-    return next((port for port in [*ports, _settings().server.api.port] if _is_ours(port)), None)
+    users = (os.getuid(), ROOT)
+    found = [*ports, _settings().server.api.port]
+    return next((port for port in found if _is_ours(port) and listener(port) in users), None)
 
 
 def _is_ours(port: int) -> bool:
     """Whether a healthy Prefect server with the API of this version answers on a port of the loopback."""
     import prefect
 
+    secret = _settings().api.auth_string
+    user, _, password = secret.get_secret_value().partition(":") if secret else ("", "", "")
+    known: dict[str, Any] = {"auth": (user, password)} if secret else {}
     try:
         health = httpx.get(f"http://{HOST}:{port}/api/health", timeout=5, trust_env=False)
-        version = httpx.get(f"http://{HOST}:{port}/api/admin/version", timeout=5, trust_env=False)
+        version = httpx.get(f"http://{HOST}:{port}/api/admin/version", timeout=5, trust_env=False, **known)
         return health.json() is True and _release(version.json()) == _release(prefect.__version__)
     except (httpx.HTTPError, ValueError):
         return False
@@ -136,6 +166,7 @@ def _start(home: Path) -> int:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= ENVIRONMENT | {"PREFECT_HOME": str(home), "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"}
     environment.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "WARNING")
+    environment.setdefault("PREFECT_SERVER_EVENTS_CAUSAL_ORDERING", "infra.event_order")
     with log_path.open("ab") as log:
         # The folder is Prefect's own: a pyproject.toml or a decoy package of the current one is none of its business.
         server = subprocess.Popen(

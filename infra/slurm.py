@@ -65,7 +65,7 @@ def start(cluster: Cluster) -> RunningCluster:
         raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
                           do="run millrace on a login node of the cluster")  # fmt: skip
     made = make(cluster)
-    opened = RunningCluster(made.scheduler_address, made.security, [partial(end, made)])
+    opened = RunningCluster(made.scheduler_address, made.security, [partial(end, made)], scaled=made)
     try:
         _ask_first(made.job_script())
         wanted = cluster.adapt.minimum if cluster.adapt else cluster.workers or (cluster.slurm and cluster.slurm.gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -10,6 +11,8 @@ from typing import Any
 
 import dask.config
 
+from infra import dashboard
+from infra.dask_settings import INTERNAL_LEVEL
 from infra.forkserver import adopt
 
 SWITCH = 0.001  # seconds
@@ -23,11 +26,17 @@ def dask_setup(worker: Any) -> None:
 
     It leaves Ctrl-C, which a terminal sends to every process, to the one that started the cluster and closes it.
 
+    What it shows over HTTP is for this user alone.
+
     A task that fails is told by the run, once and readably: the worker does not print its traceback as well. Over SSH
-    it says that it has started, for which SSHCluster waits.
+    it says that it has started, for which SSHCluster waits. Nor does it print that a server which went away takes no
+    logs, where the command keeps such lines from the screen: it warns of the server itself.
     """
     adopt()
+    dashboard.dask_setup(worker)
     sys.setswitchinterval(SWITCH)
+    if os.environ.get(INTERNAL_LEVEL) == "CRITICAL":
+        logging.raiseExceptions = False
     lines = logging.getLogger("distributed.worker")
     if dask.config.get("millrace.says-start-only", False):
         lines.addFilter(lambda record: "Start worker at" in record.getMessage())

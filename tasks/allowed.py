@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from tasks.errors import JobError
+from tasks.errors import HostError, JobError
 
 VARIABLE = "MILLRACE_ALLOWED_ROOTS"
 MAGIC = re.compile(r"[*?\[]")
 # A colon parts two roots where a path or a URL follows it; that of a URL's own scheme, or before a port, does not.
 BETWEEN = re.compile(r":(?=/(?!/)|[A-Za-z][A-Za-z0-9+.\-]*://|$)")
+DELETED = " (deleted)"  # what Linux adds to the path of a descriptor whose name is gone
 LOCAL, HTTP = ("file", "local"), ("http", "https")
 _also: ContextVar[tuple[str, ...] | None] = ContextVar("roots of the flow's host", default=None)
 
@@ -73,6 +74,27 @@ def check_files_in(folder: Path, field: str) -> None:
             check_path(path, field)
 
 
+@contextmanager
+def allowed_name(path: str | os.PathLike[str], field: str) -> Iterator[str]:
+    """A name that leads to a local file that is open and known to lie inside of the allowed roots, whatever becomes of
+    its path: for readers that open files by name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        check_path(leads_to(descriptor, os.fspath(path)), field)
+        name = f"/proc/self/fd/{descriptor}"
+        yield name if os.path.exists(name) else os.fspath(path)  # noqa: PTH110
+    finally:
+        os.close(descriptor)
+
+
+def leads_to(descriptor: int, path: str) -> str:
+    """The real path of an open file."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(DELETED)  # noqa: PTH115
+    except OSError:
+        return os.path.realpath(path)
+
+
 def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
     if is_local(path):
         leads = _outside(path, field, roots)
@@ -84,7 +106,7 @@ def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
         leads = path
     elsewhere = f", which leads to {leads}" if leads not in (path, _absolute(path)) else ""
     named = f"the allowed roots are {', '.join(roots)}" if roots else "no root is allowed"
-    raise JobError("the path is outside of what runs may use", where=f"{field} = {path}{elsewhere}",
+    raise HostError("the path is outside of what runs may use", where=f"{field} = {path}{elsewhere}",
                    why=f"{named} ({VARIABLE} of the host that runs this)",
                    do="choose a path inside of them, or ask whoever runs the host to add one")  # fmt: skip
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.commit import write_json
-from tasks.errors import DataError
+from tasks.commit import read_json, write_json
+from tasks.errors import DataError, JobError, near
 from tasks.files import is_remote, local_path
+from tasks.formats import FORMATS, format_by_suffix
 from tasks.plan import File
 
 FORMAT, KEPT_SECONDS = 1, 30 * 86400.0  # a mount that was away for a day must not make everything new again
@@ -63,6 +65,37 @@ def look(
     return complete, after
 
 
+def data_files(
+    files: Iterable[File], root: str, patterns: Sequence[str] = (), format: str = "auto"
+) -> tuple[list[File], list[File]]:
+    """(data files, strays): what matches one of the patterns; without patterns, what has a suffix of the format.
+
+    A pattern is of the file's name, or of its path below `root` if it has a slash. JobError for an unknown format.
+
+    >>> files = [File("in/a.csv", 1, 0), File("in/b.parquet", 1, 0), File("in/notes.txt", 1, 0)]
+    >>> [[file.path for file in group] for group in data_files(files, "in")]
+    [['in/a.csv', 'in/b.parquet'], ['in/notes.txt']]
+    >>> [[file.path for file in group] for group in data_files(files, "in", format="csv")]
+    [['in/a.csv'], ['in/b.parquet', 'in/notes.txt']]
+    >>> [[file.path for file in group] for group in data_files(files, "in", ["n*.txt"])]
+    [['in/notes.txt'], ['in/a.csv', 'in/b.parquet']]
+    """
+    if format != "auto" and format not in FORMATS:
+        raise JobError(f"{format!r} is no format", where="format", do=near(format, ["auto", *FORMATS]))
+
+    def is_data(path: str) -> bool:
+        if patterns:
+            below = path[len(root) :].lstrip("/")
+            return any(fnmatch.fnmatchcase(below if "/" in p else path.rpartition("/")[2], p) for p in patterns)
+        by_name = format_by_suffix(path)
+        return by_name is not None and format in ("auto", by_name)
+
+    groups: tuple[list[File], list[File]] = ([], [])
+    for file in files:
+        groups[not is_data(file.path)].append(file)
+    return groups
+
+
 def marked(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
     """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
     found: dict[str, bool] = {}
@@ -90,17 +123,20 @@ def _exists(path: str, options: Mapping[str, Any]) -> bool:
 def grouped(files: Sequence[File], root: str) -> Iterator[Arrival]:
     """The files by the folder directly in `root` that they are below, those in `root` itself first.
 
+    A job reads files of one format: those of several, by their suffixes, arrive apart.
+
     >>> files = [File("in/x", 1, 0), File("in/day=1/h=1/y", 2, 0), File("in/day=1/z", 3, 0)]
     >>> for arrival in grouped(files, "in"):
     ...     print(arrival)
     Arrival(folder='in', paths=['in/x'], bytes=1)
     Arrival(folder='in/day=1', paths=['in/day=1/h=1/y', 'in/day=1/z'], bytes=5)
     """
-    folders: dict[str, list[File]] = {}
+    groups: dict[tuple[str, str], list[File]] = {}
     for file in files:
         first, slash, _ = file.path[len(root) :].lstrip("/").partition("/")
-        folders.setdefault(f"{root}/{first}" if slash else root, []).append(file)
-    for folder, inside in sorted(folders.items()):
+        folder = f"{root}/{first}" if slash else root
+        groups.setdefault((folder, format_by_suffix(file.path) or ""), []).append(file)
+    for (folder, _), inside in sorted(groups.items()):
         for start in range(0, len(inside), TOLD_AT_ONCE):
             told = inside[start : start + TOLD_AT_ONCE]
             yield Arrival(folder, [file.path for file in told], sum(file.size for file in told))
@@ -122,7 +158,13 @@ def load_seen(path: Path) -> dict[str, Sight]:
         ) from None  # fmt: skip
 
 
-def save_seen(path: Path, seen: dict[str, Sight]) -> None:
+def load_strays(path: Path) -> set[str]:
+    """Files that an earlier look has named as no data."""
+    note = read_json(path)
+    return set(note.get("strays", [])) if isinstance(note, dict) else set()
+
+
+def save_seen(path: Path, seen: dict[str, Sight], strays: Collection[str] = ()) -> None:
     """Written whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"format": FORMAT, "files": seen})
+    write_json(path, {"format": FORMAT, "files": seen, "strays": sorted(strays)})

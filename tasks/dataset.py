@@ -6,8 +6,9 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
@@ -17,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import hive
+from tasks.defects import at
 from tasks.errors import DataError, JobError, near
 from tasks.formats import FORMATS
 from tasks.formats.conform import conform_column
@@ -25,6 +27,8 @@ from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
 from tasks.ingest import PARTITION, make_plan, shared_out
 from tasks.plan import Partition, Piece, Plan, cut_partitions
+from tasks.reading import LAYOUT, ROWS, Fit, differences, with_values
+from tasks.reading_notes import listed, noted
 from tasks.schema import ROW, Schema, dtype_name
 from tasks.settings import Source, checked, parse_bytes
 
@@ -38,7 +42,8 @@ class Dataset:
     Nothing is read before something is asked for; then every file is looked at once (`plan`). Partitions have
     `partition_size` decoded bytes; left out, as many as give every core (of the current Dask client's workers, else of
     this host) several partitions, and 1GB at most. `columns` (the names where there is no header), `header`,
-    `null_values` and `delimiter` are of text files, and mean what they mean in a job's section `source`.
+    `null_values` and `delimiter` are of text files, and mean what they mean in a job's section `source`. A fitted
+    workflow reads what is left out of these, and of `schema`, as it read the data set that it was fitted on.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x
@@ -57,31 +62,33 @@ class Dataset:
         columns: Sequence[str] | None = None,
         storage_options: str | dict[str, Any] | None = None,
         *,
-        header: bool = True,
-        null_values: Sequence[str] = ("",),
+        header: bool | None = None,
+        null_values: Sequence[str] | None = None,
         delimiter: str | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is no engine", where="Dataset", do=near(engine, ENGINES))
         self.source, self.engine = source, engine
         self._section: Source | None = None
+        self._fit: Fit | None = None
         self._partition_size = partition_size
         if _is_path(source):
             values = {
                 "path": os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source],
-                "format": format,
+                "format": None if format == "auto" else format,
                 "partition_size": partition_size,
                 "part_mem_fraction": part_mem_fraction,
                 "columns": None if columns is None else list(columns),
                 "storage_options": storage_options,
                 "header": header,
-                "null_values": list(null_values),
+                "null_values": None if null_values is None else list(null_values),
                 "delimiter": delimiter,
                 "schema": None
                 if schema is None
                 else {n: t if isinstance(t, str) else dtype_name(t) for n, t in schema.items()},
             }
-            self._section = checked(Source, values, "Dataset")
+            own = {name: value for name, value in values.items() if value is not None}
+            self._section = checked(Source, own, "Dataset")
 
     @cached_property
     def frames(self) -> Frames | None:
@@ -98,7 +105,8 @@ class Dataset:
         assert self._section is not None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if self._section.part_mem_fraction else None
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
-            return make_plan(self._section, parallel_map=pool.map, memory=memory, threads=self._threads)
+            threads = self._threads
+            return make_plan(self._section, parallel_map=pool.map, memory=memory, threads=threads, fit=self._fit)
 
     @property
     def _threads(self) -> int | None:
@@ -147,7 +155,38 @@ class Dataset:
             folder.remove()
             raise
         object.__setattr__(plan, "scratch", folder)  # whoever has the plan keeps its files
-        return _Replanned(self, plan)
+        return _Keyed(self, plan, names, sort)
+
+    def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
+        """The same rows, read as those of a fit were (`tasks.reading`) where this data set says nothing else.
+
+        Of the fit's filter, keys and sort_by nothing is taken: a data set is taken whole.
+        """
+        reading = {name: value for name, value in reading.items() if name not in ROWS}
+        if self._section is None or not reading:
+            return self
+        fit, section = Fit.of(self._section, reading), with_values(self._section, reading)
+        laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
+        if section == self._section and not laid_out - {*fit.own}:
+            return self
+        other = copy(self)
+        other.__dict__.pop("plan", None)
+        other._section, other._fit = section, fit
+        return other
+
+    def differences(self, reading: Mapping[str, Any]) -> list[str]:
+        """In what the values are read otherwise than those of a fit."""
+        if self._section is None:
+            return []
+        values = {name: value for name, value in reading.items() if name not in ROWS}
+        return differences(self._section, values, self.plan.reading.get("format", ""))
+
+    @property
+    def own_types(self) -> tuple[str, ...]:
+        """The columns whose types this data set says itself."""
+        if self._fit is not None:
+            return self._fit.own_types
+        return tuple(self._section.schema_ or ()) if self._section else ()
 
     def in_types(self, schema: Schema) -> Dataset:
         """The same rows with their columns in the types of a schema that has the same names."""
@@ -198,8 +237,27 @@ class _Replanned(Dataset):
 
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
         self.source, self.engine = origin.source, origin.engine
-        self._section, self._partition_size = None, origin._partition_size
+        self._section, self._fit, self._partition_size = None, None, origin._partition_size
         self.__dict__ |= {"plan": plan, "frames": frames}
+
+
+class _Keyed(_Replanned):
+    """The rows of a data set, brought together by keys."""
+
+    def __init__(self, origin: Dataset, plan: Plan, keys: list[str], sort_by: list[str]) -> None:
+        super().__init__(origin, plan)
+        self.origin, self.keys, self.sort_by = origin, keys, sort_by
+
+    def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
+        again = self.origin.as_fitted(reading)
+        return self if again is self.origin else again.shuffle_by_keys(self.keys, self.sort_by)
+
+    def differences(self, reading: Mapping[str, Any]) -> list[str]:
+        return self.origin.differences(reading)
+
+    @property
+    def own_types(self) -> tuple[str, ...]:
+        return self.origin.own_types
 
 
 class FramePlan:
@@ -247,8 +305,10 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
         return _with_folders(plan, pieces, columns, folders)
     schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
     options = {**plan.options, "plain": plain} if plain else plan.options
+    paths = list(dict.fromkeys(plan.files[p.file].path for p in pieces))
     try:
-        return FORMATS[plan.format].read(plan.files, pieces, schema, options)
+        with noted(options, *paths), at(f"reading {listed(paths)}"):
+            return FORMATS[plan.format].read(plan.files, pieces, schema, options)
     except DataError as error:
         files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
         raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from tasks import hive
+from tasks.changed import check_unchanged
 from tasks.commit import MANIFEST, WORKFLOW, Staging, write_json
 from tasks.exchange import memory_exchange
+from tasks.failed_casts import warn
 from tasks.fitted import read_fitted, save_fitted
 from tasks.footers import write_footers
-from tasks.graph import graph_to_json
-from tasks.manifest import Manifest, describe
+from tasks.graph import Node, graph_to_json
+from tasks.made_up import made_up
+from tasks.manifest import Manifest, describe, seal
 from tasks.plan import Plan
 from tasks.pool import DaskPool, Pool
 from tasks.retention import publish
@@ -24,9 +30,18 @@ from tasks.shuffle_write import Writing, check_types, plan_parts, write_part
 from tasks.transform import Cutting, carried_columns, make_order, number_of_files, totals
 from tasks.work import StateFolder, Work
 
+log = logging.getLogger("millrace")
 
-def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Manifest:
-    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename."""
+
+def write_transformed(
+    work: Work, plan: Plan, output: Output, pool: Pool, reading: Mapping[str, Any] = MappingProxyType({}),
+    final: Node | None = None, left_out: Sequence[str] = (),
+) -> Manifest:  # fmt: skip
+    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename.
+
+    `reading` is how the source was read that the workflow was fitted on; `final` is the whole graph, of
+    which `left_out` are outputs that the source lacks the columns for.
+    """
     graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
     started, staging = time.perf_counter(), Staging(output.path)
     staging.check(output.on_existing)
@@ -40,7 +55,7 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Man
         carried_columns(work, order)
         hive.check_columns(output.partition_on, work.bound.output)
         check_types(output, work.bound.output)
-        save_fitted(work.final, work.schema, work.learned, staging.new / WORKFLOW)
+        save_fitted(final or work.final, work.schema, work.learned, staging.new / WORKFLOW, reading)
         exchange = memory_exchange(pool)
         try:
             cutting = Cutting(sent(work, staging.new / WORKFLOW, pool), order, partition_on=tuple(output.partition_on))
@@ -52,18 +67,27 @@ def write_transformed(work: Work, plan: Plan, output: Output, pool: Pool) -> Man
             records = [record for of_file in made for record in of_file]
         finally:
             exchange.close()
+        check_unchanged(plan.files, plan.options.get("storage_options"))
         done = time.perf_counter()
+        warn(found["failed_casts"])
         stages = {
-            "transform": _stage(between - started, plan.rows, found["nbytes"]),
+            "transform": _stage(between - started, plan.rows, found["nbytes"])
+            | ({"failed_casts": found["failed_casts"]} if found["failed_casts"] else {}),
             "shuffle_write": _stage(done - between, found["rows_out"], sum(r["bytes"] for r in records)),
         }
+        sample = made_up(file.path for file in plan.files)
         data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
-                        fingerprints={"source": plan.fingerprint},
-                        seconds=round(time.perf_counter() - started, 3))  # fmt: skip
+                        fingerprints={"source": plan.fingerprint}, seconds=round(time.perf_counter() - started, 3),
+                        **({"reading": plan.reading} if plan.reading else {}),
+                        **({"made_up": sample} if sample else {}),
+                        **({"left_out": list(left_out)} if left_out else {}))  # fmt: skip
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, records)
-        write_json(staging.new / MANIFEST, data)
-        return Manifest(str(publish(staging, output)), data)
+        write_json(staging.new / MANIFEST, seal(data))
+        manifest = Manifest(str(publish(staging, output)), data)
+        if text := manifest.empty_files:
+            log.warning("%s", text)
+        return manifest
 
 
 def sent(work: Work, fitted: Path, pool: Pool) -> Work:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
 class MillraceError(Exception):
@@ -28,6 +31,10 @@ class DataError(MillraceError):
 
 class JobError(MillraceError):
     """The job, an operator's parameters or a path must be mended; nothing was started or written."""
+
+
+class HostError(JobError):
+    """This host does not allow what is named, or has no such code: whatever names it is whole, and may do elsewhere."""
 
 
 class TransientError(MillraceError):
@@ -55,3 +62,125 @@ def near(name: str, known: Iterable[str]) -> str:
     if close:
         return "did you mean " + " or ".join(repr(k) for k in close) + "?"
     return "there are: " + (", ".join(known[:30]) + (", .." if len(known) > 30 else "") if known else "none")
+
+
+TEMPORAL = ("date", "datetime", "time")
+KINDS = {  # by the beginning of pydantic's names for what a value is not
+    "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",
+    "string": "a text", "list": "a list", "tuple": "a list", "set": "a list", "dict": "a map", "mapping": "a map",
+    "model": "a map", "dataclass": "a map",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that a model refuses in plain values: its place in them, what is wrong, in words, and its kind."""
+
+    place: tuple[str | int, ...]
+    text: str
+    kind: Literal["unknown", "missing", "wrong"] = "wrong"
+
+
+def mistakes(error: Any, data: Any) -> list[Mistake]:
+    """What pydantic's ValidationError says of `data`, in words of a job: what is needed, what stands there, what to
+    write. The tries of a union are one mistake."""
+    wrong: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
+    refused: list[Mistake] = []
+    for item in error.errors(include_url=False):
+        place = _place_in(data, item["loc"], item["type"] == "missing")
+        if item["type"] == "extra_forbidden":
+            refused.append(Mistake(place, "is unknown", "unknown"))
+        elif item["type"] == "missing":
+            refused.append(Mistake(place, "is missing", "missing"))
+        else:
+            wrong.setdefault(place, []).append(item)
+    inner = {place[:-1] for place in wrong if place}
+    for place, items in wrong.items():
+        if place not in inner or not all(_kind_of(item["type"]) for item in items):  # else the entry in it is at fault
+            refused.append(Mistake(place, _words(items)))
+    return refused
+
+
+def _place_in(data: Any, loc: Sequence[str | int], missing: bool) -> tuple[str | int, ...]:
+    """The keys of a mistake's place, without pydantic's names for the members of a union."""
+    place: list[str | int] = []
+    for number, key in enumerate(loc):
+        last = missing and number == len(loc) - 1
+        if isinstance(data, Mapping) and (key in data or last):
+            data = data.get(key)
+        elif isinstance(data, (list, tuple)) and isinstance(key, int) and key < len(data):
+            data = data[key]
+        elif not last:
+            continue
+        place.append(key)
+    return tuple(place)
+
+
+def place_text(place: Sequence[str | int]) -> str:
+    """A place in a job as people write it.
+
+    >>> place_text(("features", 0, "columns"))
+    'features[0].columns'
+    """
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).lstrip(".")
+
+
+def _kind_of(name: str) -> str:
+    """What a value is not, for pydantic's names of wrong types."""
+    first, _, rest = name.partition("_")
+    kind = rest.removeprefix("attributes_") in ("type", "parsing", "from_float", "parsing_size", "number")
+    return KINDS.get(first, "") if kind else ""
+
+
+def _words(items: Sequence[Mapping[str, Any]]) -> str:
+    item, value = items[0], items[0].get("input")
+    kinds = list(dict.fromkeys(kind for one in items if (kind := _kind_of(one["type"]))))
+    if "a number" in kinds and "a whole number" in kinds:
+        kinds.remove("a whole number")
+    if item["loc"] and item["loc"][-1] == "[key]":
+        return f"the key {value!r} is no text: put it in quotes, '{value}'"
+    if all(_kind_of(one["type"]) for one in items):
+        return f"needs {' or '.join(kinds)}{_but(value)}{_instead(value, kinds)}"
+    texts = [_of_one(one) for one in items if not _kind_of(one["type"])]
+    return "; or ".join(dict.fromkeys(texts))
+
+
+def _of_one(item: Mapping[str, Any]) -> str:
+    value, context = item.get("input"), item.get("ctx") or {}
+    if item["type"] in ("literal_error", "enum"):
+        close = near(str(value), re.findall(r"'([^']*)'", str(context.get("expected", "")))) if value else ""
+        hint = f": {close}" if close.startswith("did") else ""
+        return f"must be {context.get('expected')}{_but(value)}{hint}"
+    limits = {"greater_than_equal": ("at least", "ge"), "greater_than": ("more than", "gt"),
+              "less_than_equal": ("at most", "le"), "less_than": ("less than", "lt")}  # fmt: skip
+    if item["type"] in limits:
+        words, key = limits[item["type"]]
+        return f"must be {words} {context.get(key)}{_but(value)}"
+    if item["type"] in ("too_short", "too_long"):
+        short = item["type"] == "too_short"
+        count = context.get("min_length" if short else "max_length")
+        return f"needs {'at least' if short else 'at most'} {count} {'entry' if count == 1 else 'entries'}{_but(value)}"
+    text = str(item["msg"]).removeprefix("Value error, ")
+    return text if isinstance(value, (dict, list)) or repr(value) in text else f"{text}{_but(value)}"
+
+
+def _but(value: Any) -> str:
+    """What stands there, in a few letters."""
+    if value is None:
+        return ", it is empty"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    if type(value).__name__ in TEMPORAL:
+        text = f"the {type(value).__name__} {value}"
+    return f", it is {text}" if len(text) <= 60 else f", it is {text[:57]}.."
+
+
+def _instead(value: Any, kinds: Sequence[str]) -> str:
+    """What to write, where the value shows what was meant."""
+    scalar = value is not None and not isinstance(value, (dict, list))
+    if "a text" in kinds and scalar:
+        return f": put it in quotes, '{str(value).lower() if isinstance(value, bool) else value}'"
+    if "a list" in kinds and value is not None:
+        return f": put it in brackets, [{value}]" if scalar else ": begin each entry with a dash, or use brackets"
+    if "a map" in kinds and value is not None:
+        return ": write {key: value}"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import DataError, MillraceError
+from tasks.failed_casts import FailedCasts
 from tasks.frame.whole import all_true
 from tasks.graph import SOURCE, Bound, Step
 from tasks.memory import is_out_of_memory
@@ -20,8 +22,12 @@ from tasks.state import State
 class Evaluation:
     """The columns of one frame; `column(node, name)` makes what is missing, from the source columns on."""
 
-    def __init__(self, bound: Bound, source: Columns, state: State, context: Context, where: str = "") -> None:
+    def __init__(
+        self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
+        failed: FailedCasts | None = None,
+    ) -> None:  # fmt: skip
         self.bound, self.state, self.context, self.where = bound, state, context, where
+        self.failed: FailedCasts = {} if failed is None else failed
         self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
         self.made: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
 
@@ -33,6 +39,19 @@ class Evaluation:
 
     def columns(self, targets: Iterable[tuple[int, str]]) -> Columns:
         return {name: self.column(place, name) for place, name in targets}
+
+    def outputs(self) -> Columns:
+        """The columns that come out, in the types that were promised."""
+        found = self.columns(self.bound.targets)
+        for name, dtype in self.bound.finer.items():
+            try:
+                found[name] = self.context.engine.cast(found[name], dtype)
+            except (pa.ArrowInvalid, ValueError) as error:
+                raise DataError(
+                    f"column {name!r} has times beyond {dtype}", where=self.where, why=str(error).split("\n")[0],
+                    do="leave such rows out with a filter, or write numbers: Lambda(expression=\"cast(_, 'int64')\")",
+                ) from None  # fmt: skip
+        return found
 
     def inputs(self, step: Step, fitting: bool) -> Columns:
         """The step's input columns as the operator wants them: strings decoded unless it takes them encoded."""
@@ -48,7 +67,9 @@ class Evaluation:
             if step.op.groups_rows:
                 out, self.contexts[step.space] = step.op.regroup(inputs, step.unit, self.contexts[step.within])
             else:
-                out = step.op.apply(inputs, step.unit, fitted, self.contexts[step.space])
+                context = self._counting(self.contexts[step.space])
+                out = step.op.apply(inputs, step.unit, fitted, context)
+                self._note(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
             raise explained(error, step, self.where) from error
@@ -69,12 +90,24 @@ class Evaluation:
                 )
             self.made[step.node, column.name] = self._as_promised(made, column.dtype, step)
 
+    def _counting(self, context: Context) -> Context:
+        return replace(context, failed=Counter())
+
+    def _note(self, step: Step, context: Context) -> None:
+        """Remember the casts that failed in a step; one that is made again, of the rows that filters keep, counts
+        once."""
+        for text, rows in context.failed.items():
+            key = titled(step), text
+            self.failed[key] = max(rows, self.failed.get(key, 0))
+
     def kept(self, filters: Sequence[Step]) -> Any:
         """The places of the rows that all filters keep; None if they keep every row."""
         xp, mask = self.context.engine.xp, None
         for step in filters:
             try:
-                found = step.op.keep(self.inputs(step, fitting=False), step.unit, self.context)
+                context = self._counting(self.context)
+                found = step.op.keep(self.inputs(step, fitting=False), step.unit, context)
+                self._note(step, context)
             except Exception as error:
                 raise explained(error, step, self.where) from error
             mask = found if mask is None else mask & found
@@ -102,11 +135,16 @@ class Evaluation:
             ) from error
 
 
+def titled(step: Step) -> str:
+    """A step as messages call it: its operator and its columns."""
+    return f"{type(step.op).__name__} of {'+'.join(step.unit)!r}"
+
+
 def explained(error: Exception, step: Step, where: str) -> Exception:
     """The error with operator, column and partition named; out-of-memory stays what it is."""
     if is_out_of_memory(error):
         return error
-    title = f"{type(step.op).__name__} of {'+'.join(step.unit)!r}"
+    title = titled(step)
     if isinstance(error, MillraceError):
         return type(error)(
             error.what, where=error.where or ", ".join(p for p in (title, where) if p), why=error.why, do=error.do
@@ -120,19 +158,20 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
 
 
 def filtered(
-    bound: Bound, source: Columns, state: State, context: Context, where: str = "", depth: int | None = None
-) -> Evaluation:
+    bound: Bound, source: Columns, state: State, context: Context, where: str = "", depth: int | None = None,
+    failed: FailedCasts | None = None,
+) -> Evaluation:  # fmt: skip
     """The evaluation of the rows that the graph's filters keep, those first whose columns exist first.
 
     With `depth` only the filters count that need nothing of what is learned at that depth or later.
     """
     levels = sorted({f.depth for f in bound.filters if depth is None or f.depth < depth})
-    evaluation = Evaluation(bound, source, state, context, where)
+    evaluation = Evaluation(bound, source, state, context, where, failed)
     for level in levels:
         places = evaluation.kept([f for f in bound.filters if f.depth == level])
         if places is not None:
             order = None if context.order is None else context.order.take(places)
             context = replace(context, rows=context.rows.take(places), order=order)
             source = context.engine.take(source, places)
-            evaluation = Evaluation(bound, source, state, context, where)
+            evaluation = Evaluation(bound, source, state, context, where, evaluation.failed)
     return evaluation

@@ -118,8 +118,7 @@ class DaskMemory:
         packed = iter(self.pool.each(packed_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
         return {
             (first, w): self.pool.submit(
-                together, [next(packed) for _ in group], workers=[self._worker(w)], allow_other_workers=True,
-                priority=MOVING,
+                together, [next(packed) for _ in group], priority=MOVING, **self.pool.first_asked(self._worker(w))
             )
             for (first, w), group in cuts.items()
         }  # fmt: skip
@@ -153,7 +152,7 @@ class DaskMemory:
             first, last = ranges(item)
             last = max(last, first + 1)
             owner = bisect_right(kept.bounds, first) - 1
-            where = {"workers": [self._worker(owner)], "allow_other_workers": True} if kept.step > 1 else {}
+            where = self.pool.first_asked(self._worker(owner) if kept.step > 1 else None)
             parts = list(self._parts(kept, owner, first, last))
             futures.append(self.pool.submit(call, *given, item, parts, **where))
         return self.pool.finish(futures, done)

@@ -1,5 +1,5 @@
 # Paths may be URLs, and thousands of them are quicker as strings.
-# ruff: noqa: PTH100, PTH112, PTH113, PTH114, PTH116, PTH118, PTH122, PTH123, PTH206, PTH207
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH122, PTH123, PTH206, PTH207
 """Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows."""
 
 from __future__ import annotations
@@ -7,24 +7,41 @@ from __future__ import annotations
 import errno
 import fnmatch
 import glob
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, BinaryIO
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
 from tasks.allowed import MAGIC, check_listed, check_path
-from tasks.errors import DataError, JobError
+from tasks.changed import check_opened, file_of, forget_folders, raise_changed, remote_file
+from tasks.errors import DataError, JobError, near
+from tasks.own import LATEST as LATEST
 from tasks.plan import File
 from tasks.secrets import masked
 
-LATEST = "_latest"  # in an output of several versions: the name of the newest one
+CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
+MOST_NAMES = 10_000  # of a folder that are looked at for near ones
+STEP = 16 * 2**20  # bytes that are decompressed at a time
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
 
 
 def is_remote(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
+
+
+def local_folder(path: str | os.PathLike[str], what: str, where: str) -> str:
+    """The path; a JobError for a URL, of which a folder called `s3:` would be made here."""
+    from fsspec.registry import known_implementations
+
+    scheme, colon, rest = os.fspath(path).partition(":")
+    if colon and rest.startswith("/") and scheme.lower() in known_implementations and scheme not in ("file", "local"):
+        raise JobError(f"{what} is no local folder", where=f"{where} = {os.fspath(path)}",
+                       do="give a folder of this host, or a mounted one")  # fmt: skip
+    return os.fspath(path).removeprefix("file://")
 
 
 def local_path(path: str) -> str:
@@ -87,18 +104,35 @@ def _would_match(folder: str, pattern: str) -> bool:
 
 
 def _no_input(source: str) -> JobError:
+    hint = ""
     if any(c in source for c in "*?["):
         why = "the pattern matches no file"
     elif not is_remote(source) and os.path.isdir(local_path(source)):
         why = "the folder holds no data file (names beginning with _ or . do not count)"
     else:
         why = "the path does not exist"
+        hint = "" if is_remote(source) else _nearby(local_path(source))
     return JobError(
         "there is no input",
         where=source,
         why=why,
-        do="correct source.path, or make look-alike data there: millrace sample toy --path DIR",
+        do=f"{hint}correct source.path, or make look-alike data there: millrace sample toy --path DIR",
     )
+
+
+def _nearby(path: str) -> str:
+    """What there is instead of a path that does not exist: names near the first part of it that is missing."""
+    folder, name = os.path.split(path)
+    while name and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+    try:
+        check_path(folder, "source.path")
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MOST_NAMES) if _visible(entry.name)]
+    except (OSError, JobError):
+        return ""
+    close = near(name, names)
+    return f"{folder} has no {name!r}, {close} " if close.startswith("did") else f"{folder} has no {name!r}; "
 
 
 def _visible(relative: str) -> bool:
@@ -106,18 +140,14 @@ def _visible(relative: str) -> bool:
 
 
 def _expand_local(path: str) -> list[File]:
+    forget_folders()
     try:
-        return [_file(name) for name in sorted(_names(path), key=os.fsencode)]
+        return [file_of(name) for name in sorted(_names(path), key=os.fsencode)]
     except OSError as error:
         raise DataError(
             "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
             do="let this user read it, mend or remove a link that leads nowhere, or leave it out of source.path",
         ) from None  # fmt: skip
-
-
-def _file(name: str) -> File:
-    stat = os.stat(name)
-    return File(name, stat.st_size, stat.st_mtime_ns)
 
 
 def _names(path: str) -> Iterator[str]:
@@ -225,6 +255,7 @@ def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) 
 
 
 def _listed(fs: Any, path: str, url: str) -> list[File]:
+    fs.invalidate_cache()  # what an earlier listing of this process said
     if any(c in url for c in "*?[") and not fs.exists(path):
         matches = fs.glob(path, detail=True)
         found = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
@@ -235,37 +266,79 @@ def _listed(fs: Any, path: str, url: str) -> list[File]:
         found = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
     else:
         found = {}
-    return [
-        File(fs.unstrip_protocol(k), int(found[k]["size"]), _mtime(found[k])) for k in sorted(found, key=str.encode)
-    ]
+    return [remote_file(fs.unstrip_protocol(k), found[k]) for k in sorted(found, key=str.encode)]
 
 
-def _mtime(info: dict[str, Any]) -> int:
-    """Modification time in ns from what a file system says, 0 if it says nothing."""
-    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
-        value = info.get(key)
-        if isinstance(value, datetime):
-            return int(value.timestamp() * 10**9)
-        if isinstance(value, (int, float)):
-            return int(value * 10**9)
-    return 0
-
-
-def open_binary(path: str, options: Mapping[str, Any] | None = None) -> BinaryIO:
-    """A seekable file; a DataError if it cannot be opened."""
-    if is_remote(path):
-        fs, name = _remote(path, options)
-        try:
-            return fs.open(name, "rb")
-        except Exception as error:
-            raise unreadable(path, error, options) from None
+def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:
+    """A file of a storage as it is now; a DataError if it is not there."""
+    fs, name = _remote(url, options)
     try:
-        return open(local_path(path), "rb", buffering=0)
+        fs.invalidate_cache()  # what a listing said of it may be old
+        return remote_file(url, fs.info(name))
+    except Exception as error:
+        raise unreadable(url, error, options) from None
+
+
+def open_binary(path: str | File, options: Mapping[str, Any] | None = None) -> BinaryIO:
+    """A seekable file; a DataError if it cannot be opened, or if it is not the `File` that the plan was made of.
+
+    Of a storage exactly the bytes that are read are fetched, each reading by itself.
+    """
+    file, path = (path, path.path) if isinstance(path, File) else (None, path)
+    if is_remote(path):
+        return _open_remote(path, file, options)
+    try:
+        opened = open(local_path(path), "rb", buffering=0)  # noqa: SIM115
     except OSError as error:
         raise unreadable(path, error) from None
+    if file is not None:
+        try:
+            check_opened(file, opened.fileno())
+        except BaseException:
+            opened.close()
+            raise
+    return cast("BinaryIO", opened)
 
 
-def read_range(path: str, start: int, stop: int, options: Mapping[str, Any] | None = None) -> bytes:
+def _open_remote(url: str, file: File | None, options: Mapping[str, Any] | None) -> BinaryIO:
+    fs, name = _remote(url, options)
+    try:
+        fs.invalidate_cache()
+        opened = _exactly(fs, name)
+        if file is not None:
+            raise_changed(file, _as_opened(fs, name, url, opened))
+    except DataError:
+        raise
+    except Exception as error:
+        raise unreadable(url, error, options) from None
+    return opened
+
+
+def _as_opened(fs: Any, name: str, url: str, opened: Any) -> File:
+    """What the storage said of a file as it was opened; asked once more where that names no version."""
+    details = getattr(opened, "details", None)
+    known = remote_file(url, details) if isinstance(details, dict) and "size" in details else None
+    return known if known and known.version else remote_file(url, fs.info(name))
+
+
+def _exactly(fs: Any, name: str) -> BinaryIO:
+    """A file of a storage without fsspec's read-ahead, which fetches up to 50 MiB around each reading."""
+    try:
+        return cast("BinaryIO", fs.open(name, "rb", cache_type="none"))
+    except TypeError:  # a file system that takes none of these options
+        return cast("BinaryIO", fs.open(name, "rb"))
+
+
+@contextmanager
+def checked_name(file: File) -> Iterator[str]:
+    """A name that leads to a local file as the plan knows it, whatever becomes of its path: for readers that open
+    files by name."""
+    with open_binary(file) as opened:
+        name = f"/proc/self/fd/{opened.fileno()}"
+        yield name if os.path.exists(name) else local_path(file.path)
+
+
+def read_range(path: str | File, start: int, stop: int, options: Mapping[str, Any] | None = None) -> bytes:
     """Bytes [start, stop) of a file, fewer at its end."""
     with open_binary(path, options) as file:
         try:
@@ -276,7 +349,7 @@ def read_range(path: str, start: int, stop: int, options: Mapping[str, Any] | No
                 parts.append(part)
                 left -= len(part)
         except Exception as error:
-            raise _told(path, error, options) from None
+            raise _told(path.path if isinstance(path, File) else path, error, options) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -285,17 +358,42 @@ def compression(path: str) -> str | None:
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
-def read_all(path: str, options: Mapping[str, Any] | None = None, length: int | None = None) -> bytes:
-    """The whole content or its first `length` bytes, decompressed if the name says that it is compressed."""
-    codec = compression(path)
+def read_all(
+    path: str | File,
+    options: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    most: int | None = None,
+) -> bytes:
+    """The whole content or its first `length` bytes, decompressed if the name says that it is compressed.
+
+    OverflowError where it decompresses to more than `most` bytes; no more than these are ever in memory.
+    """
+    name = path.path if isinstance(path, File) else path
+    codec = compression(name)
     with open_binary(path, options) as file:
         try:
             if codec is None:
                 return file.read(-1 if length is None else length)
-            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec) as stream:
-                return stream.read(length)
+            if not is_remote(name):
+                packed: Any = file
+            elif length is None:
+                packed = io.BytesIO(file.read())
+            else:
+                packed = io.BufferedReader(cast("Any", file), CHUNK)  # Arrow reads 64 KiB at a time
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec) as stream:
+                if length is not None:
+                    return stream.read(length)
+                parts, total = [], 0
+                while part := stream.read(STEP):
+                    parts.append(part)
+                    total += len(part)
+                    if most is not None and total > most:
+                        raise OverflowError
+                return b"".join(parts)
+        except OverflowError:
+            raise
         except Exception as error:
-            raise _told(path, error, options) from None
+            raise _told(name, error, options) from None
 
 
 def _told(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:

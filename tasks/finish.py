@@ -9,14 +9,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tasks.applied import subject
-from tasks.commit import MANIFEST, WORKFLOW, flush, no_space, partial_folder, write_json
+from tasks.applied import differences_of, subject
+from tasks.commit import MANIFEST, WORKFLOW, Staging, flush, no_space, partial_folder, write_json
 from tasks.errors import DataError
 from tasks.fitted import save_fitted
 from tasks.footers import write_footers
 from tasks.graph import Bound
-from tasks.manifest import Manifest, describe
+from tasks.manifest import Manifest, describe, seal
 from tasks.plan import Plan
+from tasks.reading import rows_of
 from tasks.report.making import Making
 from tasks.request import PlanOf, Request
 from tasks.retention import publish
@@ -24,7 +25,6 @@ from tasks.state import State
 
 BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
 SHARE = 1 / 64  # of the host's memory that what was learned takes on disk at most while the workers need theirs
-ROWS_OF = ("filter", "keys", "sort_by")  # which rows, and which of them together: what is applied later does the same
 
 
 class Learned(NamedTuple):
@@ -99,7 +99,7 @@ def commit(
     closing = closing or Closing(request)
     state, bound, fitted = closing.learned()
     manifests = {}
-    _only_parts(staging.new, {Path(s["split"]) / r["path"] for s in summaries if "parts" in s for r in s["parts"]})
+    _only_parts(staging, {Path(s["split"]) / r["path"] for s in summaries if "parts" in s for r in s["parts"]})
     for split in request.splits:
         manifests[split] = _manifest(request, split, summaries, bound, run_id, retries or {}, plans.plan(split))
     fitted.rename(staging.new / WORKFLOW)
@@ -110,7 +110,8 @@ def commit(
     closing.report.write(staging.new, summaries, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
-        write_json(staging.new / split / MANIFEST, data)
+        write_json(staging.new / split / MANIFEST, seal(data))
+    staging.check_owner(request.owner)
     path = publish(staging, output)
     return [Manifest(str(path / split), data) for split, data in manifests.items()]
 
@@ -123,25 +124,32 @@ def commit_fitted(request: Request) -> str:
         _save_fitted(request, State.load(staging.folder / "state"), staging.new)
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
+    staging.check_owner(request.owner)
     return str(publish(staging, request.settings[1]))
 
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
-    """The fitted workflow with what the job said of the rows; one that was applied stays what it was."""
-    schema = request.fitted_schema if request.fitted else PlanOf(request).plan(request.splits[0]).schema
-    source = {name: getattr(request.settings[0], name) for name in ROWS_OF}
-    said = {name: value for name, value in source.items() if value}
-    save_fitted(request.final, schema, state, folder, said, request.staging.folder / "state")
+    """The fitted workflow with how its rows were read; one that was applied stays what it was."""
+    plan = PlanOf(request).plan(request.splits[0])
+    schema = request.fitted_schema if request.fitted else plan.schema
+    reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.settings[0])}
+    sample = PlanOf(request).made_up
+    learned_from = [
+        {name: value for name, value in one.items() if name != "fit"}
+        for one in sample if bool(request.fitted) == bool(one.get("fit")) and "of" not in one
+    ]  # fmt: skip
+    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from)
 
 
-def _only_parts(folder: Path, parts: set[Path]) -> None:
+def _only_parts(staging: Staging, parts: set[Path]) -> None:
     """Remove what killed workers and earlier jobs left among the parts."""
+    folder = staging.new
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
         elif path.relative_to(folder) not in parts:
-            path.unlink()
+            staging.discard(path)
 
 
 def _manifest(
@@ -163,13 +171,14 @@ def _manifest(
             "rows": s["rows"],
             "bytes": s["bytes"],
             "retries": retries.get(s["stage"], 0),
-            **({"halved": s["halved"]} if s.get("halved") else {}),
+            **{name: s[name] for name in ("halved", "failed_casts") if s.get(name)},
         }
         for s in own
     }
     job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
     exchange = next((s["exchange"] for s in own if "exchange" in s), "memory")
     left_out: list[str] = next((s["left_out"].split(", ") for s in own if "left_out" in s), [])
+    differs = differences_of(request, plan)
     return describe(
         plan.rows,
         last["parts"],
@@ -182,6 +191,9 @@ def _manifest(
         exchange=exchange,
         seconds=0.0,
         stages=stages,
+        reading={**plan.reading, **rows_of(request.settings[0])},
+        **({"differs_from_fit": differs} if differs else {}),
+        **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out} if left_out else {}),
     )
 

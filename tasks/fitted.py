@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.commit import FITTED, WORKFLOW, write_json
-from tasks.errors import DataError
+from tasks.errors import DataError, GiveUpError, HostError, MillraceError, TransientError
 from tasks.graph import Bound, Node, graph_from_json, graph_to_json
-from tasks.manifest import current, millrace_version, versions
+from tasks.made_up import made_up_text
+from tasks.manifest import current, millrace_version, seal, versions
+from tasks.noted_forms import DIGEST, check_columns, check_form, damaged
+from tasks.ops.base import make_operator
+from tasks.reading import checked_reading, reading_lines
 from tasks.schema import Schema
 from tasks.state import FORMAT, State, copy_saved, read_json
 
@@ -21,19 +25,27 @@ README = """# A fitted workflow of millrace
 `pyarrow.parquet.read_table`. What `state.json` calls partials, among them the values that a vocabulary left out, is for
 a later fit over more data; applying needs none of it. Load all of it with `tasks.workflow.Workflow.load(folder)`.
 """
+SOURCE = """
+## How its source was read
+
+New data are read in the same way where nothing else is said (`source` in `workflow.json`): null_values, schema, filter,
+keys and sort_by always; delimiter, header and columns where they are of the same format.
+
+"""
 
 
 def save_fitted(
     final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
-    saved: Path | None = None,
+    saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (),
 ) -> None:  # fmt: skip
-    """Write the folder; `source` is what the job said of the rows (filter, keys, sort_by), for who applies it.
+    """Write the folder; `source` is how the rows were read (`tasks.reading`), for who applies it.
 
-    `saved` is where the state is saved already, if it is; then the values are all that is looked at here.
+    `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
+    the look-alike data among the rows (`tasks.made_up`).
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     folder.mkdir(parents=True, exist_ok=True)
-    data = {
+    data: dict[str, Any] = {
         "format": FORMAT,
         "millrace": millrace_version(),
         "versions": versions(),
@@ -41,10 +53,13 @@ def save_fitted(
         "schema": schema.to_json(),
         "output": bound.output.to_json(),
         "source": dict(source or {}),
+        **({"made_up": list(made_up)} if made_up else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
-    (folder / "README.md").write_text(README)
-    write_json(folder / FITTED, data)
+    lines = [f"    {line}\n" for line in reading_lines(data["source"])]
+    lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
+    (folder / "README.md").write_text(README + (SOURCE + "".join(lines) if lines else ""))
+    write_json(folder / FITTED, seal(data))
 
 
 def fitted_folder(path: Path) -> Path:
@@ -57,20 +72,64 @@ def fitted_folder(path: Path) -> Path:
 def read_fitted(path: Path) -> dict[str, Any]:
     """What `workflow.json` of a fitted workflow says; a DataError if it is missing, damaged or of a newer format."""
     folder = fitted_folder(path)
-    data = read_json(folder / FITTED)
-    if data.get("format", 0) > FORMAT:
+    path = folder / FITTED
+    data = read_json(path)
+    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise DataError(
             f"the workflow has format {data['format']}, this version reads up to {FORMAT}",
             where=str(folder),
             do="upgrade millrace",
         )
-    if not {"graph", "schema"} <= set(data):
-        raise DataError("workflow.json is damaged", where=str(folder), why="the graph or the schema is missing")
-    return data
+    check_form(data, "workflow", path)
+    check_columns(data["schema"], path, "schema")
+    if DIGEST in data and data[DIGEST] != seal(data)[DIGEST]:
+        raise damaged(path, "", "its content has another digest than the one that it names: it was changed")
+    _graph(data, path)
+    return {**data, "source": checked_reading(data.get("source"), str(folder))}
 
 
-def load_fitted(path: Path) -> tuple[Node, Schema, State]:
-    """The graph, the schema it was fitted on and its state; an output folder, or `train` in it, will do as path."""
-    data = read_fitted(path)
-    state = State.load(fitted_folder(path), digest=data.get("state"))
-    return graph_from_json(data["graph"]), Schema.from_json(data["schema"]), state
+def _graph(data: Mapping[str, Any], path: Path) -> Node:
+    """The graph of a workflow.json; a DataError names the node that is none."""
+    for number, node in enumerate(data["graph"]):
+        field, parents = f"graph[{number}]", node["parents"]
+        if any(parent >= number for parent in parents):
+            raise damaged(path, f"{field}.parents", "a node is made of nodes before it")
+        if (node["kind"] in ("apply", "drop") and len(parents) != 1) or (node["kind"] == "join" and not parents):
+            raise damaged(path, f"{field}.parents", f"{node['kind']} has {len(parents)} of them")
+        if (node["kind"] == "apply") != ("op" in node):
+            raise damaged(path, f"{field}.op", "it belongs to nodes that apply an operator, and to these alone")
+        try:
+            if "op" in node:
+                make_operator(node["op"])
+        except HostError:
+            raise
+        except Exception as error:  # parameters may be anything
+            raise damaged(path, f"{field}.op", _said(error)) from None
+    return graph_from_json(data["graph"])
+
+
+def _said(error: Exception) -> str:
+    return error.what if isinstance(error, MillraceError) else f"{type(error).__name__}: {error}"
+
+
+def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
+    """The graph, the schema it was fitted on, its state, and how its source was read; an output folder, or `train` in
+    it, will do as path."""
+    data, folder = read_fitted(path), fitted_folder(path)
+    state = State.load(folder, digest=data.get("state"))
+    final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
+    check_bound(final, schema, state, folder)
+    return final, schema, state, data["source"]
+
+
+def check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None:
+    """A DataError where the graph does not fit the schema, or a step has learned nothing, or what it cannot use."""
+    try:
+        bound = Bound(final, schema, state.values)
+    except (HostError, TransientError, GiveUpError):
+        raise
+    except Exception as error:  # what was learned may be anything
+        raise damaged(folder / FITTED, "graph", _said(error)) from None
+    for step in bound.learned:
+        if step.key not in state.values:
+            raise damaged(folder / "state.json", "fitted", f"there is nothing of the step {step.key}")

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from tasks.errors import JobError, near
 from tasks.node import Node, as_node, graph_from_json, graph_to_json, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
-from tasks.schema import Column, Schema, Tags, check_names
+from tasks.schema import Column, Schema, Tags, check_names, written_type
 
 __all__ = ["SOURCE", "Bound", "Node", "Step", "as_node", "graph_from_json", "graph_to_json", "topological"]
 
@@ -62,9 +64,16 @@ class Bound:
         self._settle_depths()
         self.space = self._one_space([self._root(*t) for t in self.targets])
 
-    @property
+    @cached_property
     def output(self) -> Schema:
-        return self.schemas[len(self.nodes) - 1]
+        """The columns that come out, in the types that outputs hold them in."""
+        return Schema(replace(c, dtype=written_type(c.dtype)) for c in self.schemas[len(self.nodes) - 1].columns)
+
+    @cached_property
+    def finer(self) -> dict[str, pa.DataType]:
+        """The columns that come out in another type than the last step made."""
+        made = self.schemas[len(self.nodes) - 1]
+        return {name: c.dtype for name, c in self.output.items() if c.dtype != made[name].dtype}
 
     @property
     def targets(self) -> list[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,15 +15,19 @@ from tasks import frame, hive
 from tasks.errors import DataError, JobError, near
 from tasks.files import expand, is_remote, local_path
 from tasks.formats import FORMATS, format_of
+from tasks.formats.bounds import check_columns, check_depth
 from tasks.formats.inspected import Inspected
-from tasks.frame.expression import parse
+from tasks.frame.expression import Expression, parse
 from tasks.frame.types import widest
 from tasks.plan import LIMITS, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
+from tasks.reading import Fit, reading_of, with_layout
+from tasks.reading_notes import OPTION
 from tasks.schema import Column, Schema, check_names, dtype_name, is_list, parse_dtype, plain_type
 from tasks.secrets import storage
 from tasks.settings import Source
 
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
+BOUNDS = ("max_record_bytes", "max_block_bytes")  # of what is read; they change no row
 
 
 def make_plan(
@@ -36,18 +41,24 @@ def make_plan(
     limits: Limits = LIMITS,
     null_types: Mapping[str, pa.DataType] | None = None,
     limit: int | None = None,
+    fit: Fit | None = None,
+    notes: str | None = None,
 ) -> Plan:
     """Look at every file of the source once and say which rows are where.
 
     `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `threads` of the
     cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
     `part_mem_fraction` is a part of; no partition of several blocks has more than `limit` bytes.
+    `notes` is a folder in which processes note what they read (`tasks.reading_notes`).
     `needed` columns must exist; `null_types` are those of columns that hold nothing but nulls (string if not named).
     Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
-    of their folders: they stay closed.
+    of their folders: they stay closed. Text is laid out as that of `fit` was, where the format is the same.
     """
-    options = read_options(source)
-    listed = expand(source.path, options["storage_options"])
+    listed = expand(source.path, read_options(source)["storage_options"])
+    source = with_layout(source, fit, listed) if fit else source
+    options, optional = read_options(source) | ({OPTION: notes} if notes else {}), fit.optional if fit else set()
+    if optional:
+        options["optional"] = sorted(optional)
     name = format_of(listed, source.format)
     check_delimiter(source, name)
     empty = [f.path for f in listed if f.size == 0]
@@ -63,7 +74,11 @@ def make_plan(
         )
     skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
     folders = _folders(full, source)
-    given = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
+    for item in full:
+        check_columns(len(item.schema), item.file.path)
+        check_depth(item.schema, item.file.path)
+    there = {*full[0].schema.names}
+    given = {n: t for n, t in (source.schema_ or {}).items() if n not in folders and (n in there or n not in optional)}
     schema = common_schema(full, given, null_types or {})
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*schema.columns, *(named[n] for n in folders)])
@@ -83,6 +98,7 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if (on_host := sorted({n for item in full for n in item.on_host})) else {}),
         },
+        reading=reading_of(source, name, listed),
     )
 
 
@@ -121,13 +137,24 @@ def _inspected(
         return survey(files), []
     engine, columns = frame.engine("pandas"), _folder_columns(values, source)
     told = engine.from_arrow(pa.table({n: hive.typed(values[n], column.dtype) for n, column in columns.items()}))
-    kept = np.logical_and.reduce([engine.true_mask(part, told) for part in asked])
+    kept = np.logical_and.reduce([_kept_by(part, told, engine) for part in asked])
     kept[0] |= not kept.any()
     found = survey([file for file, inside in zip(files, kept, strict=True) if inside])
     theirs = {n for part in asked for n in part.columns}.isdisjoint(found[0].schema.names)
     if kept.all() or (theirs and any(item.rows for item in found)):
         return found, [path for path, inside in zip(paths, kept, strict=True) if not inside]
     return survey(files), []
+
+
+def _kept_by(part: Expression, told: dict[str, Any], engine: Any) -> np.ndarray:
+    """Which files a part of the filter keeps; all of them where a cast fails in it or a number leaves 64 bits: that is
+    counted, or refused, when their rows are read."""
+    failed = Counter[str]()
+    try:
+        mask: np.ndarray = engine.true_mask(part, told, failed)
+    except DataError:
+        failed[part.text] += 1
+    return np.ones(len(next(iter(told.values()))), dtype=bool) if failed else mask
 
 
 def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
@@ -155,6 +182,7 @@ def read_options(source: Source) -> dict[str, Any]:
         "null_values": list(source.null_values),
         "delimiter": source.delimiter,
         "schema": dict(source.schema_ or {}),
+        **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
         "storage_options": storage(source.storage_options),
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import frame
+from tasks.changed import check_unchanged
 from tasks.commit import no_space
 from tasks.errors import JobError, near
 from tasks.exchange import memory_exchange
@@ -74,6 +75,7 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
         )
     finally:
         exchange.close()
+    check_unchanged(plan.files, plan.options.get("storage_options"))
     return keyed_plan(plan, schema, written, keys, sort_by, partition_size)
 
 

@@ -62,7 +62,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches of the rows of an output folder, as Arrow tables.
+    """Batches of the rows of an output folder, as Arrow tables: `for batch in loader(..)` gives those of the first
+    epoch, `batches` those of any epoch and shard.
 
     batch_size: rows of a batch; the last one of a shard may have fewer. columns: which, in which order; all if None.
     shuffle: a new order for every epoch; False: as the files have them. drop_last: whole batches only. even: every
@@ -138,6 +139,9 @@ class Loader:
         if not self.shuffle:
             return np.arange(len(self.groups))
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.groups))
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return self.batches()
 
     def batches(self, epoch: int = 0, shard: Shard | None = None) -> Iterator[pa.Table]:
         """The batches of a shard in an epoch."""
@@ -267,5 +271,9 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
 
 
 def loader(path: str | Path, columns: Sequence[str] | None = None, **settings: Any) -> Loader:
-    """A Loader of an output folder; with a folder of train and valid, name the one that is meant."""
+    """A Loader of an output folder; with a folder of train and valid, name the one that is meant.
+
+    for batch in loader("out/toy", batch_size=65536):  # Arrow tables
+        ...
+    """
     return Loader(str(path), columns=None if columns is None else tuple(columns), **settings)

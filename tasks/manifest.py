@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,14 +13,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet as pq
 import xxhash
 
 from tasks.commit import MANIFEST, read_json
 from tasks.errors import DataError
 from tasks.files import LATEST
-from tasks.schema import Schema
+from tasks.formats import arrow
+from tasks.noted_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
+from tasks.plan import File
+from tasks.schema import Schema, dtype_name, plain_type
 from tasks.settings import Output
 from tasks.shuffle import PERMUTATION_VERSION
+from tasks.stored import stored
 
 FORMAT = 1
 PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "cudf-cu13", "cudf-cu12")
@@ -39,6 +47,17 @@ class Manifest:
     @property
     def parts(self) -> list[dict[str, Any]]:
         return list(self.data["parts"])
+
+    @property
+    def empty_files(self) -> str:
+        """That some of the files have no rows, since there are more files than rows; "" where none is empty."""
+        empty = sum(not part["rows"] for part in self.parts)
+        if not empty:
+            return ""
+        return (
+            f"{empty:,} of the {len(self.parts):,} files are empty: {self.rows['out']:,} rows came out; "
+            "output.files says how many files there are"
+        )
 
     @property
     def partitioning(self) -> Any:
@@ -63,6 +82,25 @@ class Manifest:
     def load(folder: str | Path) -> Manifest:
         """The manifest of an output (of its latest version); DataError if the folder is not one."""
         path = current(Path(folder))
+        manifest = Manifest._read(path, folder)
+        if manifest.is_changed:
+            raise DataError(
+                f"{MANIFEST} was changed since it was written",
+                where=str(path / MANIFEST),
+                why="its content has another digest than the one that it names",
+                do=RESTORE,
+            )
+        return manifest
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the manifest says something else than when it was written; earlier ones have no digest."""
+        known = self.data.get(DIGEST)
+        return known is not None and known != seal(self.data)[DIGEST]
+
+    @staticmethod
+    def _read(path: Path, folder: str | Path) -> Manifest:
+        """The manifest in a folder, every field checked; one that was changed is read, too."""
         data = read_json(path / MANIFEST)
         if not isinstance(data, dict) or "parts" not in data:
             raise DataError(
@@ -71,19 +109,33 @@ class Manifest:
                 why=f"it has no readable {MANIFEST}",
                 do="give the folder that a finished run wrote",
             )
-        if data.get("format", 0) > FORMAT:
+        if isinstance(data.get("format"), int) and data["format"] > FORMAT:
             raise DataError(
                 f"the manifest has format {data['format']}, this version reads up to {FORMAT}",
                 where=str(path),
                 do="upgrade millrace",
             )
+        check_form(data, "manifest", path / MANIFEST)
+        check_columns(data["schema"], path / MANIFEST, "schema")
         return Manifest(str(path), data)
 
 
 def current(folder: Path) -> Path:
-    """The folder itself, or the version that its `_latest` names."""
+    """The folder itself, or the version that its `_latest` names; a DataError where that is no name in the folder."""
     latest = folder / LATEST
-    return folder / latest.read_text().strip() if latest.is_file() else folder
+    if not latest.is_file():
+        return folder
+    with latest.open("rb") as file:
+        name = os.fsdecode(file.read(1000).strip())
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise damaged(latest, "", f"{name[:100]!r} is no version in this folder")
+    return folder / name
+
+
+def seal(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with the digest of what it says."""
+    plain = {name: value for name, value in data.items() if name != DIGEST}
+    return sealed(plain, stable_json(plain))
 
 
 def outputs(folder: Path) -> list[Path]:
@@ -104,20 +156,65 @@ def digest(path: str | Path) -> str:
 
 def damages(folder: Path) -> list[str]:
     """What differs from the manifest, a line per part; [] if the output is whole."""
-    manifest = Manifest.load(folder)
+    manifest = Manifest._read(current(folder), folder)
     found = []
+    if manifest.is_changed:
+        found.append(f"{MANIFEST} was changed since it was written")
     for part in [*manifest.parts, *manifest.data.get("footers", ())]:
         path = Path(manifest.path) / part["path"]
         if not path.is_file():
             found.append(f"{part['path']} is missing")
+        elif not path.resolve().is_relative_to(Path(manifest.path).resolve()):
+            found.append(f"{part['path']} is a link that leads out of the folder")
         elif path.stat().st_size != part["bytes"]:
             found.append(f"{part['path']} has {path.stat().st_size:,} bytes, the manifest says {part['bytes']:,}")
-        elif problem := _differs(path, part["xxh3_128"]):
+        elif problem := _differs(path, part["xxh3_128"]) or ("rows" in part and _other_rows(path, part, manifest)):
             found.append(f"{part['path']} {problem}")
     total = sum(part["rows"] for part in manifest.parts)
     if total != manifest.rows["out"]:
         found.append(f"the parts hold {total:,} rows, the manifest says {manifest.rows['out']:,}")
     return found
+
+
+def _other_rows(path: Path, part: Mapping[str, Any], manifest: Manifest) -> str:
+    """In what a part's own schema and rows differ from those of the manifest; text has neither."""
+    form = manifest.data["output"]["format"]
+    try:
+        rows, schema = STORED[form](path) if form in STORED else (None, None)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return f"cannot be read as {form}: {str(error).splitlines()[0]}"
+    if rows is None or schema is None:
+        return ""
+    if rows != part["rows"]:
+        return f"has {rows:,} rows, the manifest says {part['rows']:,}"
+    folders = set(manifest.data["output"].get("partition_on") or ())
+    named = {c.name: c.dtype for c in Schema.from_json(manifest.data["schema"]).columns if c.name not in folders}
+    stored = {field.name: plain_type(field.type) for field in schema}
+    for name in {**named, **stored}:
+        if name not in stored or name not in named:
+            return f"{'has a' if name in stored else 'lacks the'} column {name!r}, unlike what the manifest says"
+        if stored[name] != plain_type(named[name]) and form != "orc":  # ORC has types of its own
+            return f"has {dtype_name(stored[name])} in column {name!r}, the manifest says {dtype_name(named[name])}"
+    return ""
+
+
+def _of_parquet(path: Path) -> tuple[int, pa.Schema]:
+    with pa.OSFile(str(path)) as file:
+        found = pq.ParquetFile(file)
+        return found.metadata.num_rows, found.schema_arrow
+
+
+def _of_arrow(path: Path) -> tuple[int, pa.Schema]:
+    found = arrow.inspect(File(str(path), path.stat().st_size, 0), {})
+    return found.rows, found.schema
+
+
+def _of_orc(path: Path) -> tuple[int, pa.Schema]:
+    found = pyarrow.orc.ORCFile(str(path))
+    return found.nrows, found.schema
+
+
+STORED = {"parquet": _of_parquet, "arrow": _of_arrow, "orc": _of_orc}
 
 
 def _differs(path: Path, known: str) -> str:
@@ -144,7 +241,7 @@ def describe(
             "out": rows_out,
         },
         "parts": list(records),
-        "schema": schema.to_json(),
+        "schema": stored(schema, output).to_json(),
         "labels": list(more.pop("labels", ())),
         "output": output.model_dump(exclude={"path"}) | {"files": len({Path(r["path"]).name for r in records})},
         "seed": output.seed,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.reading_notes import OPTION
 from tasks.schema import Schema
 
 MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^31
@@ -19,12 +20,24 @@ MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^
 
 @dataclass(frozen=True)
 class File:
-    """A source file: size in bytes, modification time in ns and a digest of what names its content (a footer)."""
+    """A source file as it was when it was listed: size in bytes, modification time in ns, and a digest of what names
+    its content (a footer).
+
+    Of a local file also its inode, the time of its last change of any kind (ctime, ns) and the real path where `path`
+    leads elsewhere; of a storage the version that it names (an ETag). `tasks.changed` compares them.
+    """
 
     path: str
     size: int
     mtime: int
     digest: str = ""
+    inode: int = 0
+    ctime: int = 0
+    real: str = ""
+    version: str = ""
+
+    def to_json(self) -> list[Any]:
+        return [self.path, self.size, self.mtime, self.digest, self.inode, self.ctime, self.real, self.version]
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Plan:
-    """The source as blocks and partitions. `nbytes` are decoded bytes (estimated where the format does not say)."""
+    """The source as blocks and partitions. `nbytes` are decoded bytes (estimated where the format does not say).
+
+    `reading` is how the files of the source were read (`tasks.reading`), also where the plan is of scratch files.
+    """
 
     files: tuple[File, ...]
     format: str
@@ -87,6 +103,7 @@ class Plan:
     partitions: tuple[Partition, ...]
     skipped: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    reading: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -107,13 +124,14 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Names the rows and their order: files, blocks and schema, not how they are cut into partitions."""
-        text = json.dumps({k: v for k, v in self.to_json().items() if k != "partitions"}, sort_keys=True)
+        rows = {k: v for k, v in self.to_json().items() if k not in ("partitions", "reading")}
+        text = json.dumps(rows, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; storage options stay out, since they may hold secrets (see `with_storage_options`)."""
         return {
-            "files": [[f.path, f.size, f.mtime, f.digest] for f in self.files],
+            "files": [f.to_json() for f in self.files],
             "format": self.format,
             "schema": self.schema.to_json(),
             "blocks": [
@@ -122,7 +140,8 @@ class Plan:
             ],
             "partitions": [len(p.blocks) for p in self.partitions],
             "skipped": list(self.skipped),
-            "options": {k: v for k, v in self.options.items() if k != "storage_options"},
+            "options": {k: v for k, v in self.options.items() if k not in ("storage_options", OPTION)},
+            "reading": self.reading,
         }
 
     @staticmethod
@@ -142,6 +161,7 @@ class Plan:
             ),
             skipped=tuple(data["skipped"]),
             options=data["options"],
+            reading=data.get("reading", {}),
         )
 
 

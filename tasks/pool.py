@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cached_property
@@ -163,6 +164,22 @@ class DaskPool:
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
         self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())
+        taken = resources or {}
+        self.anywhere = all(w["resources"].get(name, 0) >= n for w in info.values() for name, n in taken.items())
+
+        self.submitted: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def waiting(self) -> list[Any]:
+        """What was submitted, is still wanted, and has not ended."""
+        return [future for future in list(self.submitted) if future.status == "pending"]
+
+    def first_asked(self, worker: str | None) -> dict[str, Any]:
+        """Arguments of `submit` by which Dask asks a worker first for a task, others if that one is busy or gone.
+
+        None where some of the workers do not offer what the tasks of this pool take: Dask forgets such a restriction
+        together with the place, gives the task to one of these and fails there, without a word and for ever.
+        """
+        return {"workers": [worker], "allow_other_workers": True} if worker and self.anywhere else {}
 
     @cached_property
     def here(self) -> str | None:
@@ -202,7 +219,10 @@ class DaskPool:
         return self.client.scatter([value], broadcast=True, hash=False)[0]  # a tuple alone would be scattered in parts
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return self.client.submit(function, *args, key=_key(function.__name__), pure=False, **self.options, **options)
+        given = {"key": _key(function.__name__), "pure": False, **self.options, **options}
+        future = self.client.submit(function, *args, **given)
+        self.submitted.add(future)
+        return future
 
     def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any],
               places: Mapping[int, str] | None = None) -> list[Any]:  # fmt: skip
@@ -216,7 +236,7 @@ class DaskPool:
             groups.setdefault(places.get(i) if places else None, []).append(i)
         futures: list[Any] = [None] * len(items)
         for place, numbers in groups.items():
-            where: dict[str, Any] = {"workers": [place], "allow_other_workers": True} if place else {}
+            where = self.first_asked(place)
             made = self._mapped(function, *([handle] * len(numbers) for handle in first), [items[i] for i in numbers],
                                 key=[f"{function.__name__}-{run}-{i:06d}" for i in numbers], **where)  # fmt: skip
             for i, future in zip(numbers, made, strict=True):
@@ -234,7 +254,9 @@ class DaskPool:
     ) -> list[Any]:
         """In messages of so many tasks that the first ones run while the others are still on their way."""
         options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options, **where}
-        return self.client.map(function, *items, key=key, **options)
+        futures = self.client.map(function, *items, key=key, **options)
+        self.submitted.update(futures)
+        return futures
 
     def finish(self, futures: Sequence[Any], done: Done | None = None, results: bool = True) -> list[Any]:
         """Wait for all; the first error cancels the rest and is raised."""
@@ -296,7 +318,7 @@ class DaskPool:
         return [(min(where.get(future.key) or [""]), future) for future in futures]
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
-        place = {"workers": [self.here], "allow_other_workers": True} if here and self.here else {}
+        place = self.first_asked(self.here if here else None)
         return [self.submit(function, *given, **place) for given in arguments]
 
     def values(self, handles: Sequence[Any]) -> list[Any]:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.commit import Staging, own_output
+from tasks import own
+from tasks.commit import Staging, read_json, until_of
 from tasks.errors import JobError
-from tasks.files import LATEST
+from tasks.own import LATEST
 from tasks.settings import Output
 
-BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old|-new|-new\.tmp)?$")
-# What a run puts into its staging folder; where there is anything else, somebody else works there too.
-OWN_WORK = re.compile(
-    r"^(lock(\..+)?|(plan|progress)\.json(\..+)?|(state|exchange|keyed|new|parts|samples)(train|valid)?(\..+)?"
-    r"|diagram-[0-9a-f]+\.svg(\..+)?|\.(millrace-)?probe-.+)$"
-)
+BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 log = logging.getLogger("millrace")
 
@@ -49,10 +44,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
         if version.is_symlink() or not version.is_dir() or version.name == latest:
             continue
         try:
-            if own_output(version) and not Staging(version).in_use():
-                shutil.rmtree(staging.old, ignore_errors=True)
-                version.rename(staging.old)  # gone as a whole: no reader finds half of it
-                shutil.rmtree(staging.old)
+            if own.own_output(version) and not Staging(version).in_use() and staging.put_away(version):
                 gone.append(version)
         except OSError as error:
             log.warning("the old version %s could not be removed: %s", version, error.strerror or error)
@@ -61,12 +53,30 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
 
 @dataclass(frozen=True)
 class Leftover:
-    """Work in progress that lies beside an output (or in a scratch folder): of which target, how large, how old."""
+    """What lies beside an output (or in a scratch folder) of runs that ended: of which target, how large, how old.
+
+    `until`: of an output that was replaced, when its time is over for who still reads it.
+    """
 
     target: Path
     folders: tuple[Path, ...]
     nbytes: int
     seconds: float  # since anything in it was touched
+    until: int | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if a swap has begun here that was not finished."""
+        return self.until is None and _staging_of(self).is_cut_off
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What became of a leftover: bytes that are free now, what was finished, and why something stays."""
+
+    freed: int
+    finished: str = ""
+    why: str = ""
 
 
 def seconds_of(text: str) -> float:
@@ -90,35 +100,64 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
 
     Swaps that were cut off count too. A JobError for a path that is not there.
     """
-    found: dict[Path, set[Path]] = {}
+    found: dict[tuple[Path, str], set[Path]] = {}
     for path in paths:
         path = Path(os.path.realpath(path))
-        own = list(path.parent.glob(f".{path.name}.millrace*")) if path.parent.is_dir() else []
-        if not path.exists() and not own:
+        beside = list(path.parent.glob(f".{path.name}.millrace*")) if path.parent.is_dir() else []
+        if not path.exists() and not beside:
             raise JobError("there is nothing to clean", where=str(path), do="give an output, or a folder of outputs")
-        for folder in (*own, *([path] if BESIDE.match(path.name) else []), *_inside(path)):
+        for folder in (*beside, *([path] if BESIDE.match(path.name) else []), *_inside(path)):
             match = BESIDE.match(folder.name)
             if match and folder.is_dir() and not folder.is_symlink():
-                found.setdefault(folder.parent / match["name"], set()).add(folder)
-    return [_leftover(target, tuple(sorted(folders))) for target, folders in sorted(found.items())]
+                alone = folder.name if until_of(folder) is not None or _noted_target(folder) else ""
+                target = _noted_target(folder) or folder.parent / match["name"]
+                found.setdefault((target, alone), set()).add(folder)
+    return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(found.items())]
 
 
-def remove(leftover: Leftover) -> str:
-    """Remove it; "" when it is gone, else why it stays: a run works there, or it holds files of somebody else.
+def remove(leftover: Leftover) -> Removal:
+    """Remove it, file by file, as far as nobody works there and millrace wrote it.
 
     A swap that was cut off is finished first, as the next run would.
     """
-    staging = Staging(leftover.target)
-    strangers = [p.name for p in staging.folder.glob("*") if not OWN_WORK.match(p.name)]
+    if leftover.until is not None:
+        strangers = own.remove_output(leftover.folders[0])
+        why = f"it holds {strangers[0]}, which millrace did not write" if strangers else ""
+        return Removal(leftover.nbytes - _measured(leftover.folders)[0], "", why)
+    staging = _staging_of(leftover)
+    strangers = [
+        n for folder in leftover.folders if folder.name.endswith(".millrace") for n in own.foreign_work(folder)
+    ]
     if strangers:
-        return f"it holds {strangers[0]}, which millrace did not write"
-    try:
-        with staging.locked():
-            staging.clean()
-    except JobError as error:
-        return f"{error.what}: {error.why}"
+        return Removal(0, "", f"it holds {strangers[0]}, which millrace did not write")
+    if not staging.target.parent.is_dir():  # of a scratch folder: nobody can work for it
+        own.remove_work(leftover.folders[0])
+    else:
+        try:
+            with staging.locked():
+                staging.clean()
+        except JobError as error:
+            return Removal(0, "", f"{error.what}: {error.why}")
+    freed = leftover.nbytes - _measured(leftover.folders)[0]
+    if staging.mended:  # what was moved into its place is not free
+        freed = max(freed - _measured([staging.target])[0], 0)
     left = [folder for folder in leftover.folders if folder.exists()]
-    return f"{left[0].name} cannot be removed" if left else ""
+    why = ""
+    if left:
+        strangers = list(own.strangers(left[0]))
+        why = f"it holds {strangers[0]}, which millrace did not write" if strangers else "it cannot be removed"
+    return Removal(freed, staging.mended, why)
+
+
+def _noted_target(folder: Path) -> Path | None:
+    """The target that a folder under a scratch folder is of."""
+    note = read_json(folder / "target.json")
+    return Path(note["target"]) if isinstance(note, dict) and isinstance(note.get("target"), str) else None
+
+
+def _staging_of(leftover: Leftover) -> Staging:
+    noted = _noted_target(leftover.folders[0])
+    return Staging(leftover.target, leftover.folders[0].parent if noted else None)
 
 
 def _inside(path: Path) -> Iterator[Path]:
@@ -130,6 +169,13 @@ def _inside(path: Path) -> Iterator[Path]:
 
 
 def _leftover(target: Path, folders: tuple[Path, ...]) -> Leftover:
+    nbytes, touched = _measured(folders)
+    until = until_of(folders[0])
+    return Leftover(target, folders, nbytes, max(time.time() - touched, 0.0), until)
+
+
+def _measured(folders: Sequence[Path]) -> tuple[int, float]:
+    """(bytes, when anything was touched last) of all that is in the folders."""
     nbytes, touched = 0, 0.0
     for folder in folders:
         for path in (folder, *folder.rglob("*")):
@@ -139,4 +185,4 @@ def _leftover(target: Path, folders: tuple[Path, ...]) -> Leftover:
                 continue
             nbytes += 0 if path.is_dir() else stat.st_size
             touched = max(touched, stat.st_mtime)
-    return Leftover(target, folders, nbytes, max(time.time() - touched, 0.0))
+    return nbytes, touched

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from tasks import decoded, hive, statistics
-from tasks.applied import adapted, adopt, missing_labels, null_types, subject
+from tasks.applied import adapted, adopt, differences_of, missing_labels, null_types, subject
+from tasks.changed import check_unchanged
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
 from tasks.decoded import Keeping
 from tasks.errors import DataError
@@ -22,6 +24,7 @@ from tasks.estimate import checked_needs, dividing_threads, partition_limit
 from tasks.exchange import DaskMemory, LocalMemory
 from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
+from tasks.failed_casts import Record, largest
 from tasks.files import expand
 from tasks.finish import Closing, commit, commit_fitted
 from tasks.graph import Bound
@@ -29,8 +32,12 @@ from tasks.ingest import make_plan, partition_size, read_options
 from tasks.keeping import kept_for_transform, taking_of
 from tasks.keys import by_keys, check_runs
 from tasks.leftover import drop_damaged, halvings
+from tasks.made_up import made_up, made_up_text
+from tasks.manifest import seal
+from tasks.noted_forms import DIGEST
 from tasks.plan import Plan
 from tasks.pool import Pool
+from tasks.reading_notes import FOLDER
 from tasks.report import learned_tables
 from tasks.request import PlanOf, Request, fingerprint, make_request
 from tasks.schema import Schema
@@ -63,18 +70,28 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
         adopt(request)
     saved = PlanOf(request)
     names = {"": source.path} if not source.valid else {"train": source.path, "valid": source.valid}
-    listing = {
-        split: [[f.path, f.size, f.mtime] for f in expand(path, read_options(source)["storage_options"])]
+    listed = {
+        split: {f.path: f for f in expand(path, read_options(source)["storage_options"])}
         for split, path in names.items()
     }
+    listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     asked = fingerprint(request.plan_fingerprint, listing)
-    now = {"asked": asked, "started": time.time(), "workers": len(pool.workers)}
-    reused = saved.data.get("asked") == asked and (not source.keys or saved.complete(request.splits))
+    sample = [
+        {**one, **({"of": "valid"} if split == "valid" else {})}
+        for split, files in listing.items() for one in made_up(str(file[0]) for file in files)
+    ] + request.fitted.get("made_up", [])  # fmt: skip
+    now = {"asked": asked, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
+    reused = (
+        saved.data.get("asked") == asked
+        and all(saved.is_of(split, listed[split]) for split in names)
+        and (not source.keys or saved.complete(request.splits))
+    )
     if not reused:
-        plans = {split: _planned(request, split, path, pool) for split, path in names.items()}
+        origins: dict[str, Any] = {}
+        plans = {split: _planned(request, split, path, pool, origins) for split, path in names.items()}
         if source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
-        saved.data = {"plans": {split: plan.to_json() for split, plan in plans.items()}}
+        saved.set_plans(plans, origins)
     write_json(saved.path, {**saved.data, **now})
     saved = PlanOf(request)
     plans = {split: saved.plan(split) for split in names}
@@ -82,6 +99,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
     progress(rows, rows)
     schema = plans[request.splits[0]].schema
     bound, left_out = Bound(*subject(request, schema)), ", ".join(missing_labels(request, schema))
+    differs = "; ".join(differences_of(request, plans[request.splits[0]]))
     check_columns(request, bound)
     estimate = {} if request.flow == "fit" else checked_needs(request, plans, pool).summary()
     return {
@@ -91,12 +109,15 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
         "partitions": sum(len(p.partitions) for p in plans.values()),
         "columns": len(schema), "output_columns": len(bound.output),
         "threads": pool.threads, "workers": len(pool.workers), "seconds": time.perf_counter() - start,
-        **({"left_out": left_out} if left_out else {}), **estimate,
+        **({"left_out": left_out} if left_out else {}), **({"differs_from_fit": differs} if differs else {}),
+        **({"made_up": made_up_text(sample)} if sample else {}),
+        **estimate,
     }  # fmt: skip
 
 
-def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
-    """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files."""
+def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:
+    """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
+    `origins` gets the source's own files."""
     source, _, run = request.settings
     plan = make_plan(
         source.model_copy(update={"path": path, "valid": None}),
@@ -105,6 +126,8 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
         min_partition_size=run.min_partition_size,
         null_types=null_types(request),
         limit=partition_limit(request.engine, pool),
+        fit=request.fit,
+        notes=str(request.staging.folder / FOLDER),
     )
     plan = adapted(request, plan)
     check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
@@ -115,6 +138,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Plan:
     threads, limit = dividing_threads(request.engine, pool), partition_limit(request.engine, pool)
     size = partition_size(source, plan.nbytes, threads, run.min_partition_size, limit=limit)
     folder = request.staging.folder / f"keyed{split}"
+    origins[split] = [file.to_json() for file in plan.files]
     return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
 
 
@@ -176,6 +200,7 @@ def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[st
         "reused": reused,
         "tables": manifest.get("tables", {}),
         "halved": manifest.get("halved", 0),
+        **({"failed_casts": manifest["failed_casts"]} if manifest.get("failed_casts") else {}),
         "decoded": decoded.nbytes_held(pool, keeping),
         "seconds": time.perf_counter() - start,
     }
@@ -189,20 +214,37 @@ def _learned(
     others are still put in order."""
     source, _, run = request.settings
     halved: list[int] = []
+    failed: list[list[Record]] = []
+    side_files = request.side_files
     with ExitStack() as held:
         with no_space(folder):
             partial = held.enter_context(partial_folder(folder))
         saving = held.enter_context(Saving(partial))
         state = statistics.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, keeping)  # fmt: skip
+                                 saving.begin, keeping, failed.append)  # fmt: skip
+        check_unchanged(*PlanOf(request).sources(request.splits[0]))
+        check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
             digest = state.save(partial, saving)
             manifest = {"fingerprint": asked, "digest": digest, "tables": tables, "halved": sum(halved)}
+            manifest |= {"failed_casts": largest(failed)}
             write_json(partial / "manifest.json", manifest)
             held.close()
     return manifest
+
+
+def check_side_files(request: Request, before: list[Any]) -> None:
+    """A DataError if a file that an operator reads besides the source is not what it was `before`."""
+    for file, now in zip_longest(before, request.side_files, fillvalue=["a file of a folder"]):
+        if file != now:
+            raise DataError(
+                "a side table changed while the run worked",
+                where=file[0],
+                why=f"its size, time and inode were {file[1:]} and are {now[1:]} now",
+                do="run the same job again once nobody writes to it",
+            )
 
 
 def is_whole(folder: Path, digest: str) -> bool:
@@ -275,7 +317,9 @@ def exchange_of(request: Request, ready: Prepared, pool: Pool, kind: str) -> Loc
 def found_cut(request: Request, split: str, ready: Prepared) -> dict[str, Any] | None:
     """What the transform of exactly this work found, None if there was none yet."""
     found = read_json(request.staging.folder / f"exchange{split}.json")
-    return found if isinstance(found, dict) and found.get("fingerprint") == ready.fingerprint else None
+    if not isinstance(found, dict) or found.get("fingerprint") != ready.fingerprint:
+        return None
+    return found if found.get(DIGEST) == seal(found)[DIGEST] else None  # one that was damaged is made again
 
 
 def missing_parts(
@@ -315,6 +359,7 @@ def cut(
             found = totals(exchange.fill(cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
         finally:
             decoded.release(pool, ready.work.keeping)
+        check_unchanged(*PlanOf(request).sources(split))
         found |= {
             "fingerprint": ready.fingerprint,
             "exchange": chosen.kind,
@@ -322,13 +367,14 @@ def cut(
             "on_host": chosen.on_host,
             "counts": found["counts"].tolist(),
         }
-        write_json(request.staging.folder / f"exchange{split}.json", found)
+        write_json(request.staging.folder / f"exchange{split}.json", seal(found))
     assert found is not None
     progress(ready.plan.rows, ready.plan.rows)
     return {
         "stage": "transform", "split": split, "rows": found["rows_in"], "rows_out": found["rows_out"],
         "bytes": found["nbytes"], "halved": found["halved"], "partitions": len(partitions),
         "exchange": found["exchange"], "because": found["because"], "reused": reused,
+        **({"failed_casts": found["failed_casts"]} if found.get("failed_casts") else {}),
         "seconds": time.perf_counter() - start,
     }  # fmt: skip
 
@@ -363,6 +409,7 @@ def write(
         write_part, writing, missing, lambda p: (p.first, p.last), lambda i, _: counter.add(missing[i].rows)
     )
     exchange.close()
+    check_unchanged(*PlanOf(request).sources(split))
     records = _records(parts, writing)
     return {
         "stage": "shuffle_write", "split": split, "rows": sum(r["rows"] for r in records),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import pyarrow as pa
 from tasks import frame, hive
 from tasks.applied import subject
 from tasks.dataset import Dataset, read
+from tasks.failed_casts import Record, added, records
 from tasks.formats import FORMATS
 from tasks.frame.convert import decoded
 from tasks.graph import Bound
@@ -34,12 +35,16 @@ PLACES = 3  # of the source that rows are taken from
 
 @dataclass(frozen=True)
 class Sampled:
-    """Rows of a source before and after its workflow, fitted on `fitted_on` rows (None: before, on others)."""
+    """Rows of a source before and after its workflow, fitted on `fitted_on` rows (None: before, on others).
+
+    `failed_casts` are the rows that expressions made null of because a cast failed.
+    """
 
     before: pa.Table
     after: pa.Table
     schema: Schema
     fitted_on: int | None
+    failed_casts: list[Record] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:
@@ -91,13 +96,17 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     if state is None:
         state = learn(dataset.handle, dataset.plan, final, bound_to, "pandas", LocalPool(), source.filter)
     work = Work(dataset.handle, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
-    made = [_transformed(work, partition) for partition in dataset.plan.partitions]
+    failed: list[list[Record]] = []
+    made = [_transformed(work, partition, failed) for partition in dataset.plan.partitions]
     after = pa.concat_tables(made) if made else work.bound.output.to_arrow().empty_table()
-    return Sampled(table, after, work.bound.output, None if request.fitted else table.num_rows)
+    fitted_on = None if request.fitted else table.num_rows
+    return Sampled(table, after, work.bound.output, fitted_on, added(failed))
 
 
-def _transformed(work: Work, partition: Partition) -> pa.Table:
-    columns = work.opened(partition, work.bound.targets).columns(work.bound.targets)
+def _transformed(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:
+    evaluation = work.opened(partition, work.bound.targets)
+    columns = evaluation.outputs()
+    failed.append(records(evaluation.failed))
     return work.kernels.host_columns(columns, work.bound.output)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import DataError, JobError, near
+from tasks.strict_json import decoded, encoded
 
 
 class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
@@ -55,12 +56,13 @@ class Column:
         return replace(self, properties={**self.properties, **properties})
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": dtype_name(self.dtype), "tags": sorted(self.tags), **self.properties}
+        named = {"name": self.name, "dtype": dtype_name(self.dtype), "tags": sorted(self.tags)}
+        return named | encoded(self.properties)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Column:
-        properties = {k: v for k, v in data.items() if k not in ("name", "dtype", "tags")}
-        return Column(data["name"], parse_dtype(data["dtype"]), frozenset(data.get("tags", ())), properties)
+        properties = {k: decoded(v) for k, v in data.items() if k not in ("name", "dtype", "tags")}
+        return Column(data["name"], plain_type(parse_dtype(data["dtype"])), frozenset(data.get("tags", ())), properties)
 
 
 ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought rows into another order
@@ -169,7 +171,7 @@ def leaf_type(dtype: pa.DataType) -> pa.DataType:
 def plain_type(dtype: pa.DataType) -> pa.DataType:
     """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
 
-    A UUID is its text, another extension type what it is stored as.
+    A UUID is its text, another extension type what it is stored as. Dates counted in milliseconds are those in days.
     """
     if isinstance(dtype, pa.BaseExtensionType):
         return pa.string() if is_uuid(dtype) else plain_type(dtype.storage_type)
@@ -189,7 +191,24 @@ def plain_type(dtype: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_float16(dtype):
         return pa.float32()
-    return dtype
+    return pa.date32() if pa.types.is_date64(dtype) else dtype
+
+
+def written_type(dtype: pa.DataType) -> pa.DataType:
+    """The type in which outputs hold a type's values: Parquet has no times of whole seconds, they become milliseconds.
+
+    >>> written_type(pa.list_(pa.timestamp("s", "UTC"))), written_type(pa.time32("s"))
+    (ListType(list<item: timestamp[ms, tz=UTC]>), Time32Type(time32[ms]))
+    """
+    if is_list(dtype):
+        return pa.list_(written_type(dtype.value_type))
+    if pa.types.is_struct(dtype):
+        return pa.struct([(f.name, written_type(f.type)) for f in dtype])
+    if pa.types.is_map(dtype):
+        return pa.map_(written_type(dtype.key_type), written_type(dtype.item_type))
+    if pa.types.is_timestamp(dtype) and dtype.unit == "s":
+        return pa.timestamp("ms", dtype.tz)
+    return pa.time32("ms") if dtype == pa.time32("s") else dtype
 
 
 def is_uuid(dtype: pa.DataType) -> bool:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tasks.errors import JobError
 
@@ -34,6 +42,26 @@ def parse_bytes(text: int | float | str) -> int:
         raise ValueError(f"{text!r} is no size: write a number of bytes or 64MiB, 1GB, ..") from None
 
 
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_seconds(text: int | float | str) -> float:
+    """Seconds of 10m, 1.5h, 2d, 30s or a plain number.
+
+    >>> parse_seconds("10m"), parse_seconds(0)
+    (600.0, 0.0)
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return float(text)
+    number = str(text).strip()
+    unit = number.lstrip("0123456789.").strip()
+    try:
+        return float(number.removesuffix(unit).strip()) * SECONDS[unit]
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r} is no time: write seconds, or 30s, 10m, 2h, 1d") from None
+
+
+Seconds = Annotated[float, BeforeValidator(parse_seconds, json_schema_input_type=float | str), Field(ge=0, le=10**9)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str), Field(ge=1)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
@@ -50,14 +78,26 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`files: true` is a mistake, not one file."""
+        if isinstance(value, bool):
+            kind = cls.model_fields[info.field_name or ""].annotation
+            kinds = {kind, *get_args(kind)}
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("needs a number")
+        return value
+
 
 class Sample(Section):
-    """Look-alike data, made at `source.path` when nothing is there."""
+    """Look-alike data, made at `source.path` when nothing is there, and a fifth as many at `source.valid`."""
 
     name: Literal["toy", "criteo", "ecommerce", "wide"]
     rows: int = Field(1_000_000, ge=1)
     seed: Seed = 0
     columns: int | None = Field(None, ge=1, description="of the sample wide; 100 if nothing is said")
+    valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
 
 
 class Source(Section):
@@ -80,6 +120,12 @@ class Source(Section):
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
         None, gt=0, le=1, description="partition size as a part of a worker's memory"
+    )
+    max_record_bytes: Bytes | None = Field(None, description="bytes of one line of text, at most; 16MiB if empty")
+    max_block_bytes: Bytes | None = Field(
+        None,
+        description="decoded bytes of what a reader has to decode at once (a compressed text file, a block of Avro, a "
+        "record batch), at most; a quarter of the memory that a process may use if empty",
     )
     keys: list[str] = []
     sort_by: list[str] = []
@@ -156,8 +202,14 @@ class Run(Section):
     exchange: Literal["auto", "memory", "disk"] = "auto"
     scratch: str | None = Field(None, description="folder for the work in progress, instead of one beside the output")
     retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after what may pass")
+    stalled_after: int = Field(
+        300, ge=1, description="seconds in which a stage waits, and no task runs or ends, until it is tried again"
+    )
     min_partition_size: Bytes = 16 * 2**20
     lock: Literal["fail", "wait"] = "fail"
+    keep_replaced: Seconds = Field(
+        600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
+    )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
 
@@ -166,17 +218,17 @@ def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:
     """The section made of plain values; what pydantic refuses becomes one JobError with near names."""
     from pydantic import ValidationError
 
-    from tasks.errors import near
+    from tasks.errors import mistakes, near, place_text
 
     try:
         return section(**values)
     except ValidationError as error:
         lines = []
-        for item in error.errors():
-            place = ".".join([where, *(str(p) for p in item["loc"])])
-            if item["type"] == "extra_forbidden":
+        for one in mistakes(error, values):
+            place = place_text((where, *one.place))
+            if one.kind == "unknown":
                 known = [f.alias or n for n, f in section.model_fields.items()]
-                lines.append(f"{place} is no option: {near(str(item['loc'][-1]), known)}")
+                lines.append(f"{place} is no option: {near(str(one.place[-1]), known)}")
             else:
-                lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
+                lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{one.text}")
         raise JobError("; ".join(lines), where=where) from None

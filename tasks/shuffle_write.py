@@ -90,7 +90,7 @@ class Writing:
 
 
 def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> list[Part]:
-    """The files, equal to one row, from the rows that are left in every range of position."""
+    """The files, from the rows that are left in every range of position: equal to one row, or all full but the last."""
     ends = np.cumsum(counts)
     rows = int(ends[-1])
     if not rows:

@@ -9,10 +9,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
+import httpx
 from distributed import KilledWorker, get_client, secede
 from distributed.comm import CommClosedError
 from distributed.threadpoolexecutor import thread_state
@@ -25,13 +26,14 @@ from prefect.artifacts import (
 from prefect.cache_policies import NO_CACHE
 from prefect.context import SyncClientContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import get_current_settings
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 from prefect.states import State as PrefectState
 
-from tasks import memory, monitor, report, run
+from tasks import memory, monitor, one_error, report, run, stalls
 from tasks.allowed import limited
 from tasks.commit import write_json
-from tasks.errors import DataError, GiveUpError, JobError
+from tasks.defects import DefectError, defect
+from tasks.errors import DataError, GiveUpError, JobError, MillraceError
 from tasks.pool import DaskPool
 from tasks.report.diagram import workflow_diagram
 from tasks.report.text import samples_path
@@ -39,8 +41,11 @@ from tasks.run import Request
 from tasks.secrets import LOADERS, call_masked, json_object, storage
 
 LOST = (KilledWorker, CancelledError, CommClosedError)  # a worker went away: that of the stage, or one that it used
+AWAY_SECONDS = 60.0  # in which a server that did not answer is asked only once
+_away = {"until": 0.0}
 PATIENCE = 10.0  # seconds that the end of a stage waits for the server to take how far it was
 log = logging.getLogger("millrace")
+one_error.install()
 
 
 def may_pass(task: Any, task_run: Any, state: PrefectState) -> bool:
@@ -127,7 +132,7 @@ class LiveProgress:
         with fresh_client():
             if self.artifact is None:
                 found = create_progress_artifact(
-                    percent, key=f"{self.request.flow}-{self.stage.replace('_', '-')}-progress", description=text
+                    percent, key=f"{stage_key(self.request, self.stage, self.split)}-progress", description=text
                 )
                 self.artifact = found if isinstance(found, uuid.UUID) else None
             else:
@@ -143,6 +148,23 @@ class ToRun(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.told.log(record.levelno, record.getMessage())
+
+
+@contextmanager
+def reported(title: str, told: Any) -> Iterator[None]:
+    """What nobody foresaw in a stage as an error that says where it was and how to report it; its traceback stands in
+    the log of the run. It is tried again as before."""
+    try:
+        yield
+    except (MillraceError, *LOST):
+        raise
+    except Exception as error:
+        if memory.is_out_of_memory(error):
+            raise
+        found = defect(error, f"the stage {title}")
+        if isinstance(found, DefectError):
+            told.error("%s", found.trace)
+        raise found from None
 
 
 @contextmanager
@@ -181,10 +203,15 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         with prefect_client(None), limited(request.roots), memory.told(name, request.engine), own_log() as told:
             pool = DaskPool(get_client(), resources)
             told.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
-            with monitor.watched(pool.client, pool.workers, request.settings[2].report) as watch:
+            patience = request.settings[2].stalled_after
+            with (
+                monitor.watched(pool.client, pool.workers, request.settings[2].report) as watch,
+                stalls.watched(progress.title, pool, patience),
+            ):
                 given = [] if split is None else [split]
                 options = storage(request.settings[0].storage_options)
-                summary = call_masked(options, work, request, *given, pool, progress)
+                with reported(progress.title, told):
+                    summary = call_masked(options, work, request, *given, pool, progress)
         context = TaskRunContext.get()
         summary["retries"] = (context.task_run.run_count - 1) if context else 0
         summary |= {"began": began, "ended": time.time()}
@@ -201,6 +228,11 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
     )(body)
 
 
+def stage_key(request: Request, stage: str, split: str) -> str:
+    """What the keys of a stage's artifacts begin with: preprocess-out-shop-transform-valid."""
+    return "-".join(filter(None, [request.key, stage.replace("_", "-"), split]))
+
+
 def texts(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> dict[str, Any] | None:
     """What the flow shows of a stage: one Markdown and one table artifact, under keys that stay the same from run to
     run of a flow.
@@ -213,7 +245,7 @@ def texts(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> di
     try:
         text = report.stage_markdown(summary, workflow_diagram(request), watch.workers, dashboard_of(watch.client))
         return {
-            "key": f"{request.flow}-{summary['stage'].replace('_', '-')}",
+            "key": stage_key(request, summary["stage"], summary.get("split", "")),
             "description": report.stage_line(summary),
             "markdown": text,
             "table": report.stage_table(summary),
@@ -248,11 +280,18 @@ def prefect_client(context: SyncClientContext | None) -> Iterator[None]:
 
 @contextmanager
 def fresh_client() -> Iterator[None]:
-    """A client of Prefect for this block alone. What cannot be shown is a warning: the work is done all the same."""
+    """A client of Prefect for this block alone. What cannot be shown is a warning: the work is done all the same.
+
+    Of a server that did not answer a moment ago it asks once, and no work waits for it again.
+    """
+    away = time.monotonic() < _away["until"]
+    tries = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}) if away else nullcontext()
     try:
-        with prefect_client(None), SyncClientContext():
+        with tries, prefect_client(None), SyncClientContext():
             yield
     except Exception as error:
+        if isinstance(error, httpx.TransportError):
+            _away["until"] = time.monotonic() + AWAY_SECONDS
         log.warning("an artifact could not be published: %s: %s", type(error).__name__, error)
 
 

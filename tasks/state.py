@@ -5,6 +5,7 @@ A table of more than `PART` rows lies in several files, so that it is encoded, d
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -23,9 +24,12 @@ import pyarrow.parquet as pq
 
 from tasks import frame
 from tasks.errors import DataError
+from tasks.formats.bounds import validated
+from tasks.noted_forms import check_form, damaged
 from tasks.ops.base import Learned, Operator
+from tasks.strict_json import decoded, encoded
 
-FORMAT = 2  # 1: every table in one file
+FORMAT = 3  # 1: every table in one file; 2: no infinities, sums of floats as one number
 PART = 1 << 19  # rows of a file
 SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for data
 
@@ -56,7 +60,7 @@ class State:
             return None
         with self._lock:
             if (key, engine.NAME) not in self._prepared:
-                self._prepared[key, engine.NAME] = op.prepare(self.values[key], engine)
+                self._prepared[key, engine.NAME] = _prepared(key, op, self.values[key], engine)
                 frame.synchronize()
             return self._prepared[key, engine.NAME]
 
@@ -76,10 +80,10 @@ class State:
             fitted, partials = _packed(self.values, "v", saving), _packed(self.partials, "p", saving)
             data: dict[str, Any] = {
                 "format": FORMAT,
-                "fitted": _waited(fitted, _noted),
-                "partials": _waited(partials, _noted),
+                "fitted": encoded(_waited(fitted, _noted)),
+                "partials": encoded(_waited(partials, _noted)),
             }
-        text = json.dumps(data, indent=1, allow_nan=False)
+        text = _text(data)
         _write(folder / "state.json", text.encode())
         used = {entry["table"] for entry in _tables(data)}
         for stale in folder.glob(f"*{SUFFIX}"):
@@ -145,6 +149,11 @@ def check_saved(folder: Path, digest: str | None = None) -> None:
         list(threads.map(partial(_whole, folder), _tables(_checked(folder, digest))))
 
 
+def saved_files(folder: Path) -> list[Path]:
+    """The files of the state in a folder."""
+    return [folder / name for name in ["state.json", *(entry["table"] for entry in _tables(_checked(folder)))]]
+
+
 def copy_saved(origin: Path, folder: Path) -> str:
     """The state of a folder in another one too, as it is; its digest. Where it is possible both share the files."""
     data = _checked(origin)
@@ -161,12 +170,23 @@ def copy_saved(origin: Path, folder: Path) -> str:
 def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
     """What state.json says."""
     data = read_json(folder / "state.json", digest)
-    if data.get("format", 0) > FORMAT:
+    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise DataError(
             f"the state has format {data['format']}, this version reads up to {FORMAT}",
             where=str(folder),
             do="upgrade millrace",
         )
+    path = folder / "state.json"
+    check_form(data, "state", path)
+    data.setdefault("partials", {})
+    for section in ("fitted", "partials"):
+        for key, values in data[section].items():
+            for name, value in values.items():
+                for file in _files(value):
+                    field = f"{section}.{key}.{name}"
+                    check_form(file, "table", path, field)
+                    if (folder / file["table"]).is_symlink():
+                        raise damaged(path, field, f"the table {file['table']} is a link")
     return data
 
 
@@ -186,8 +206,18 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
         raise DataError(
             f"{path.name} is missing", where=str(path.parent), do="give a folder that Workflow.save wrote"
         ) from None
-    except ValueError as error:
-        raise DataError(f"{path.name} is damaged", where=str(path), why=str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, "", str(error).partition("\n")[0]) from None
+
+
+def _prepared(key: str, op: Learned, fitted: dict[str, Any], engine: ModuleType) -> Any:
+    """What `apply` takes; a DataError where what was learned is not what the operator learns."""
+    try:
+        return op.prepare(fitted, engine)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise damaged(
+            Path("state.json"), f"fitted.{key}", f"{type(op).__name__} cannot use it: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -219,7 +249,7 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
         def read(value: Any) -> Any:
             files = _files(value)
-            return _Parts([threads.submit(_table, folder, file) for file in files]) if files else value
+            return _Parts([threads.submit(_table, folder, file) for file in files]) if files else decoded(value)
 
         begun = {key: {name: read(v) for name, v in fitted.items()} for key, fitted in data.items()}
         return _waited(begun, pa.concat_tables)
@@ -236,6 +266,21 @@ def _waited(values: Mapping[str, dict[str, Any]], join: Callable[[list[Any]], An
 def _noted(files: list[dict[str, Any]]) -> dict[str, Any]:
     """What state.json says of a table."""
     return files[0] if len(files) == 1 else {"tables": files}
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    """The content of state.json; a DataError that names the step that has learned what is no JSON."""
+    try:
+        return json.dumps(data, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        for key, learned in (*data["fitted"].items(), *data["partials"].items()):
+            for name, value in learned.items():
+                try:
+                    json.dumps(value, allow_nan=False)
+                except (TypeError, ValueError):
+                    do = "let its operator give plain JSON values and Arrow tables"
+                    raise DataError(f"what {key} learned cannot be saved: {name}", why=str(error), do=do) from None
+        raise
 
 
 def _files(value: Any) -> list[dict[str, Any]]:
@@ -267,8 +312,27 @@ def _whole(folder: Path, entry: Mapping[str, Any]) -> None:
 
 def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
     _whole(folder, entry)
-    with pa.OSFile(str(folder / entry["table"])) as file:
-        return pq.read_table(file)
+    path = folder / entry["table"]
+    try:
+        with pa.OSFile(str(path)) as file:
+            table = validated(_in_its_types(pq.ParquetFile(file)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise damaged(path, "", str(error).partition("\n")[0]) from None
+    if table.num_rows != entry["rows"]:
+        raise damaged(path, "", f"it has {table.num_rows:,} rows, state.json says {entry['rows']:,}")
+    return table
+
+
+def _in_its_types(file: pq.ParquetFile) -> pa.Table:
+    """The table in the types that it was written in: Parquet has no times of seconds, keys that it gives back are
+    finer."""
+    found, noted = file.read(), (file.metadata.metadata or {}).get(b"ARROW:schema")
+    for field in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(noted))) if noted else ():
+        values = found.column(field.name)
+        if values.type != field.type:
+            place = found.schema.get_field_index(field.name)
+            found = found.set_column(place, field.name, values.cast(field.type))
+    return found
 
 
 def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from tasks import frame, large, monitor
 from tasks.decoded import Keeping
 from tasks.errors import DataError
 from tasks.evaluation import explained
+from tasks.failed_casts import Record, added, records
 from tasks.frame.size import nbytes
 from tasks.graph import Bound, Node, Step
 from tasks.memory import frugal, in_halves
@@ -58,10 +59,11 @@ class Partial:
 
 @dataclass(eq=False)
 class Observed:
-    """The partials of some blocks by step, and how often a partition was halved to make them."""
+    """The partials of some blocks by step, how often a partition was halved to make them, and the casts that failed."""
 
     partials: dict[str, Partial]
     halved: int = 0
+    failed: list[Record] = field(default_factory=list)
 
     @cached_property
     def nbytes(self) -> int:
@@ -76,13 +78,15 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           floor: int = 0, progress: Callable[[int, int], None] | None = None,
           halved: Callable[[int], None] | None = None,
           known: Callable[[Mapping[str, Any]], None] | None = None,
-          keeping: Keeping | None = None) -> State:  # fmt: skip
+          keeping: Keeping | None = None,
+          failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
     `halved(times)` is told after each pass how often partitions were halved in it for want of memory, `known(values)`
     what a step with large tables has learned, from a thread, while others are worked on. A phase is one pass; steps
     whose operator left a question open (exact quantiles) share further passes over their columns alone, which
-    `progress` does not hear of. What `keeping` names stays decoded on the workers.
+    `progress` does not hear of. What `keeping` names stays decoded on the workers. `failed(records)` is told after each
+    pass which casts failed in it.
     """
     bound = Bound(final, schema)
     state = State(*given(bound))
@@ -93,7 +97,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         phase = Phase(work, depth, floor)
         while phase.steps:
             observed = pool.gather(observe, merge, phase, plan.partitions, done)
-            fitted, kept, questions = conclude(pool, observed, halved or _unheard, known or _unheard)
+            fitted, kept, questions = conclude(
+                pool, observed, halved or _unheard, known or _unheard, failed or _unheard
+            )
             state = State({**state.values, **fitted}, {**state.partials, **kept})
             phase, done = replace(phase, questions=questions), None
     return state
@@ -158,7 +164,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         except Exception as error:
             raise explained(error, step, evaluation.where) from error
         found[step.key] = Partial(step, tree)
-    return _sized(Observed(found))
+    return _sized(Observed(found, failed=records(evaluation.failed)))
 
 
 def _sized(made: Observed) -> Observed:
@@ -196,7 +202,7 @@ def merge(found: Sequence[Observed]) -> Observed:
         except Exception as error:
             raise explained(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
-    return _sized(Observed(merged, sum(f.halved for f in found)))
+    return _sized(Observed(merged, sum(f.halved for f in found), added(f.failed for f in found)))
 
 
 def join_siblings(op: Learned, tree: Tree) -> Tree:
@@ -214,13 +220,20 @@ def join_siblings(op: Learned, tree: Tree) -> Tree:
 
 
 def conclude(
-    pool: Pool, roots: list[Any], halved: Callable[[int], None], known: Callable[[Mapping[str, Any]], None]
+    pool: Pool,
+    roots: list[Any],
+    halved: Callable[[int], None],
+    known: Callable[[Mapping[str, Any]], None],
+    failed: Callable[[list[Record]], None],
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """`finalize` of the handles of partials, which the list loses; large tables in tasks of their own."""
     rows = dict[str, large.Rows]()
-    for found, times in pool.values(pool.call(_rows, [(root,) for root in roots])):
+    noted = list[list[Record]]()
+    for found, times, casts in pool.values(pool.call(_rows, [(root,) for root in roots])):
         rows = {key: rows[key] + told if key in rows else told for key, told in found.items()}
         halved(times)
+        noted.append(casts)
+    failed(added(noted))
     chains = {key: count for key, told in rows.items() if (count := large.chains_for(told))}
     shares = _shares([key for key in rows if key not in chains], pool.threads)
     if not chains and len(shares) == 1:
@@ -260,9 +273,10 @@ def _joined(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for one in found for key, value in one.items()}
 
 
-def _rows(found: Observed) -> tuple[dict[str, large.Rows], int]:
-    """(the rows of each step, how often partitions were halved)."""
-    return {key: large.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.partials.items()}, found.halved
+def _rows(found: Observed) -> tuple[dict[str, large.Rows], int, list[Record]]:
+    """(the rows of each step, how often partitions were halved, the casts that failed)."""
+    rows = {key: large.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.partials.items()}
+    return rows, found.halved, found.failed
 
 
 def _only(found: Observed, steps: Sequence[str]) -> Observed:

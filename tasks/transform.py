@@ -11,6 +11,7 @@ import numpy as np
 
 from tasks import frame, hive, monitor, shuffle
 from tasks.errors import JobError, near
+from tasks.failed_casts import Record, added, records
 from tasks.graph import SOURCE
 from tasks.memory import in_halves
 from tasks.on_host import to_host
@@ -70,6 +71,7 @@ class Cut:
     pieces: list[Any] = field(default_factory=list)
     rows_in: int = 0
     rows_out: int = 0
+    failed: list[list[Record]] = field(default_factory=list)
 
     @property
     def counts(self) -> np.ndarray:
@@ -121,20 +123,21 @@ def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
         cut_part = partial(_cut, cutting)
         found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while found:  # one after another: what is copied to the host is let go on the GPU
-        pieces, rows_in, rows_out = found.pop(0)
+        pieces, rows_in, rows_out, failed = found.pop(0)
         cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out
+        cut.failed.append(failed)
     monitor.count(cut.rows_in, partition.nbytes)
     return cut
 
 
-def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int]:
+def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record]]:
     work, order, engine = cutting.work, cutting.order, cutting.work.kernels
     carried = carried_columns(work, order)
     targets = work.bound.targets + list(carried.values())
     evaluation = work.opened(partition, targets)
-    out = evaluation.columns(work.bound.targets)
+    out = evaluation.outputs()
     context = evaluation.contexts[work.bound.space]
     if cutting.partition_on:
         named = Schema(work.bound.output[name] for name in cutting.partition_on)
@@ -150,7 +153,7 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int]:
         positions = shuffle.MODES[order.mode](context.ordered(), order.layout, order.seed, engine.xp)
     pieces = engine.cut(out, positions, order.edges)
     frame.synchronize()
-    return pieces, partition.rows, len(context.rows)
+    return pieces, partition.rows, len(context.rows), records(evaluation.failed)
 
 
 def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
@@ -187,6 +190,7 @@ def summary(cut: Cut) -> dict[str, Any]:
         "counts": cut.counts,
         "nbytes": cut.nbytes,
         "halved": len(cut.pieces) - 1,
+        "failed_casts": added(cut.failed),
     }
 
 
@@ -199,4 +203,5 @@ def totals(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "rows_out": int(counts.sum()),
         "nbytes": sum(s["nbytes"] for s in summaries),
         "halved": sum(s["halved"] for s in summaries),
+        "failed_casts": added(s.get("failed_casts", []) for s in summaries),
     }

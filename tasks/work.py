@@ -16,7 +16,10 @@ import numpy as np
 from tasks import decoded, frame
 from tasks.dataset import read
 from tasks.decoded import Keeping
+from tasks.defects import at
+from tasks.errors import DataError
 from tasks.evaluation import Evaluation, filtered
+from tasks.failed_casts import FailedCasts
 from tasks.frame.expression import Expression, parse
 from tasks.graph import SOURCE, Bound, Node, Step
 from tasks.ops.base import Columns, Context
@@ -25,6 +28,7 @@ from tasks.schema import ROW, Schema
 from tasks.side_by_side import read_side_by_side
 from tasks.state import State
 
+SOURCE_FILTER = "source.filter"
 _loaded: dict[tuple[str, str], State] = {}
 _loading, _binding = threading.Lock(), threading.Lock()
 
@@ -92,10 +96,12 @@ class Work:
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
-        source, rows, order = self._load(partition, self._needed(targets), self._plain(targets))
+        failed, where = Counter[str](), _place(partition)
+        with at(where):
+            source, rows, order = self._load(partition, self._needed(targets), self._plain(targets), failed)
         context = Context(self.kernels, rows, self.training, order)
-        where = f"partition {partition.number} (rows from {partition.first_row:,})"
-        return filtered(bound, source, self.learned, context, where, self.depth)
+        noted: FailedCasts = {(SOURCE_FILTER, text): count for text, count in failed.items()}
+        return filtered(bound, source, self.learned, context, where, self.depth, noted)
 
     def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns that are read for the targets."""
@@ -129,7 +135,9 @@ class Work:
         """The graph's filters that hold in this phase."""
         return [f for f in self.bound.filters if self.depth is None or f.depth < self.depth]
 
-    def _load(self, partition: Partition, columns: list[str], plain: list[str]) -> tuple[Columns, Any, Any]:
+    def _load(
+        self, partition: Partition, columns: list[str], plain: list[str], failed: Counter[str]
+    ) -> tuple[Columns, Any, Any]:
         """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
         engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
         keeping = self._keeping(partition)
@@ -142,7 +150,11 @@ class Work:
         if keyed:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
         if self.condition:
-            kept = engine.true_rows(self.condition, source)
+            try:
+                kept = engine.true_rows(self.condition, source, failed)
+            except DataError as error:
+                where = f"{SOURCE_FILTER}, {_place(partition)}"
+                raise DataError(error.what, where=where, why=error.why, do=error.do) from None
             source, rows = engine.take({n: source[n] for n in columns}, kept), rows.take(kept)
             order = None if order is None else order.take(kept)
         return {n: source[n] for n in columns}, rows, order
@@ -164,6 +176,10 @@ class Work:
             table = decoded.read(keeping, partition, rest, from_files) if keeping else from_files(rest)
             found = found | self.kernels.from_arrow(table)
         return {name: found[name] for name in columns}
+
+
+def _place(partition: Partition) -> str:
+    return f"partition {partition.number} (rows from {partition.first_row:,})"
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import frame
-from tasks.applied import in_fitted_types, needed_columns
+from tasks.applied import in_fitted_types, labels_without, needed_columns, targets_of, without
+from tasks.changed import check_unchanged
 from tasks.dataset import Dataset
 from tasks.direct import write_transformed
 from tasks.errors import DataError, JobError, near
 from tasks.evaluation import Evaluation, filtered
+from tasks.failed_casts import Record, largest, records, warn
+from tasks.files import local_folder
 from tasks.fitted import load_fitted, save_fitted
 from tasks.formats.conform import conform
 from tasks.frame.convert import resolve_engine
@@ -24,12 +28,15 @@ from tasks.keys import check_runs, keys_of
 from tasks.manifest import Manifest
 from tasks.ops.base import Context
 from tasks.ops.categorify import Categorify
+from tasks.plan import Plan
 from tasks.pool import current_pool, graph_share
-from tasks.schema import Column, Schema, check_kinds, embeddings_of, plain_type
+from tasks.schema import ROW, Column, Schema, check_kinds, embeddings_of, plain_type
 from tasks.settings import Output, checked
 from tasks.state import State
 from tasks.statistics import learn
 from tasks.work import Work
+
+log = logging.getLogger("millrace")
 
 
 class Workflow:
@@ -47,7 +54,10 @@ class Workflow:
         self.final: Node = as_node(nodes)
         self.schema: Schema | None = None
         self.state: State | None = None
+        self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
         self._bound: Bound | None = None
+        self._bound_without: dict[frozenset[str], tuple[Bound, list[str]]] = {}  # by the columns that frames lack
+        self._said: list[list[str]] = []  # the targets that the log has named as left out
 
     # learning
 
@@ -56,8 +66,14 @@ class Workflow:
         dataset = data if isinstance(data, Dataset) else Dataset(data)
         engine = resolve_engine(dataset.engine)
         check_runs(Bound(self.final, dataset.schema), keys_of(dataset.plan))
-        self.state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, current_pool())
-        self.schema, self._bound = dataset.schema, None
+        failed: list[list[Record]] = []
+        state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, current_pool(),
+                      failed=failed.append)  # fmt: skip
+        check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
+        self.state = state
+        warn(largest(failed))
+        self.schema, self.reading, self._bound = dataset.schema, reading_of(dataset.plan), None
+        self._bound_without, self._said = {}, []
         self.__dict__.pop("_needed", None)
         return self
 
@@ -75,9 +91,36 @@ class Workflow:
         if isinstance(data, Dataset):
             self._fitted()
             assert self.schema is not None
-            plan = in_fitted_types(data.plan, self.schema, self.input_schema)
-            return Transformed(self, data.in_types(plan.schema), training=False)
+            data = data.as_fitted(self.reading)
+            for line in data.differences(self.reading):
+                log.warning("different from the fit: %s", line)
+            plan = in_fitted_types(data.plan, self.schema, self.input_schema, data.own_types)
+            found = data.in_types(plan.schema)
+            if not set(self.schema) - {ROW} <= set(found.schema):
+                return self._of_fewer_columns(found)
+            return Transformed(self, found, training=False)
         return self._transform_frame(data)
+
+    def _of_fewer_columns(self, data: Dataset) -> Transformed:
+        """Of a data set that lacks columns of the fit: all outputs, or all but the targets."""
+        left_out = self._left_out(data.schema, "the data set")
+        final, schema = without(self.final, self._fitted_columns, data.schema, left_out)
+        return Transformed(self, data, training=False, final=final, schema=schema, left_out=left_out)
+
+    @property
+    def _fitted_columns(self) -> Schema:
+        return Schema(c for c in (self.schema or Schema()).columns if c.name != ROW)
+
+    def _left_out(self, there: Schema, where: str) -> list[str]:
+        """The targets that cannot be made of these columns, named in the log the first time; a DataError for any other
+        output."""
+        fitted = self._fitted_columns
+        do = "workflow.remove_inputs(['{}']) is the workflow without the outputs that need it"
+        left_out = labels_without(self.final, fitted, there, targets_of(self.final, fitted), where, do)
+        if left_out and left_out not in self._said:
+            self._said.append(left_out)
+            log.warning("left out, since %s lacks their columns: %s", where, ", ".join(left_out))
+        return left_out
 
     def _transform_frame(self, data: Any) -> Any:
         state, schema = self._fitted(), self.schema
@@ -86,23 +129,28 @@ class Workflow:
             self._bound = Bound(self.final, schema, state.values)
         bound, needed = self._bound, self._needed
         table, engine, restore = open_frame(data, needed)
-        present = set(table.column_names)
-        for name in needed:
-            if name not in present:
-                known = (
-                    [str(n) for n in getattr(data, "columns", table.column_names)]
-                    if not isinstance(data, pa.Table)
-                    else table.column_names
-                )
-                raise DataError(
-                    f"the frame has no column {name!r}", why="the workflow was fitted with it", do=near(name, known)
-                )
+        if not {*needed} <= {*table.column_names}:
+            bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
+            table = table.select(needed)
         kernels = frame.engine(engine)
         columns = kernels.from_arrow(_conformed(table, schema, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
         evaluation = filtered(bound, columns, state, context, where="the given frame")
-        made = evaluation.columns(bound.targets)
+        made = evaluation.outputs()
+        warn(records(evaluation.failed))
         return restore(made, kernels, rows_kept(evaluation, bound, table.num_rows))
+
+    def _bound_to(self, data: Any, table: pa.Table, missing: frozenset[str]) -> tuple[Bound, list[str]]:
+        """The graph without the targets that need a column which a frame does not have, and the columns that it needs;
+        a DataError where anything else needs one."""
+        if missing not in self._bound_without:
+            columns = table.column_names if isinstance(data, pa.Table) else getattr(data, "columns", table.column_names)
+            there = Schema(Column(str(name), pa.null()) for name in columns)
+            left_out = self._left_out(there, "the frame")
+            fitted = self._fitted_columns
+            bound = Bound(without(self.final, fitted, fitted, left_out)[0], fitted, self._fitted().values)
+            self._bound_without[missing] = bound, needed_columns(bound)
+        return self._bound_without[missing]
 
     @cached_property
     def _needed(self) -> list[str]:
@@ -160,7 +208,7 @@ class Workflow:
         bound = Bound(self.final, self.schema)
         kept = [t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))]
         other = Workflow(Node("pick", (self.final,), selection=tuple(kept)))
-        other.schema, other.state = self.schema, self.state
+        other.schema, other.state, other.reading = self.schema, self.state, self.reading
         return other
 
     def _fitted(self) -> State:
@@ -177,23 +225,29 @@ class Workflow:
         engines."""
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
-        save_fitted(self.final, self.schema, self._fitted(), Path(path))
+        folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
+        save_fitted(self.final, self.schema, self._fitted(), folder, self.reading)
 
     @staticmethod
     def load(path: str | Path) -> Workflow:
         """The workflow of a folder that `save` or a run wrote (the output folder itself will do); tables are
         checked."""
-        final, schema, state = load_fitted(Path(path))
+        folder = Path(local_folder(path, "the fitted workflow", "Workflow.load"))
+        final, schema, state, reading = load_fitted(folder)
         workflow = Workflow(final)
-        workflow.schema, workflow.state = schema, state
+        workflow.schema, workflow.state, workflow.reading = schema, state, reading
         return workflow
 
 
 class Transformed:
     """The rows of a data set after a workflow; nothing is computed before it is asked for."""
 
-    def __init__(self, workflow: Workflow, dataset: Dataset, training: bool) -> None:
+    def __init__(
+        self, workflow: Workflow, dataset: Dataset, training: bool, *, final: Node | None = None,
+        schema: Schema | None = None, left_out: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.workflow, self.dataset, self.training = workflow, dataset, training
+        self.final, self.bound_to, self.left_out = final or workflow.final, schema or dataset.schema, list(left_out)
 
     @property
     def schema(self) -> Schema:
@@ -202,8 +256,8 @@ class Transformed:
     def _work(self) -> Work:
         workflow, dataset = self.workflow, self.dataset
         engine = resolve_engine(dataset.engine)
-        check_runs(Bound(workflow.final, dataset.schema, workflow._fitted().values), keys_of(dataset.plan))
-        return Work(dataset.handle, workflow.final, dataset.schema, engine, workflow._fitted(), None, self.training)
+        check_runs(Bound(self.final, self.bound_to, workflow._fitted().values), keys_of(dataset.plan))
+        return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training)
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas, or cuDF) per partition, in the order of the rows."""
@@ -236,7 +290,15 @@ class Transformed:
         """Shuffle and write as the section `output` of a job says; returns the Manifest of what was committed."""
         settings = checked(Output, {"path": str(path), **output}, "output")
         assert self.workflow.schema is not None
-        return write_transformed(self._work(), self.dataset.plan, settings, current_pool())
+        workflow = self.workflow
+        return write_transformed(self._work(), self.dataset.plan, settings, current_pool(), workflow.reading,
+                                 workflow.final, self.left_out)  # fmt: skip
+
+
+def reading_of(plan: Plan) -> dict[str, Any]:
+    """How the rows of a plan were read, and by which keys they were brought together."""
+    keyed = plan.options.get("keyed", {})
+    return {**plan.reading, **{name: value for name, value in keyed.items() if value}}
 
 
 def _nth_frame(handle: tuple[Work, Sequence[Any]], number: int) -> Any:
@@ -246,7 +308,10 @@ def _nth_frame(handle: tuple[Work, Sequence[Any]], number: int) -> Any:
 
 def transformed(work: Work, partition: Any) -> dict[str, Any]:
     """The output columns of one partition."""
-    return work.opened(partition, work.bound.targets).columns(work.bound.targets)
+    evaluation = work.opened(partition, work.bound.targets)
+    made = evaluation.outputs()
+    warn(records(evaluation.failed))
+    return made
 
 
 def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:

@@ -69,11 +69,26 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_out_nightly(config, items)
     if config.getoption("--engine") == "cudf":
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: pytest --engine cudf"))
+
+
+def leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests with the marker run with `-m nightly` (or any `-m` with that word), and when they are named by node id."""
+    if "nightly" in (config.getoption("-m") or ""):
+        return
+    named = [argument for argument in config.args if "::" in argument]
+    out = [
+        item for item in items
+        if item.get_closest_marker("nightly") and not any(item.nodeid in name or name in item.nodeid for name in named)
+    ]  # fmt: skip
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in set(out)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, gpu, linear, linear_cluster, plain, vocabulary
+from tests.bench import distinct, gpu, linear, linear_cluster, plain, soak, vocabulary
+from tests.running import section_of
 
 
 def test_a_source_has_every_value_so_often_and_each_time_in_another_order(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_recipe_is_measured_through_the_flow(
     assert nbytes > 20 * rows
     assert all(str(tmp_path) in change for change in source)
     changes = [*source, "output.files=4", "output.files_per_worker=null"]
-    found = gpu.run_flow(cluster.scheduler_address, recipe, changes, tmp_path / "out")
+    found = gpu.run_flow(section_of(cluster), recipe, changes, tmp_path / "out")
     assert list(found["stages"]) == ["ingest", "statistics", "transform", "shuffle_write"]
     assert sum(found["stages"].values()) <= found["seconds"] <= found["flow_wall"]
     assert (found["files"], found["rows"] <= rows * 1.2) == (files, True)
@@ -132,3 +133,27 @@ def test_what_was_measured_is_kept_when_the_rest_fails(tmp_path: Path, monkeypat
     assert json.loads((tmp_path / "found").read_text())["medians"] == {"millrace": 2.0, "dask-cudf": 1}
     asked.repeats = 1
     assert [peer["seconds"] for peer in gpu.peer_runs(asked, "source", tmp_path / "out")] == [1]
+
+
+def test_what_grows_in_a_soak_is_found() -> None:
+    def judged(**changes: Any) -> dict[str, Any]:
+        steady = dict.fromkeys(soak.ALLOWED, 10.0) | {"database_mb": 5.0}
+        grown = changes.pop("per_minute", {})
+        samples = [
+            {"minute": m, **steady, **{name: 10.0 + step * m for name, step in grown.items()}} for m in range(60)
+        ]
+        result: dict[str, Any] = {
+            "samples": samples, "runs": {"Completed": 100, "Crashed": 3}, "kills": {"flow": 3},
+            "outputs": {"verified": 100, "wrong": 0}, "left": {"processes": [], "seconds_to_stop": 5.0}, **changes,
+        }  # fmt: skip
+        soak.finish(result, soak.arguments(["--minutes", "60"]))
+        return result
+
+    assert judged()["verdict"] == {"ok": True, "problems": []}
+    assert judged(per_minute={"serve_rss_mb": 0.1, "database_mb": 1.0})["verdict"]["ok"]
+    assert judged(per_minute={"serve_rss_mb": 0.2})["verdict"]["problems"] == ["serve_rss_mb grows: 12.0 an hour"]
+    assert judged(per_minute={"pymp": 0.5})["fits"]["pymp"]["per_hour"] == 30.0
+    assert judged(per_minute={"database_mb": 1.0})["database_mb_per_run"] == 0.573
+    assert not judged(outputs={"verified": 99, "wrong": 1})["verdict"]["ok"]
+    assert not judged(kills={"flow": 2})["verdict"]["ok"]
+    assert not judged(left={"processes": ["python"], "seconds_to_stop": 5.0})["verdict"]["ok"]

@@ -27,6 +27,8 @@ import pyarrow.parquet as pq
 from flows.sample import criteo, ecommerce, toy, wide
 from flows.sample.columns import plain
 from tasks.errors import JobError, near
+from tasks.files import local_folder
+from tasks.made_up import MARKER, marker
 
 Block = Callable[..., pa.Table]
 
@@ -40,7 +42,6 @@ WIDE_GROUP_ROWS = 1 << 16
 # Columns whose dictionaries stay small enough to be worth their page.
 DICTIONARY = ["id", "name", "label", "event_type", "product_id", "category_id", "category_code", "brand"]
 DICTIONARY += [name for name, count in criteo.CARDINALITY.items() if count <= 1_000_000]
-MARKER = "_sample.json"
 RULE = 1  # raise it when the same (name, rows, seed) gives other rows
 
 
@@ -122,6 +123,7 @@ def make_sample(
     Errors: JobError for a bad parameter, or a folder that holds anything else.
     """
     began = time.perf_counter()
+    path = local_folder(path, "the folder of the sample", "path")
     sample = _sample(name, Path(path), rows, seed, files, format, drift, columns)
     xp = _array_module(engine)
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
@@ -175,7 +177,7 @@ def _sample(
         raise JobError(f"{rows} rows cannot make {files} files", do=f"give 1 .. {rows} files, or leave files out")
     file_rows = max(1, WIDE_CELLS["file"] // columns) if columns else FILE_ROWS
     sample = Sample(name, rows, seed, format, drift, files or max(1, round(rows / file_rows)), columns=columns)
-    there = _marker(folder)
+    there = marker(folder)
     if files is None and "files" in there:
         kept = Sample(name, rows, seed, format, drift, there["files"], columns=columns)
         return kept if kept.described() == there else sample
@@ -190,15 +192,6 @@ def _array_module(engine: str | ModuleType) -> Any:
     return engine
 
 
-def _marker(folder: Path) -> dict[str, Any]:
-    """What the folder says it holds; nothing if it says nothing readable."""
-    try:
-        found = json.loads((folder / MARKER).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _claim(folder: Path, sample: Sample) -> None:
     """Marks an empty folder as this sample's before its first part, so that a killed run can go on; refuses others.
 
@@ -206,8 +199,9 @@ def _claim(folder: Path, sample: Sample) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise JobError("the sample needs a folder", where=str(folder), why="it is a file", do="give another path")
-    there = _marker(folder)
+    there = marker(folder)
     if there == sample.described():
+        _refuse_strangers(folder, sample)
         return
     if there or (folder.exists() and any(not entry.name.startswith("_") for entry in folder.iterdir())):
         held = ", ".join(f"{key} {value}" for key, value in there.items()) or "files that no sample wrote"
@@ -219,6 +213,20 @@ def _claim(folder: Path, sample: Sample) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     _atomically(folder / MARKER, lambda temporary: temporary.write_text(json.dumps(sample.described(), indent=1)))
+
+
+def _refuse_strangers(folder: Path, sample: Sample) -> None:
+    """A JobError where a reader of the folder would take other files for rows of the sample."""
+    own = {sample.part(number) for number in range(sample.files)}
+    strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", ".")))
+    strange = [name for name in strange if name not in own]
+    if strange:
+        raise JobError(
+            f"the folder of a sample of {sample.name} holds other files",
+            where=str(folder),
+            why="they would be read as its rows: " + ", ".join(strange[:5]) + (", .." if len(strange) > 5 else ""),
+            do="move them away, or give another path",
+        )
 
 
 def _atomically(target: Path, write: Callable[[Path], object]) -> None:

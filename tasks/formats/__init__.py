@@ -84,14 +84,24 @@ def format_of(files: Sequence[File], name: str = "auto") -> str:
     return next(iter(first))
 
 
-def _format_by_suffix(path: str) -> str:
+def format_by_suffix(path: str) -> str | None:
+    """The format that the name of a file tells; None where it tells none.
+
+    >>> format_by_suffix("in/a.csv.gz"), format_by_suffix("in/notes.txt")
+    ('csv', None)
+    """
     stem, suffix = os.path.splitext(path)
     if suffix.lower() in COMPRESSIONS:
         suffix = os.path.splitext(stem)[1]
-    if suffix.lower() not in SUFFIXES:
+    return SUFFIXES.get(suffix.lower())
+
+
+def _format_by_suffix(path: str) -> str:
+    name = format_by_suffix(path)
+    if name is None:
         raise JobError(
             "the format cannot be told from the name",
             where=path,
             do="set source.format to one of " + ", ".join(FORMATS) + ", or leave the file out of source.path",
         )
-    return SUFFIXES[suffix.lower()]
+    return name

@@ -7,13 +7,15 @@ import io
 import json
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
 
-from tasks.errors import DataError
-from tasks.files import open_binary, read_range
+from tasks.errors import DataError, MillraceError
+from tasks.files import open_binary
+from tasks.formats.avro_blocks import check_records, check_stored, header, is_deep, stored_blocks
 from tasks.formats.avro_columns import NotPlain, columns_of, plain_fields
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
@@ -22,6 +24,7 @@ from tasks.frame.types import widest
 from tasks.plan import File, Piece, Unit
 
 RUN_ROWS = 64 * 2**10
+INSPECTED, HEADER = 2**22, 2**14  # bytes that are read at once: of a file read from end to end, of its beginning
 RUN_BYTES = 32 * 2**20  # of blocks that are decoded at once
 TYPES = {
     "null": pa.null(),
@@ -47,27 +50,27 @@ LOGICAL = {
 
 def inspect(file: File, options: dict[str, Any]) -> Inspected:
     """Schema and runs of blocks of at least 64 Ki rows; the digest is of the whole file, which is read anyway."""
-    import fastavro
-
     digest = hashlib.sha256()
     units: list[Unit] = []
     start, rows = None, 0
-    try:
-        with open_binary(file.path, options.get("storage_options")) as raw, _buffered(raw) as source:
-            blocks = fastavro.block_reader(source)
-            schema = arrow_schema(blocks.writer_schema, file.path)
-            for block in cast("Iterator[Any]", blocks):
-                start = block.offset if start is None else start
-                rows += block.num_records
-                digest.update(block.bytes_.getbuffer())
-                stop = block.offset + block.size
-                if rows >= RUN_ROWS:
-                    units.append(Unit(Piece(0, start, stop), rows, stop - start))
-                    start, rows = None, 0
+    with (
+        _whole(file.path),
+        open_binary(file, options.get("storage_options")) as raw,
+        _buffered(raw, INSPECTED) as source,
+    ):
+        begun = header(source, file.path)
+        schema = arrow_schema(begun.schema, file.path)
+        for block in stored_blocks(source, begun.end, file.size, begun.sync):
+            check_stored(block, begun.codec, file.path, options)
+            start = block.start if start is None else start
+            rows += block.records
+            digest.update(block.data)
+            stop = block.stop
+            if rows >= RUN_ROWS:
+                units.append(Unit(Piece(0, start, stop), rows, stop - start))
+                start, rows = None, 0
         if start is not None:
             units.append(Unit(Piece(0, start, stop), rows, stop - start))
-    except (ValueError, OSError, EOFError, IndexError, KeyError) as error:
-        raise _broken(file.path, error) from None
     return Inspected(replace(file, digest=digest.hexdigest()), schema, tuple(units))
 
 
@@ -76,7 +79,7 @@ def arrow_schema(record: Any, path: str) -> pa.Schema:
     number; other unions, and records that hold themselves, are JSON texts."""
     if not isinstance(record, dict) or record.get("type") != "record":
         raise DataError("an Avro file does not hold records", where=path, do="write records with named fields")
-    named: dict[str, pa.DataType] = {}
+    named: dict[str, pa.DataType] = dict.fromkeys(_names(record), pa.string())
     return pa.schema([(f["name"], _arrow_type(f["type"], named)) for f in record["fields"]])
 
 
@@ -102,15 +105,19 @@ def _arrow_type(avro: Any, named: dict[str, pa.DataType]) -> pa.DataType:
 
 def _named_type(kind: str, described: dict[str, Any], named: dict[str, pa.DataType]) -> pa.DataType:
     """The type of what has a name, by which others call it: whole, or without its namespace."""
-    short = described["name"].rpartition(".")[2]
-    names = {described["name"], short, f"{described['namespace']}.{short}" if described.get("namespace") else short}
+    names = _names(described)
     named |= dict.fromkeys(names, pa.string())
     if kind == "fixed":
         named |= dict.fromkeys(names, pa.binary(described["size"]))
     elif kind != "enum":
         fields = [(f["name"], _arrow_type(f["type"], named)) for f in described["fields"]]
         named |= dict.fromkeys(names, pa.struct(fields))
-    return named[short]
+    return named[described["name"]]
+
+
+def _names(described: Any) -> set[str]:
+    short = described["name"].rpartition(".")[2]
+    return {described["name"], short, f"{described['namespace']}.{short}" if described.get("namespace") else short}
 
 
 def _union(types: Sequence[pa.DataType]) -> pa.DataType:
@@ -156,16 +163,20 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     tables: list[pa.Table] = []
     for piece in merged(pieces):
         path = files[piece.file].path
-        try:
-            with open_binary(path, storage) as raw, _buffered(raw) as source:
-                first = next(fastavro.block_reader(source))
-            data = read_range(path, 0, first.offset, storage) + read_range(path, piece.start, piece.stop, storage)
-            found = arrow_schema(first.writer_schema, path)
+        with _whole(path):
+            with open_binary(files[piece.file], storage) as raw, _buffered(raw, HEADER) as source:
+                begun = header(source, path)
+                source.seek(0)
+                data = source.read(begun.end)
+                source.seek(piece.start)
+                data += source.read(piece.stop - piece.start)
+            for block in stored_blocks(io.BytesIO(data), begun.end, len(data), begun.sync):
+                check_stored(block, begun.codec, path, options)
+            found = arrow_schema(begun.schema, path)
             types = pa.schema([found.field(n) for n in schema.names or found.names[:1]])
-            blocks = cast("Iterator[Any]", fastavro.block_reader(io.BytesIO(data)))
-            tables += [_table(run, first.writer_schema, types) for run in _runs(blocks)]
-        except (ValueError, OSError, EOFError, IndexError, pa.ArrowException) as error:
-            raise _broken(path, error) from None
+            blocks = fastavro.block_reader(io.BytesIO(data))
+            runs = _runs(cast("Iterator[Any]", blocks))
+            tables += [_table(run, blocks.writer_schema, types, path) for run in runs]
     return conform(pa.concat_tables(tables), schema)
 
 
@@ -182,19 +193,36 @@ def _runs(blocks: Iterator[Any]) -> Iterator[list[Any]]:
         yield run
 
 
-def _table(blocks: list[Any], record: Any, types: pa.Schema) -> pa.Table:
+def _table(blocks: list[Any], record: Any, types: pa.Schema, path: str) -> pa.Table:
     """The columns of blocks: all values of a field at once where they are plain, else record by record."""
     try:
         fields, counts = plain_fields(record), [block.num_records for block in blocks]
         return columns_of([block.bytes_.getbuffer() for block in blocks], counts, fields, types)
     except (NotPlain, pa.ArrowException):  # fastavro says what is wrong with values that are none
+        if is_deep(record):
+            for block in blocks:
+                check_records(record, bytes(block.bytes_.getbuffer()), block.num_records, path)
         rows: list[Any] = [row for block in blocks for row in block]
     said = {f["name"]: f["type"] for f in record["fields"]}
     return pa.table({f.name: _column([row[f.name] for row in rows], f.type, said[f.name]) for f in types})
 
 
-def _buffered(source: Any) -> Any:
-    return io.BufferedReader(source)
+def _buffered(source: Any, nbytes: int) -> Any:
+    """The file with a buffer; a local file fills it page by page, a storage fetches it at once."""
+    return io.BufferedReader(source, nbytes)
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """What goes wrong with a file as the error that names it: every codec, and fastavro, has errors of its own."""
+    try:
+        yield
+    except MillraceError:
+        raise
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _broken(path, error) from None
 
 
 def _broken(path: str, error: Exception) -> DataError:

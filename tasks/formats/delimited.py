@@ -21,11 +21,13 @@ import pyarrow.csv as pacsv
 
 from tasks.errors import DataError
 from tasks.formats import text
+from tasks.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.formats.conform import carried_type, conform, infinite_columns
 from tasks.formats.inspected import Inspected
 from tasks.formats.records import Dialect
+from tasks.frame.verbs_text import times_of
 from tasks.plan import File, Limits, Piece
-from tasks.schema import dtype_name
+from tasks.schema import check_names, dtype_name
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Delimited:
         if options["columns"]:
             return list(options["columns"])
         try:
+            check_columns(head.first.count(self.delimiter.encode()) + 1, head.file.path)
             line = next(csv.reader(io.StringIO(head.first.decode(), newline=""), delimiter=self.delimiter), [])
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(
@@ -75,6 +78,8 @@ class Delimited:
                 why=str(error),
                 do="write the file as UTF-8 text, or say its format in source.format",
             ) from None
+        if options["header"]:
+            check_names(line, head.file.path)
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
     def _infer(self, options: dict[str, Any], asked: tuple[text.Head, int]) -> dict[str, pa.DataType]:
@@ -116,8 +121,13 @@ class Delimited:
     ) -> pa.Table:
         try:
             table = parse(data, self.delimiter, names, types, wanted, options)
+        except _Straddling:
+            raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
-            raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+            found = self._with_offsets(data, names, types, wanted, options)
+            if found is None:
+                raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+            table = found
         for name in infinite_columns(table):
             strings = parse(data, self.delimiter, names, {name: pa.string()}, [name], options).column(name)
             said = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
@@ -127,6 +137,22 @@ class Delimited:
                 raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
                                 "it is beyond the range of the type")  # fmt: skip
         return table
+
+    def _with_offsets(
+        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
+    ) -> pa.Table | None:
+        """The table where texts of times say an offset and the type has no zone, or the other way round; else None."""
+        times = {name: types[name] for name in wanted if name in types and pa.types.is_timestamp(types[name])}
+        if not times:
+            return None
+        try:
+            found = parse(data, self.delimiter, names, types | dict.fromkeys(times, pa.string()), wanted, options)
+            for name, dtype in times.items():
+                texts = found.column(name).combine_chunks()
+                found = found.set_column(found.column_names.index(name), name, times_of(texts, dtype))
+        except pa.ArrowException:
+            return None
+        return found
 
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
@@ -156,7 +182,9 @@ class Delimited:
                 "a text file does not parse",
                 where=where,
                 why=message,
-                do="mend the line: it needs one value per column, and quotes around values with line ends",
+                do="write the file as UTF-8"
+                if "UTF8" in message
+                else "mend the line: it needs one value per column, and quotes around values with line ends",
             )
         for name in wanted:
             try:
@@ -175,6 +203,7 @@ class Delimited:
 def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
     """A DataError for a value of a text; `row` counts from 0."""
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    value = value if value is None or len(value) <= 200 else value[:200] + ".."
     row_text = "" if row is None else f", row {row + 1} (the header not counted)"
     return DataError(
         f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
@@ -182,6 +211,10 @@ def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row:
         why=why,
         do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
+
+
+class _Straddling(Exception):
+    """A record is longer than any may be."""
 
 
 def parse(
@@ -201,14 +234,17 @@ def parse(
         timestamp_parsers=[pacsv.ISO8601, "%Y-%m-%d %H:%M:%S UTC"],
     )
     layout = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in data)
-    sizes = [len(data) + 1] if not types else sorted({min(4 * 2**20, len(data) + 1), len(data) + 1})
+    most = min(record_limit(options), len(data)) + 1
+    sizes = [len(data) + 1] if not types else sorted({min(4 * 2**20, most), most})
     for size in sizes:
         try:
             reading = pacsv.ReadOptions(use_threads=False, column_names=names, block_size=size)
             return pacsv.read_csv(pa.BufferReader(data), reading, layout, convert)
         except pa.ArrowInvalid as error:
-            if "straddling" not in str(error) or size == sizes[-1]:  # a record longer than a block
+            if "straddling" not in str(error):
                 raise
+            if size == sizes[-1]:  # a record longer than a block
+                raise _Straddling(str(error)) from None
     raise AssertionError("unreachable")
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.defects import at
 from tasks.plan import File, Limits, Unit
+from tasks.reading_notes import noted
 
 
 @dataclass(frozen=True)
@@ -45,4 +47,8 @@ def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..
 def _inspect_batch(
     inspect: Callable[[File, dict[str, Any]], Inspected], options: dict[str, Any], files: Sequence[File]
 ) -> list[Inspected]:
-    return [inspect(file, options) for file in files]
+    found = []
+    for file in files:
+        with noted(options, file.path), at(f"reading {file.path}"):
+            found.append(inspect(file, options))
+    return found

@@ -16,6 +16,7 @@ import pyarrow.json as pajson
 from tasks.errors import DataError
 from tasks.files import compression
 from tasks.formats import text
+from tasks.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
 from tasks.formats.conform import conform, infinite_columns
 from tasks.formats.inspected import Inspected
 from tasks.formats.records import Dialect
@@ -25,6 +26,7 @@ from tasks.schema import is_list, leaf_type, parse_dtype
 LINES = Dialect(None)
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
+BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^\[\]{}"]++', re.DOTALL)  # all else than those outside of texts
 NO_TEXT = "a line is no UTF-8"
 IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
 
@@ -33,7 +35,7 @@ def survey(
     files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
 ) -> list[Inspected]:
     """Line ranges of all files; columns and types of the first 16 MiB of the first file with rows, wider where 16
-    others show more of a column. `source.schema` may add columns.
+    others show more of a column. `source.schema` may add columns, but for those that are `optional`.
     """
     heads = list(parallel_map(partial(text.head, options, LINES, False), files))
     units = text.count(heads, options, LINES, limits, parallel_map)
@@ -41,19 +43,44 @@ def survey(
     for head in full:
         _check_lines(head)
     types = text.types_of(full, partial(_infer, options), parallel_map)
-    types.update({name: parse_dtype(dtype) for name, dtype in options["schema"].items()})
+    optional = {*options.get("optional", ())} - {*types}
+    types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     return [Inspected(h.file, pa.schema(list(types.items())), u) for h, u in zip(heads, units, strict=True)]
 
 
 def _infer(options: dict[str, Any], asked: tuple[text.Head, int]) -> dict[str, pa.DataType]:
     head, length = asked
     data = text.sample(head.file, head.start, length, LINES, options)
+    check_lines(data, head.file.path, options)
+    _check_depth(data, head.file.path)
     schema = _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
     types = {f.name: _inferred(f.type) for f in schema}
     if IDS.search(data):  # whole numbers beyond int64 are ids, which a float would change
         floats = {n: _with_leaf(t, pa.uint64()) for n, t in types.items() if leaf_type(t) == pa.float64()}
         types |= {name: dtype for name, dtype in floats.items() if _holds(dtype, name, data)}
     return types
+
+
+def _check_depth(data: bytes, path: str) -> None:
+    """A DataError for a line with so many brackets that values may lie deeper in each other than `MOST_DEPTH`, if they
+    do: Arrow makes types of them by a recursion that has no end but that of the process."""
+    array = np.frombuffer(data, np.uint8)
+    opened = np.flatnonzero((array == ord("[")) | (array == ord("{")))
+    if len(opened) <= MOST_DEPTH:
+        return
+    lines = np.searchsorted(np.flatnonzero(array == ord("\n")), opened)
+    for number in np.flatnonzero(np.bincount(lines) > MOST_DEPTH):
+        first = int(opened[np.searchsorted(lines, number)])
+        begin, end = data.rfind(b"\n", 0, first) + 1, data.find(b"\n", first)
+        if _depth(data[begin : end if end >= 0 else len(data)]) > MOST_DEPTH:
+            raise nested_too_deep(path, "a line of JSON")
+
+
+def _depth(line: bytes) -> int:
+    """How deep brackets lie in each other; those in texts do not count."""
+    brackets = np.frombuffer(BRACKETS.sub(b"", line), np.uint8)
+    steps = np.select([(brackets == c) for c in b"[{]}"], [1, 1, -1, -1], 0)
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def _with_leaf(dtype: pa.DataType, leaf: pa.DataType) -> pa.DataType:
@@ -91,7 +118,7 @@ def _check_lines(head: text.Head) -> None:
 def _holds_two(line: bytes) -> bool:
     try:
         return json.JSONDecoder().raw_decode(line.decode())[1] < len(line.decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         return False  # Arrow's reader says what is wrong
 
 
@@ -128,7 +155,7 @@ def _parse(
         try:
             if texts or dates != schema:
                 return _table(_with_texts(data, texts) if texts else data, dates, unexpected)
-        except (pa.ArrowException, ValueError):
+        except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
 

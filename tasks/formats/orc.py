@@ -12,6 +12,7 @@ import pyarrow.orc as paorc
 
 from tasks.errors import DataError
 from tasks.files import open_binary, read_range
+from tasks.formats.bounds import MOST_ROWS, readable, validated
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
 from tasks.formats.parquet import merged
@@ -23,12 +24,14 @@ TAIL = 64 * 2**10
 def inspect(file: File, options: dict[str, Any]) -> Inspected:
     """Schema and stripes of one file; the digest is of its last 64 KiB, which hold the footer."""
     storage = options.get("storage_options")
-    tail = read_range(file.path, max(0, file.size - TAIL), file.size, storage)
+    tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
     try:
-        with open_binary(file.path, storage) as source:
+        with open_binary(file, storage) as source:
             orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
-            schema, rows = orc.schema.remove_metadata(), _stripe_rows(orc)
-    except (pa.ArrowException, OSError) as error:
+            schema, rows = readable(orc.schema), _stripe_rows(orc)
+            if any(not 0 <= n < MOST_ROWS for n in rows):
+                raise pa.ArrowInvalid(f"its stripes have {rows} rows")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _broken(file.path, error) from None
     units = tuple(Unit(Piece(0, 0, n, i), n, file.size * 2 * n // max(1, sum(rows))) for i, n in enumerate(rows))
     return Inspected(replace(file, digest=hashlib.sha256(tail).hexdigest()), schema, units)
@@ -48,13 +51,13 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     for number in dict.fromkeys(piece.file for piece in pieces):
         path = files[number].path
         try:
-            with open_binary(path, options.get("storage_options")) as source:
+            with open_binary(files[number], options.get("storage_options")) as source:
                 orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
                 names = schema.names or orc.schema.names[:1]
                 for piece in merged([p for p in pieces if p.file == number]):
-                    stripe = pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)])
+                    stripe = validated(pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)]))
                     tables.append(stripe.slice(piece.start, piece.stop - piece.start).select(names))
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _broken(path, error) from None
     return conform(pa.concat_tables([conform(t, schema) for t in tables]), schema)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -12,14 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import DataError
-from tasks.files import is_remote, local_path, open_binary, read_range
+from tasks.files import checked_name, is_remote, open_binary, read_range
 from tasks.formats import int96
+from tasks.formats.bounds import MOST_ROWS, readable, validated
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
 from tasks.plan import File, Piece, Unit
 from tasks.schema import is_uuid, leaf_type, plain_type
 
 TAIL = 64 * 2**10
+DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
 PLAIN_BYTES = 2**30  # of a column, at most: an array of plain strings holds less than twice as many
 
 
@@ -28,23 +32,24 @@ def inspect(file: File, options: dict[str, Any]) -> Inspected:
     storage = options.get("storage_options")
     if file.size == 0:
         raise _broken(file.path, "the file is empty (0 bytes)")
-    tail = read_range(file.path, max(0, file.size - TAIL), file.size, storage)
+    tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
     if tail[-4:] != b"PAR1" or len(tail) < 12:
         raise _broken(
             file.path, "it does not end in PAR1, as whole Parquet files do: it was cut off, or it is another format"
         )
     footer = int.from_bytes(tail[-8:-4], "little") + 8
     if footer > len(tail):
-        tail = read_range(file.path, max(0, file.size - footer), file.size, storage)
+        tail = read_range(file, max(0, file.size - footer), file.size, storage)
     tail = tail[-footer:]
     try:
         opened = pq.ParquetFile(pa.BufferReader(tail))
-        metadata, schema = opened.metadata, opened.schema_arrow.remove_metadata()
-    except (pa.ArrowException, OSError) as error:
+        metadata, schema = opened.metadata, readable(opened.schema_arrow)
+        units = tuple(_units(metadata, schema))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _broken(file.path, str(error)) from None
     on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*int96.columns_of(metadata.schema)}
     file = replace(file, digest=hashlib.sha256(tail).hexdigest())
-    return Inspected(file, schema, tuple(_units(metadata, schema)), tuple(sorted(on_host)))
+    return Inspected(file, schema, units, tuple(sorted(on_host)))
 
 
 def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
@@ -59,7 +64,9 @@ def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
     for group in range(metadata.num_row_groups):
         described = metadata.row_group(group)
         rows = described.num_rows
-        nbytes = rows * width + sum(4 * rows + described.column(i).total_uncompressed_size for i in varying)
+        if not 0 <= rows < MOST_ROWS:
+            raise pa.ArrowInvalid(f"row group {group} has {rows:,} rows")
+        nbytes = rows * width + sum(4 * rows + max(0, described.column(i).total_uncompressed_size) for i in varying)
         units.append(Unit(Piece(0, 0, rows, group), rows, nbytes))
     return units
 
@@ -90,7 +97,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     """
     tables = []
     for number, run in groupby(merged(pieces), key=lambda piece: piece.file):
-        tables.append(_read_file(files[number].path, list(run), schema, options))
+        tables.append(_read_file(files[number], list(run), schema, options))
     if len(tables) == 1:
         return tables[0]
     plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
@@ -109,29 +116,43 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
     return merged
 
 
-def _read_file(path: str, pieces: list[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+@contextmanager
+def source_of(file: File, options: Mapping[str, Any]) -> Iterator[Any]:
+    """What Arrow reads a file from, once it is known to be the one of the plan."""
+    if is_remote(file.path):
+        with open_binary(file, options.get("storage_options")) as opened:
+            yield opened
+    else:
+        with checked_name(file) as name:
+            yield name
+
+
+def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
     strings = [f.name for f in schema if pa.types.is_string(f.type)]
-    remote = is_remote(path)
-    source = open_binary(path, options.get("storage_options")) if remote else local_path(path)
+    path, remote = file.path, is_remote(file.path)
     try:
-        footer = pq.read_metadata(source)
-        chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
-        plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
-        encoded = [name for name in strings if name not in plain and not _are_delta(chunks.get(name, []))]
-        with pq.ParquetFile(
-            source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
-        ) as file:
-            table = _read_runs(file, pieces, schema.names)
-        wide = [name for name in int96.columns_of(footer.schema) if name in schema.names]
-        if wide:
-            with pq.ParquetFile(source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=remote) as file:
-                table = int96.in_range(table, _read_runs(file, pieces, wide), schema, path)
+        with source_of(file, options) as source:
+            footer = pq.read_metadata(source)
+            chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
+            plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
+            encoded = [name for name in strings if name not in plain and not _are_delta(chunks.get(name, []))]
+            with pq.ParquetFile(
+                source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
+            ) as opened:
+                table = _read_runs(opened, pieces, schema.names)
+            validated(table, encoded=True)
+            wide = [name for name in int96.columns_of(footer.schema) if name in schema.names]
+            if wide:
+                with pq.ParquetFile(
+                    source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=remote
+                ) as opened:
+                    table = int96.in_range(table, _read_runs(opened, pieces, wide), schema, path)
         return conform(table, schema, plain)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
         raise DataError(
             "a Parquet file cannot be read as its footer promises",
             where=path,
-            why=str(error).split("\n")[0],
+            why=DESCRIPTOR.sub(path, str(error).split("\n")[0]),
             do="write the file again, or leave it out of source.path",
         ) from None
 

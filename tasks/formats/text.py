@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.errors import DataError
 from tasks.files import compression, read_all, read_range
+from tasks.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
 from tasks.formats.records import Cut, Dialect, Ends, Scan, cut_text, is_open, join, range_list, scan, scan_exactly
 from tasks.plan import File, Limits, Piece, Unit
 from tasks.schema import is_list
@@ -35,8 +36,7 @@ class Head:
 class Range:
     """Bytes [start, stop) of a text file."""
 
-    path: str
-    size: int
+    file: File
     start: int
     stop: int
 
@@ -44,17 +44,21 @@ class Range:
 def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) -> Head:
     """The digest and the first record of one file."""
     storage = options.get("storage_options")
-    ends = [read_range(file.path, 0, min(EDGE, file.size), storage)]
-    ends.append(read_range(file.path, max(0, file.size - EDGE), file.size, storage))
+    ends = [read_range(file, 0, min(EDGE, file.size), storage)]
+    ends.append(read_range(file, max(0, file.size - EDGE), file.size, storage))
     digest = hashlib.sha256(repr((file.size, file.mtime)).encode() + b"".join(ends)).hexdigest()
-    length = EDGE
+    length, most = EDGE, record_limit(options)
     while True:
         data, whole = beginning(file, length, options)
         cuts = cut_text(data, _behind_mark(data), dialect, 2**62)
         start, stop = first_record(data, cuts, dialect)
         if stop < len(data) or whole:
+            if stop - start > most:
+                raise record_too_long(file.path, most)
             return Head(replace(file, digest=digest), data[start:stop], stop if header else start)
-        length *= 8
+        if length > most:
+            raise record_too_long(file.path, most)
+        length = min(8 * length, most + EDGE)
 
 
 def _behind_mark(data: bytes) -> int:
@@ -65,9 +69,9 @@ def _behind_mark(data: bytes) -> int:
 def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:
     """The first `length` bytes (decompressed) and whether that is the whole file."""
     if compression(file.path):
-        data = read_all(file.path, options.get("storage_options"), length)
+        data = read_all(file, options.get("storage_options"), length)
         return data, len(data) < length
-    return read_range(file.path, 0, min(length, file.size), options.get("storage_options")), length >= file.size
+    return read_range(file, 0, min(length, file.size), options.get("storage_options")), length >= file.size
 
 
 def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[int, int]:
@@ -144,7 +148,7 @@ def count(
     """The units of each file, all ranges of all files counted by one parallel pass."""
     plain = [h for h in heads if not compression(h.file.path)]
     ranges = [
-        [Range(h.file.path, h.file.size, *r) for r in range_list(h.start, h.file.size, limits.range_bytes)]
+        [Range(h.file, *r) for r in range_list(h.start, h.file.size, limits.range_bytes)]
         if h.start < h.file.size
         else []
         for h in plain
@@ -185,7 +189,7 @@ def _scan_batch(options: dict[str, Any], dialect: Dialect, ranges: Sequence[Rang
 
 def _with_margins(item: Range, options: dict[str, Any]) -> tuple[bytes, int, int]:
     begin = max(0, item.start - 2)
-    data = read_range(item.path, begin, min(item.stop + 1, item.size), options.get("storage_options"))
+    data = read_range(item.file, begin, min(item.stop + 1, item.file.size), options.get("storage_options"))
     return data, item.start - begin, item.stop - begin
 
 
@@ -193,7 +197,8 @@ def _scan_range(options: dict[str, Any], dialect: Dialect, item: Range) -> tuple
     """The counts of one range, and its last byte."""
     data, low, high = _with_margins(item, options)
     if len(data) < high:
-        raise DataError("a file shrank while it was read", where=item.path, do="start again when it is complete")
+        raise DataError("a file shrank while it was read", where=item.file.path, do="start again when it is complete")
+    check_lines(data, item.file.path, options)
     return scan(data, low, high, dialect), data[high - 1 : high]
 
 
@@ -206,8 +211,12 @@ def _joined(
     def exactly(number: int, inside: bool, closed: bool) -> Ends:
         return scan_exactly(*_with_margins(ranges[number], options), dialect, inside, closed)
 
-    edges = [(r.start, r.stop) for r in ranges]
-    return tuple(_unit(cut) for cut in join(edges, [s for s, _ in scans], exactly, is_open(scans[-1][1], dialect)))
+    edges, most = [(r.start, r.stop) for r in ranges], record_limit(options)
+    longest = max(stop - start for start, stop in edges)
+    cuts = join(edges, [s for s, _ in scans], exactly, is_open(scans[-1][1], dialect))
+    if any(cut.stop - cut.start > 2 * longest + most for cut in cuts):  # ranges in which no record ends
+        raise record_too_long(head.file.path, most)
+    return tuple(_unit(cut) for cut in cuts)
 
 
 def _unit(cut: Cut) -> Unit:
@@ -216,7 +225,8 @@ def _unit(cut: Cut) -> Unit:
 
 def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head) -> tuple[Unit, ...]:
     """A compressed file is one unit: nobody can begin to read in its middle."""
-    data = read_all(head.file.path, options.get("storage_options"))
+    data = decompressed(head.file, options)
+    check_lines(data, head.file.path, options)
     records = sum(cut.records for cut in cut_text(data, head.start, dialect, range_bytes))
     return (_unit(Cut(head.start, len(data), records)),) if records else ()
 
@@ -243,5 +253,17 @@ def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:
     """The records of a piece as they stand in the file, decompressed."""
     storage = options.get("storage_options")
     if compression(file.path):
-        return read_all(file.path, storage)[piece.start : piece.stop]
-    return read_range(file.path, piece.start, piece.stop, storage)
+        data = decompressed(file, options)[piece.start : piece.stop]
+    else:
+        data = read_range(file, piece.start, piece.stop, storage)
+    check_lines(data, file.path, options)
+    return data
+
+
+def decompressed(file: File, options: dict[str, Any]) -> bytes:
+    """The content of a compressed file; a DataError where it is more than `source.max_block_bytes`."""
+    most = block_limit(options)
+    try:
+        return read_all(file, options.get("storage_options"), most=most)
+    except OverflowError:
+        raise too_large(file.path, "a compressed text file is read as a whole", most) from None

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 # How many units of a time type make a microsecond (divide, floor) or how many microseconds make a unit (multiply).
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 DAY_MS = 86_400_000
+DIGITS = 18  # of a decimal that int64 holds
 EXACT_DIGITS, EXACT_SCALE = 15, 22  # of a decimal whose digits, and whose power of ten, a float64 holds exactly
 
 
@@ -73,3 +74,23 @@ def decimal_floats(array: pa.Array) -> pa.Array:
             mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
             return pa.array(low / 10.0**dtype.scale, mask=mask)  # both exact, so that one rounding is left
     return pc.cast(pc.cast(array, pa.string()), pa.float64())
+
+
+def unscaled(array: pa.Array) -> np.ndarray:
+    """The digits of decimals of up to `DIGITS` digits, int64: 1.50 of scale 2 is 150; nulls are any value."""
+    if not len(array):
+        return np.empty(0, dtype=np.int64)
+    words = max(array.type.bit_width // 64, 1)
+    width = np.int64 if array.type.bit_width >= 64 else np.int32
+    found = np.frombuffer(array.buffers()[1], width)[words * array.offset : words * (array.offset + len(array)) : words]
+    return found.astype(np.int64)
+
+
+def decimal_halves(low: pa.Array, high: pa.Array) -> pa.Array:
+    """The means of pairs of decimals as the nearest float64; null where either is."""
+    dtype = low.type
+    if dtype.precision > 74:  # the digits of a sum and of a half more are too many for Arrow
+        return pc.divide(pc.add(decimal_floats(low), decimal_floats(high)), 2.0)
+    wide = pa.decimal256(dtype.precision, dtype.scale)
+    half = pa.scalar(Decimal("0.5"), pa.decimal256(1, 1))
+    return decimal_floats(pc.multiply(pc.add(low.cast(wide), high.cast(wide)), half))

@@ -3,23 +3,33 @@
     price * 1.2 > 10 and brand in ["apple", "lg"] and col("event time") >= "2020-01-01"
 
 Names are columns (`col("a b")` for odd ones). There are literals (numbers, "text", True, False, None), + - * / // %,
-comparisons (also chained), and or not, `in [..]`, `not in`, `is None`, `is not None` and the functions in FUNCTIONS.
+comparisons (also chained), and or not, `in [..]`, `not in`, `is None`, `is not None` and the functions `abs`, `log`,
+`exp`, `sqrt`, `round`, `lower`, `upper`, `length`, `contains`, `startswith`, `where` and `cast`.
 
 Rules, the same on both engines:
 
 - Null in, null out: also in comparisons and `in`; `and`, `or`, `not` are those of three-valued logic (Kleene). NaN is
   null. `where` with a null condition gives null.
-- Integers (and booleans) are reckoned in int64, wrapping around; if one side is a float, in float64; `/` gives float64.
-  uint64 is reckoned in uint64 and does not mix with signed columns. `//` and `%` round down, as in Python; by zero they
-  give null for integers. For floats x // y is floor(x / y), x / 0 is infinite, and what would be NaN (0 / 0) is null.
-- Strings compare by their UTF-8 bytes; `+` joins strings. Times compare with times and with ISO 8601 text; a text or a
-  column without a zone is UTC.
+- Whole numbers of any width, and booleans, are computed in int64, uint64 in uint64, which does not mix with signed
+  columns. What leaves these 64 bits is an error that names the expression, its part, the columns and the cure; in rows
+  for which another branch of `where`, `and` or `or` answers it is none. `abs(x)` of the least int8 is 128.
+- If one side is a float, both are computed in float64, in comparisons too: whole numbers beyond 2**53 are rounded, so
+  that `x == 9007199254740992.0` is true of 9007199254740993. What is beyond float64 is infinite.
+- `/` gives float64: `x / 0` is infinite with the sign of x, `0 / 0` null. `//` and `%` round down, as in Python; by
+  zero they are null for whole numbers. For floats `x // y` is floor(x / y), so that `x // 0` is infinite; `x % 0` is
+  null, and a zero that `%` gives has the sign of the divisor.
+- Infinities are numbers: equal to themselves, larger than all others; `-` of two of one sign, `0 *` one and `%` of one
+  are null, `log(0)` is minus infinity, `exp(1000)` infinity. `log` and `sqrt` of negative numbers are null.
+- Strings compare by their UTF-8 bytes; `+` joins strings. `upper` and `lower` change letter by letter, after Unicode:
+  `upper("ß")` is `ẞ`, never SS, and letters without a single capital stay (`ŉ`, `ﬁ`).
+- Times compare with times and with ISO 8601 text. A text or a column without a zone is UTC; an offset (+02:00) counts.
 - `contains` and `startswith` look for literal text; `length` counts characters (of a list: elements).
-- `round(x, digits)` rounds halves to even. `cast` gives null where the type cannot hold the value and where a text is
-  no such value; floats are cut towards zero. log and exp of the two engines may differ in the last bit.
+- `round(x, digits)` rounds halves to even. `cast` gives null where the type cannot hold the value, an infinity as a
+  whole number say, and where a text is no such value: the rows that are null for it are counted and said. Floats are
+  cut towards zero. log and exp of the two engines may differ in the last bit.
 - The type of the result is known from the schema alone: comparisons bool, arithmetic int64, uint64 or float64, log, exp
-  and sqrt float64, length int64; abs and where keep the type of their columns (where, of different ones: the type they
-  are reckoned in); a column alone keeps its type.
+  and sqrt float64, length int64; abs that of its column, int64 of signed ones; where keeps the type of its columns (of
+  different ones: the type they are computed in); a column alone keeps its type.
 """
 
 from __future__ import annotations
@@ -27,6 +37,7 @@ from __future__ import annotations
 import ast
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,15 +110,18 @@ class Expression:
 
         return typed(self.root, schema, self.text).dtype
 
-    def evaluate(self, columns: Mapping[str, Any], schema: Schema | None = None) -> Any:
+    def evaluate(
+        self, columns: Mapping[str, Any], schema: Schema | None = None, failed: Counter[str] | None = None
+    ) -> Any:
         """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the same kind comes back.
 
         The index is that of the first column used, the type exactly `dtype(schema)`. Types are those of the columns; a
-        `schema` is needed only for dates under cuDF, which has them as timestamps.
+        `schema` is needed only for dates under cuDF, which has them as timestamps. `failed` counts the rows that are
+        null because a cast failed, under the expression's text. DataError for whole numbers beyond 64 bits.
         """
         from tasks.frame.expression_run import run
 
-        return run(self.steps(columns, schema), columns, self.columns[0])
+        return run(self.steps(columns, schema), columns, self, failed)
 
     def steps(self, columns: Mapping[str, Any], schema: Schema | None = None) -> Any:
         """The typed steps for the columns of a frame."""

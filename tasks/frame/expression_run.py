@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tasks.errors import DataError
 from tasks.frame import verbs_numbers as numbers
 from tasks.frame.expression import Expression, failure
-from tasks.frame.expression_types import Typed, family, unit_of
+from tasks.frame.expression_types import Typed, columns_of, family, unit_of
 from tasks.frame.verbs_numbers import Flat
 from tasks.frame.verbs_text import decimal_numbers, format_text, parse_text
+from tasks.frame.whole import any_true
 from tasks.schema import Schema
 
 FLAT = ("bool", "int", "float", "time")
@@ -30,39 +35,75 @@ def engine_of(column: Any) -> ModuleType:
     return verbs_arrow
 
 
-def run(root: Typed, columns: Mapping[str, Any], first: str) -> Any:
-    """The column that the steps make; its index is that of the column `first`."""
-    like = columns[first]
-    return engine_of(like).column(_answer(root, columns, first), root.dtype, like)
+Failed = Counter[str]  # rows that are null because a cast failed, by expression
 
 
-def filter_mask(condition: Expression, columns: Mapping[str, Any], schema: Schema | None = None) -> Any:
+def run(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Failed | None = None) -> Any:
+    """The column that the steps make; its index is that of the first column of the expression."""
+    like = columns[of.columns[0]]
+    return engine_of(like).column(_answer(root, columns, of, failed), root.dtype, like)
+
+
+def filter_mask(
+    condition: Expression, columns: Mapping[str, Any], schema: Schema | None = None, failed: Failed | None = None
+) -> Any:
     """Which rows to keep, as numpy (or CuPy) array: true where the condition is true, false where it is false or null.
 
-    JobError for an expression that is not true or false. `schema` as for `Expression.evaluate`.
+    JobError for an expression that is not true or false. `schema` and `failed` as for `Expression.evaluate`.
     """
     root = condition.steps(columns, schema)
     if root.dtype != pa.bool_():
         what = f"a filter needs true or false, this is {root.dtype}"
         raise failure(what, condition.text, (0, len(condition.text)), "compare it: x != 0, x is not None")
     first = condition.columns[0]
-    flat, rows = _answer(root, columns, first), len(columns[first])
+    flat, rows = _answer(root, columns, condition, failed), len(columns[first])
     mask = flat.values if flat.valid is None else flat.values & flat.valid
     xp = engine_of(columns[first]).xp
     return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
 
 
-def _answer(root: Typed, columns: Mapping[str, Any], first: str) -> Any:
-    like = columns[first]
+def _answer(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Failed | None) -> Any:
+    like = columns[of.columns[0]]
     with np.errstate(all="ignore"):
-        return _Runner(columns, engine_of(like), len(like)).value(root)
+        runner = _Runner(columns, engine_of(like), len(like), of)
+        value = runner.settled(runner.value(root))
+    if failed is not None and runner.failed is not None:
+        failed[of.text] += int(runner.failed.sum())
+    return value
 
 
 class _Runner:
-    """Values of steps: a Flat for numbers, truth and times, the engine's text for strings, else the column itself."""
+    """Values of steps: a Flat for numbers, truth and times, the engine's text for strings, else the column itself.
 
-    def __init__(self, columns: Mapping[str, Any], engine: ModuleType, rows: int) -> None:
-        self.columns, self.engine, self.rows = columns, engine, rows
+    `failed` are the rows in which a cast failed, if there are any.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], engine: ModuleType, rows: int, of: Expression) -> None:
+        self.columns, self.engine, self.rows, self.of = columns, engine, rows, of
+        self.failed: Any = None
+
+    def settled(self, value: Any) -> Any:
+        """The value, of whose nulls none stands for a lost number any more: integers beyond their type are refused,
+        failed casts counted."""
+        for step, gone in value.lost if isinstance(value, Flat) else ():
+            rows = self.engine.xp.broadcast_to(gone if value.valid is None else gone & ~value.valid, (self.rows,))
+            if not any_true(rows):
+                continue
+            if step.verb != "convert":
+                raise self._beyond(step, int(rows.sum()))
+            self.failed = rows if self.failed is None else self.failed | rows
+        return replace(value, lost=()) if isinstance(value, Flat) and value.lost else value
+
+    def _beyond(self, step: Typed, rows: int) -> DataError:
+        part, name = self.of.text[slice(*step.place)], str(step.dtype)
+        info = self.engine.xp.iinfo(name)
+        columns = ", ".join(repr(column) for column in dict.fromkeys(columns_of(step)))
+        return DataError(
+            f"{part} is beyond {name} in {rows:,} row(s), column(s) {columns}",
+            why=f"expression {self.of.text!r} computes with whole numbers from {int(info.min)} to {int(info.max)}",
+            do="compute in floats, write cast(x, 'float64') for a column in it; or leave such rows out with where(..) "
+            "or a filter",
+        )
 
     def value(self, step: Typed) -> Any:
         if step.verb == "column":
@@ -87,13 +128,14 @@ class _Runner:
         if kind == "string":
             return step.value
         name = "bool" if kind == "none" else numbers.numpy_dtype(step.dtype)
-        return Flat(self.engine.xp.asarray([False if kind == "none" else step.value], dtype=name))
+        bounds = (step.value, step.value) if kind == "int" else None
+        return Flat(self.engine.xp.asarray([False if kind == "none" else step.value], dtype=name), bounds=bounds)
 
     def numeric(self, step: Typed, args: list[Any]) -> Flat:
         xp, verb = self.engine.xp, step.verb
         match verb:
             case "+" | "-" | "*" | "/" | "//" | "%":
-                return numbers.arithmetic(verb, args[0], args[1], xp)
+                return numbers.arithmetic(step, args[0], args[1], xp)
             case "==" | "!=" | "<" | "<=" | ">" | ">=":
                 return numbers.compare(verb, args[0], args[1], xp)
             case "and" | "or" | "not":
@@ -108,12 +150,16 @@ class _Runner:
                 return self.is_null(args[0])
             case "list length":
                 return self.engine.list_length(args[0])
-        return numbers.function(verb, args[0], step.value, xp)
+        return numbers.function(step, args[0], xp)
 
     def is_null(self, value: Any) -> Flat:
         if not isinstance(value, Flat):
             return Flat(self.engine.is_null(value))
-        return Flat(self.engine.xp.zeros(self.rows, dtype=bool) if value.valid is None else ~value.valid)
+        null = self.engine.xp.zeros(self.rows, dtype=bool) if value.valid is None else ~value.valid
+        known, beyond = None, tuple((step, gone) for step, gone in value.lost if step.verb != "convert")
+        for _, gone in beyond:  # there is a number, which nothing holds
+            known = ~gone if known is None else known & ~gone
+        return Flat(null, known, beyond)
 
     def text(self, step: Typed, args: list[Any]) -> Any:
         engine, verb = self.engine, step.verb
@@ -128,7 +174,7 @@ class _Runner:
                 return engine.join(*args)
             case "where":
                 choices = [engine.literal_text(c, self.rows) if isinstance(c, str) else c for c in args[1:]]
-                return engine.text_where(args[0], *choices, self.rows)
+                return engine.text_where(self.settled(args[0]), *choices, self.rows)
             case "contains" | "startswith":
                 return getattr(engine, verb)(args[0], step.value)
         return getattr(engine, verb)(args[0])
@@ -140,11 +186,15 @@ class _Runner:
             return self.engine.literal_text(None, self.rows)
         value = self.value(source)
         if here in (*FLAT, "none") and there in FLAT:
-            return numbers.convert(value, source.dtype, step.dtype, self.engine.xp)
-        found = self.engine.to_arrow(value, source.dtype, self.rows)
+            return numbers.convert(step, value, self.engine.xp)
+        found = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
         if there == "string":
             return self.engine.text_from_arrow(format_text(found))
         parsed = (
             decimal_numbers(found, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(found, step.dtype)
         )
-        return self.engine.from_arrow(parsed, step.dtype)
+        made = self.engine.from_arrow(parsed, step.dtype)
+        if parsed.null_count == found.null_count:
+            return made
+        gone = pc.and_(found.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
+        return replace(made, lost=((step, self.engine.xp.asarray(gone)),))

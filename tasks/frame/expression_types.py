@@ -49,6 +49,11 @@ def unit_of(dtype: pa.DataType) -> str:
     return "day" if pa.types.is_date32(dtype) else dtype.unit
 
 
+def columns_of(step: Typed) -> list[str]:
+    """The columns that a step computes with."""
+    return [step.value] if step.verb == "column" else [name for arg in step.args for name in columns_of(arg)]
+
+
 def typed(node: Node, schema: Schema, text: str) -> Typed:
     """The typed steps of an expression; JobError with the place where it does not fit the schema."""
     return _Rules(schema, text).type(node)
@@ -125,7 +130,8 @@ class _Rules:
         return Typed("negate", (_convert(args[0], dtype),), dtype, place=node.place)
 
     def abs_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        dtype = args[0].dtype if family(args[0].dtype) in ("int", "float") else self.common(list(args))
+        here = args[0].dtype
+        dtype = here if pa.types.is_floating(here) or pa.types.is_unsigned_integer(here) else self.common(list(args))
         return Typed("abs", (_convert(args[0], dtype),), dtype, place=node.place)
 
     def to_float(self, node: Node, args: tuple[Typed, ...]) -> Typed:
@@ -284,7 +290,7 @@ class _Rules:
                    "decimal": {"float", "int", "string"}}  # fmt: skip
         if step.dtype != dtype and there not in allowed.get(here, ()):
             raise self.fail(node, f"{step.dtype} cannot be cast to {dtype}")
-        return _convert(step, dtype)
+        return step if step.dtype == dtype else Typed("convert", (step,), dtype, place=node.place)
 
 
 def _literal_type(value: Any) -> pa.DataType:

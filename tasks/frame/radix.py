@@ -67,10 +67,10 @@ def ordered_keys(values: Any, xp: Any) -> Any:
 
 
 def value_of(key: int, kind: str) -> int | float:
-    """The number of a key; `kind` is u, i or f as in numpy."""
+    """The number of a key; `kind` is u, i or f as in numpy, or decimal, whose digits are an i."""
     if kind == "u":
         return key
-    if kind == "i":
+    if kind != "f":
         return key - (1 << 63)
     bits = key ^ (1 << 63) if key >= 1 << 63 else ~key & ((1 << 64) - 1)
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.frame.whole import refuse_wrapped, sums_fit
+from tasks.frame.canonical import decimal_halves
+from tasks.frame.exact import added, divided, exponents, sums, two_sum, whole_difference, whole_halves
+from tasks.frame.whole import any_true, refuse_wrapped, sums_fit
 
+SMALLER = 64  # powers of two, so much less than float64's range is a sum of 2^64 values
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -114,18 +117,13 @@ def difference(column: Any, runs: Runs, shift: int) -> Any:
     place = xp.arange(len(values), dtype=xp.int64)
     other = xp.where(within, place - shift, place)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _subtracted(values, values[other], xp)
+        before = values[other]
+        if values.dtype.kind == "f":
+            found = values.astype(xp.float64) - before.astype(xp.float64)
+        else:
+            found = whole_difference(values, before, xp)
     multiply, divide = _seconds(dtype)
     return runs.column(found * multiply / divide, within & valid & valid[other])
-
-
-def _subtracted(a: Any, b: Any, xp: Any) -> Any:
-    rough = a.astype(xp.float64) - b.astype(xp.float64)
-    if a.dtype.kind == "f":
-        return rough
-    wide = xp.uint64 if a.dtype.kind == "u" else xp.int64
-    exact = (a.astype(wide).view(xp.uint64) - b.astype(wide).view(xp.uint64)).view(xp.int64)  # modulo 2^64
-    return xp.where(xp.abs(rough) < 2.0**62, exact.astype(xp.float64), rough)
 
 
 def _seconds(dtype: pa.DataType) -> tuple[int, int]:
@@ -151,7 +149,14 @@ def rolling(column: Any, runs: Runs, window: int, aggregation: str, min_periods:
     with np.errstate(over="ignore", invalid="ignore"):
         data = xp.where(valid, values.astype(xp.float64), neutral)
         found = _windowed(data, runs.inside, window, combine, neutral, xp)
-        if aggregation == "mean":
+        if combine is xp.add and any_true(~xp.isfinite(found)):  # of finite values smaller ones are added up
+            infinite = _windowed(xp.isinf(data).astype(xp.int64), runs.inside, window, xp.add, 0, xp) > 0
+            small = _windowed(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
+            small = small / xp.maximum(counts, 1) if aggregation == "mean" else small
+            large = ~xp.isfinite(found) & ~infinite
+            found = found / xp.maximum(counts, 1) if aggregation == "mean" else found
+            found = xp.where(large, xp.ldexp(small, SMALLER), found)
+        elif aggregation == "mean":
             found = found / xp.maximum(counts, 1)
     return runs.column(found, counts >= max(min_periods, 1))
 
@@ -252,8 +257,17 @@ class Aggregate:
     def median(self) -> Any:
         last = self.runs.starts[1:] - 1
         low, high = ((self._lowest + self.xp.maximum(self.counts - more, 0) // 2) for more in (1, 0))
-        values = self.engine.numbers(self.sorted)[0].astype(self.xp.float64)
-        low, high = values[self.xp.minimum(low, last)], values[self.xp.minimum(high, last)]
+        low, high = self.xp.minimum(low, last), self.xp.minimum(high, last)
+        if pa.types.is_decimal(self.engine.dtype(self.column)):
+            ends = (self.engine.host(self._rows(self.sorted, place)) for place in (low, high))
+            return self.engine.column(decimal_halves(*ends))
+        values, _ = self.engine.numbers(self.sorted)
+        low, high = values[low], values[high]
+        if values.dtype.kind in "iu":
+            wide = self.xp.uint64 if values.dtype.kind == "u" else self.xp.int64
+            found = whole_halves(low.astype(wide), high.astype(wide), self.xp)
+            return self.engine.from_numbers(found, self.counts > 0)
+        low, high = low.astype(self.xp.float64), high.astype(self.xp.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             found = (low + high) / 2
             beyond = self.xp.isinf(found) & self.xp.isfinite(low) & self.xp.isfinite(high)
@@ -263,7 +277,9 @@ class Aggregate:
     def sum(self) -> Any:
         values, _ = self.engine.numbers(self.column)
         if values.dtype.kind == "f":
-            return self.engine.from_numbers(self._sums(self.data))
+            total, _, powers = self._exact
+            with np.errstate(over="ignore"):
+                return self.engine.from_numbers(total if powers is None else self.xp.ldexp(total, powers))
         unsigned = values.dtype.kind == "u" and not pa.types.is_boolean(self.engine.dtype(self.column))
         wide = self.xp.uint64 if unsigned else self.xp.int64
         values = self.xp.where(self.valid, values, 0).astype(wide)
@@ -277,24 +293,56 @@ class Aggregate:
             return self.engine.run_sums(values, self.runs.starts)
 
     @cached_property
-    def means(self) -> Any:
-        return self._sums(self.data) / self.xp.maximum(self.counts, 1)
-
-    def mean(self) -> Any:
-        return self.engine.from_numbers(self.means, self.counts > 0)
+    def _exact(self) -> tuple[Any, Any, Any]:
+        """(sums, what rounding took of them, powers) of the values divided by 2^powers by run; powers None: 1."""
+        codes, most_rows = self.runs.codes, int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
+        powers = exponents(self.data, codes, len(self.runs.lengths), self.engine, squares=True)
+        data = self.data if powers is None else self.xp.ldexp(self.data, -powers[codes])
+        self.scaled = data
+        return *sums(data, self._sums, most_rows, self.xp), powers
 
     @cached_property
-    def variances(self) -> Any:
+    def _scaled_means(self) -> Any:
+        values, _ = self.engine.numbers(self.column)
+        if values.dtype.kind in "iu" and values.dtype.itemsize == 8:  # beyond 2^53 float64 would round every value
+            halves = values.astype(self.xp.int64) if values.dtype.kind == "i" else values
+            high = self.xp.where(self.valid, (halves >> 32).astype(self.xp.int64), 0)
+            low = self.xp.where(self.valid, (halves & 0xFFFFFFFF).astype(self.xp.int64), 0)
+            high, low = (self._exact_sums(part) for part in (high, low))
+            total = added(self._two(high, 2.0**32), self._two(low, 1.0))
+        else:
+            total = self._exact[:2]
+        return divided(*total, self.xp.maximum(self.counts, 1), self.xp)
+
+    def _two(self, values: Any, times: float) -> tuple[Any, Any]:
+        """Integers as two floats."""
+        high = (values >> 32).astype(self.xp.float64) * (2.0**32 * times)
+        return two_sum(high, (values & 0xFFFFFFFF).astype(self.xp.float64) * times)
+
+    def mean(self) -> Any:
+        powers = self._exact[2]
+        means = self._scaled_means if powers is None else self.xp.ldexp(self._scaled_means, powers)
+        return self.engine.from_numbers(means, (self.counts > 0) & ~self.xp.isnan(means))
+
+    @cached_property
+    def _scaled_variances(self) -> Any:
         """ddof 1, from deviations; what rounding left in the mean is taken out."""
-        n = self.xp.maximum(self.counts, 1)
+        n, most_rows = self.xp.maximum(self.counts, 1), int(self.runs.lengths.max()) if len(self.counts) else 0
+        means = divided(*self._exact[:2], n, self.xp)
         with np.errstate(over="ignore", invalid="ignore"):
-            deviations = self.xp.where(self.valid, self.data - self.means[self.runs.codes], 0.0)
+            deviations = self.xp.where(self.valid, self.scaled - means[self.runs.codes], 0.0)
             shift = self._sums(deviations) / n
-            squares = self._sums(deviations * deviations) - n * shift * shift
+            squares = sums(deviations * deviations, self._sums, most_rows, self.xp)[0] - n * shift * shift
             return self.xp.maximum(squares, 0.0) / self.xp.maximum(n - 1, 1)
 
     def var(self) -> Any:
-        return self.engine.from_numbers(self.variances, self.counts > 1)
+        return self._spread(self._scaled_variances, 2)
 
     def std(self) -> Any:
-        return self.engine.from_numbers(self.xp.sqrt(self.variances), self.counts > 1)
+        return self._spread(self.xp.sqrt(self._scaled_variances), 1)
+
+    def _spread(self, found: Any, times: int) -> Any:
+        powers = self._exact[2]
+        with np.errstate(over="ignore"):  # squares beyond float64 are infinite
+            found = found if powers is None else self.xp.ldexp(found, times * powers)
+        return self.engine.from_numbers(found, (self.counts > 1) & ~self.xp.isnan(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
+from tasks.allowed import allowed_name, check_files_in
 from tasks.errors import DataError, JobError
 from tasks.schema import plain_type
 
@@ -22,11 +25,12 @@ def read_side_table(path: str, columns: list[str] | None = None) -> pa.Table:
     """
     file = _existing(path)
     try:
-        if file.suffix in (".csv", ".tsv"):
-            found = pc_csv.read_csv(file, parse_options=_delimiter(file))
-            found = found if columns is None else found.select(columns)
-        else:
-            found = pq.read_table(file, columns=columns)
+        with _opened(file) as name:
+            if file.suffix in (".csv", ".tsv"):
+                found = pc_csv.read_csv(name, parse_options=_delimiter(file))
+                found = found if columns is None else found.select(columns)
+            else:
+                found = pq.read_table(name, columns=columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
             "the side table cannot be read", where=path, why=str(error), do="mend or replace the file"
@@ -47,10 +51,22 @@ def side_schema(path: str) -> pa.Schema:
         schema = read_side_table(path).schema
     else:
         try:
-            schema = pq.read_schema(file) if file.is_file() else pq.ParquetDataset(file).schema
+            with _opened(file) as name:
+                schema = pq.read_schema(name) if file.is_file() else pq.ParquetDataset(name).schema
         except (pa.ArrowException, OSError) as error:
             raise DataError("the side table cannot be read", where=path, why=str(error)) from None
     return pa.schema([(field.name, plain_type(field.type)) for field in schema])
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[str]:
+    """A name of the table for Arrow, inside of the allowed roots; of a folder every file in it is looked at."""
+    if file.is_dir():
+        check_files_in(file, "a side table")
+        yield str(file)
+    else:
+        with allowed_name(file, "a side table") as name:
+            yield name
 
 
 def _existing(path: str) -> Path:

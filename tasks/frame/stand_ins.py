@@ -3,22 +3,24 @@
     struct          a struct of what stands for its fields      map     a list of such structs, of key and value
     bytes           a string of the same bytes                  list    a list of what stands for its values
     decimal256      its 32 bytes as a string                    times of day, date64, times inside of these: integers
+    times in zones without a name (+05:30): integers
 
 Inside of these decimals are strings of their 16 bytes. A cuDF Series of a stand-in is called by the type it stands for,
-behind a sign that no column's name begins with. Arrays of Arrow become stand-ins and themselves again without a loop
-over rows; nothing here needs a GPU.
+behind a sign that no column's name begins with; so is one of lists of dates, which cuDF counts in seconds. Arrays of
+Arrow become stand-ins and themselves again without a loop over rows; nothing here needs a GPU.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.frame.values import stored_type
-from tasks.schema import dtype_name, is_bytes, is_list, parse_dtype
+from tasks.schema import dtype_name, is_bytes, is_list, leaf_type, parse_dtype
 
 SIGN = "\0"
 
@@ -32,14 +34,32 @@ def is_foreign(dtype: pa.DataType) -> bool:
     """
     if is_list(dtype):
         return is_foreign(dtype.value_type)
-    times = pa.types.is_time(dtype) or pa.types.is_date64(dtype)
+    times = pa.types.is_time(dtype) or pa.types.is_date64(dtype) or lacks_zone(dtype)
     nested = pa.types.is_struct(dtype) or pa.types.is_map(dtype)
     return nested or times or is_bytes(dtype) or pa.types.is_decimal256(dtype)
 
 
+def lacks_zone(dtype: pa.DataType) -> bool:
+    """Whether times are in a zone that cuDF lacks: an offset, or a name that is none in the time zone database.
+
+    >>> lacks_zone(pa.timestamp("us", "+05:30")), lacks_zone(pa.timestamp("us", "Europe/Berlin"))
+    (True, False)
+    """
+    return pa.types.is_timestamp(dtype) and dtype.tz is not None and not _is_zone(dtype.tz)
+
+
+@lru_cache(maxsize=4096)
+def _is_zone(name: str) -> bool:
+    try:
+        return bool(ZoneInfo(name).key)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+
+
 def mark_of(dtype: pa.DataType) -> str | None:
-    """The name of a Series that stands for this type; None where the type needs no stand-in."""
-    return SIGN + dtype_name(dtype) if is_foreign(dtype) else None
+    """The name of a Series that stands for this type; None where cuDF has the type itself."""
+    dates = is_list(dtype) and pa.types.is_date32(leaf_type(dtype))
+    return SIGN + dtype_name(dtype) if dates or is_foreign(dtype) else None
 
 
 def marked_type(name: Any) -> pa.DataType | None:

@@ -19,6 +19,9 @@ import pyarrow.compute as pc
 from tasks.frame import canonical_cudf
 from tasks.frame.canonical_cudf import TICKS_PER_DAY
 from tasks.frame.expression_types import family
+from tasks.frame.gpu.columns import device, from_pylibcudf
+from tasks.frame.gpu.text import joined
+from tasks.frame.stand_ins import is_foreign, mark_of, stand_in
 from tasks.frame.verbs_numbers import Flat, nan_to_null
 
 xp: ModuleType = cupy
@@ -44,7 +47,7 @@ def flat(column: Any, dtype: pa.DataType) -> Flat:
 
 
 def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
-    return flat(cudf.Series.from_arrow(found), dtype)
+    return flat(cudf.Series.from_arrow(stand_in(found) if is_foreign(found.type) else found), dtype)
 
 
 def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
@@ -66,6 +69,8 @@ def _series(value: Flat, dtype: pa.DataType, rows: int) -> Any:
     series = cudf.Series(values)
     if value.valid is not None:
         series = series.where(cupy.ascontiguousarray(cupy.broadcast_to(value.valid, (rows,))))
+    if is_foreign(dtype):  # times in a zone that cuDF lacks
+        return series
     if family(dtype) == "time":
         series = series.astype(f"datetime64[{'s' if pa.types.is_date32(dtype) else dtype.unit}]")
         if getattr(dtype, "tz", None) is not None:
@@ -77,6 +82,7 @@ def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
     """The result as a cuDF Series of exactly this type (a date as a timestamp), with the index of `like`."""
     series = _series(value, dtype, len(like)) if isinstance(value, Flat) else value.copy(deep=False)
     series.index = like.index
+    series.name = mark_of(dtype) if isinstance(value, Flat) else series.name
     return series
 
 
@@ -154,8 +160,8 @@ def startswith(a: Any, pattern: str) -> Flat:
 
 def join(a: Any, b: Any) -> Any:
     rows = len(b) if isinstance(a, str) else len(a)
-    left, right = (literal_text(side, rows) if isinstance(side, str) else side for side in (a, b))
-    return left.str.cat(right)
+    sides = [literal_text(side, rows) if isinstance(side, str) else side for side in (a, b)]
+    return from_pylibcudf(joined([device(side) for side in sides], ""))
 
 
 def text_where(condition: Flat, a: Any, b: Any, rows: int) -> Any:

@@ -3,8 +3,9 @@ elsewhere."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, ClassVar
@@ -13,9 +14,10 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from tasks.errors import DataError, JobError, near
+from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.user_code import import_path
 from tasks.schema import Column, Schema, dtype_name, is_list, kind_of, leaf_type
+from tasks.strict_json import decoded, encoded
 
 Unit = tuple[str, ...]  # the input columns that an operator treats together: one column, or a group
 Entry = str | tuple[str, ...]  # what stands in a selection: a column or a group (nested list)
@@ -28,6 +30,7 @@ class Context:
 
     `order` are the order numbers: the row numbers themselves, unless `source.keys` brought the rows into another order.
     `question` is what the last pass left open, for an operator that learns in several passes (`Learned.refine`).
+    `failed` counts, by expression, the rows that are null because a cast failed.
     """
 
     engine: ModuleType
@@ -35,6 +38,7 @@ class Context:
     training: bool = False
     order: Any = None
     question: Any = None
+    failed: Counter[str] = field(default_factory=Counter)
 
     def ordered(self) -> Any:
         return self.rows if self.order is None else self.order
@@ -42,7 +46,7 @@ class Context:
     def part(self, start: int, stop: int) -> Context:
         """The context of rows [start, stop)."""
         order = None if self.order is None else self.order[start:stop]
-        return Context(self.engine, self.rows[start:stop], self.training, order, self.question)
+        return Context(self.engine, self.rows[start:stop], self.training, order, self.question, self.failed)
 
 
 class Operator(BaseModel):
@@ -52,7 +56,7 @@ class Operator(BaseModel):
     to one column, `apply` for everything else. Being defined is its whole registration.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="constants")
 
     registry: ClassVar[dict[str, type[Operator]]] = {}
     takes: ClassVar[frozenset[str]] = frozenset({"number"})  # kinds of column: number, string, bool, time, list, other
@@ -85,7 +89,7 @@ class Operator(BaseModel):
         try:
             super().__init__(**parameters)
         except ValidationError as error:
-            raise JobError(_explain(type(self), error)) from None
+            raise JobError(_explain(type(self), error, parameters)) from None
 
     # the graph: before any data is read
 
@@ -178,15 +182,18 @@ class Operator(BaseModel):
     # as data
 
     def to_json(self) -> dict[str, Any]:
-        """The operator as in a job: {op: Name, parameter: value}, defaults left out."""
+        """The operator as in a job: {op: Name, parameter: value}, defaults left out; infinities as {"float": "inf"}."""
         cls = type(self)
         name = cls.__name__ if _built_in(cls) else f"{cls.__module__}:{cls.__qualname__}"
         try:
-            return {"op": name, **self.model_dump(mode="json", exclude_defaults=True)}
+            values = self.model_dump(mode="json")
         except PydanticSerializationError as error:
             if isinstance(error.__cause__, JobError):  # a function without an import path
                 raise error.__cause__ from None
             raise JobError(f"{cls.__name__} cannot be saved", why=str(error), do="give plain values") from None
+        fields = cls.model_fields.items()
+        defaults = {n for n, f in fields if _identical(getattr(self, n), f.get_default(call_default_factory=True))}
+        return {"op": name, **{n: encoded(value) for n, value in values.items() if n not in defaults}}
 
 
 class Learned(Operator):
@@ -265,27 +272,38 @@ class Learned(Operator):
         return fitted
 
 
+def _identical(a: Any, b: Any) -> bool:
+    """Whether two parameters are the same value of the same type: False is not 0, and 0.0 is neither 0 nor -0.0."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_identical(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(_identical(x, y) for x, y in zip(a, b, strict=True))
+    return repr(a) == repr(b) if isinstance(a, float) else bool(a == b)
+
+
 def _built_in(cls: type[Operator]) -> bool:
     """An operator of this package goes by its name alone, one of a user's module by its import path."""
     return cls.__module__.startswith(f"{__package__}.")
 
 
-def _explain(cls: type[Operator], error: ValidationError) -> str:
+def _explain(cls: type[Operator], error: ValidationError, parameters: Mapping[str, Any]) -> str:
     lines = []
-    for item in error.errors():
-        name = ".".join(str(p) for p in item["loc"])
-        if item["type"] == "extra_forbidden":
+    for one in mistakes(error, parameters):
+        name = place_text(one.place)
+        if one.kind == "unknown":
             lines.append(f"{cls.__name__} has no parameter {name!r}: {near(name, cls.model_fields)}")
-        elif item["type"] == "missing":
+        elif one.kind == "missing":
             lines.append(f"{cls.__name__} needs the parameter {name!r}")
         else:
-            lines.append(f"{cls.__name__}{f'({name})' if name else ''}: {item['msg'].removeprefix('Value error, ')}")
+            lines.append(f"{cls.__name__}{f'({name})' if name else ''}: {one.text}")
     return "; ".join(lines)
 
 
 def make_operator(spec: Mapping[str, Any] | str) -> Operator:
     """The operator of a job's entry {op: Name, parameter: value}; `op` may be an import path `module:Class`."""
-    spec = {"op": spec} if isinstance(spec, str) else dict(spec)
+    spec = {"op": spec} if isinstance(spec, str) else decoded(spec)
     if "op" not in spec:
         raise JobError(f"an operator needs the key 'op': {spec!r}", do="write {op: Name, parameter: value}")
     name = str(spec.pop("op"))

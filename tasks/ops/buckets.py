@@ -23,7 +23,9 @@ class Bucketize(Operator):
     """The number of boundaries at or below a value, as numpy.digitize(right=False), int32; null stays null.
 
     `boundaries` ascend: [0, 10, 100] makes four buckets. A list holds for all columns, a dict gives each column its
-    own. The elements of lists are put into buckets.
+    own. The elements of lists are put into buckets. Infinities are below or above every
+    finite boundary; a boundary may be infinite itself. Integers are compared exactly with any boundary, decimals as
+    float64.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"age": [5, 10, 99, None]})
@@ -91,7 +93,8 @@ class HashBucket(Operator):
     """MurmurHash3_x86_32 (seed 0) of the value mod `num_buckets`, int32: the same on CPU, GPU and in every version.
 
     Needs no vocabulary, so values may share a bucket. `num_buckets` is one number, or a dict by column. Null has the
-    hash 0xFFFFFFFF and so a bucket of its own choice; null lists stay null, their elements are hashed.
+    hash 0xFFFFFFFF and so a bucket of its own choice; null lists stay null, their elements are hashed. An infinity is a
+    value like any other.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"user": [10, 11, None]})

@@ -16,6 +16,8 @@ from tasks.schema import Column, Schema
 class DropLowCardinality(Learned):
     """Drops columns with fewer than `min_cardinality` distinct values; nulls do not count, the elements of lists do.
 
+    An infinity is a value like any other.
+
     Which columns stay is known when it is fitted: before, the schema shows all of them with the property `settles` =
     "presence". A dropped column is gone for everything below that selects it. Of ids made by Categorify the null's id
     counts as a value: drop before coding, or count it in.

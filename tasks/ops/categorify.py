@@ -15,6 +15,7 @@ from tasks import frame
 from tasks.errors import DataError, JobError, near
 from tasks.frame.whole import any_true
 from tasks.ops.base import Columns, Context, Entry, Unit
+from tasks.ops.continuous import DURATION
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 from tasks.schema import Column, Schema, Tags, dtype_name, is_list, kind_of
 
@@ -40,7 +41,8 @@ class Categorify(Keyed):
     num_buckets. Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
     is one value, column `a_b`, null only if all are null. `vocabs` gives the values in order, per column or for all
     (tuples with `combo`), each once and of the column's type. Of list columns the elements are coded: a null element
-    is 1, a null list stays null. Type out: `dtype`, int64 when the ids need it.
+    is 1, a null list stays null. Type out: `dtype`, int64 when the ids need it. An infinity is a value like any
+    other: it has an id.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"brand": ["b", "a", "b", None, "c"]})
@@ -290,9 +292,10 @@ def _vocabulary(given: Sequence[Any], types: Sequence[pa.DataType], name: str) -
 
 
 def _typed(values: list[Any], dtype: pa.DataType) -> pa.Array:
-    texts = bool(values) and all(isinstance(v, str) for v in values)
-    if texts and (pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)):
-        return pa.array(values, pa.string()).cast(dtype)
+    if any(isinstance(v, str) for v in values) and (pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)):
+        if pa.types.is_duration(dtype):
+            return pa.array([v if v is None else DURATION.validate_python(v) for v in values], dtype)
+        return pa.array([v if v is None else str(v) for v in values], pa.string()).cast(dtype)
     made = pa.array(values, dtype)
     if not pa.types.is_floating(dtype) and made.to_pylist() != values:
         raise ValueError("a value would change")

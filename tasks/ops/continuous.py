@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import model_validator
+from pydantic import TypeAdapter, model_validator
 
 from tasks import frame
 from tasks.errors import DataError
+from tasks.frame.moments import Moments, deviation, joined
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit
 from tasks.ops.refusal import refuse_infinite
 from tasks.schema import Column, Schema, Tags, dtype_name, is_list, leaf_type
 
-Moments = tuple[int, float, float, float, float]  # n, mean, sum of squared deviations, smallest, largest
+HUGE = 2.0**1000
 INFINITE = "mean and standard deviation of infinite values do not exist"
 FINER = re.compile(r"[.,]\d{6}\d*[1-9]")  # fractions of a second that Python's times cut
+DURATION = TypeAdapter(datetime.timedelta)  # reads ISO texts, PT1.5S, as a saved workflow has them
 FLOATS = {"float32": pa.float32(), "float64": pa.float64()}
 
 
@@ -28,8 +30,10 @@ class Normalize(Learned):
     """Scale to mean 0 and standard deviation 1: (x - mean) / std, of the rows that are not null (ddof 1).
 
     A standard deviation of 0, or fewer than two values, gives x - mean. Null stays null; list columns are scaled by
-    their elements. Moments are float64 and merged pairwise, right also at offsets of 1e9; smallest and largest value
-    tell a constant column, whose rounded moments may not. Infinities cannot be learned from (DataError). Source:
+    their elements. Moments are float64 and merged pairwise, right also at offsets of 1e9 and for values from 1e-300 to
+    1e300; smallest and largest value tell a constant column, whose rounded moments may not. Infinities cannot be
+    learned from, nor values whose standard deviation is beyond float64 (DataError); where it is applied, they stay
+    infinite. Source:
     Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
@@ -64,20 +68,25 @@ class Normalize(Learned):
         return _finite(frame.engine_of(column).moments(column, [0, len(column)])[0])
 
     def merge(self, a: Moments, b: Moments) -> Moments:
-        if not a[0] or not b[0]:
-            return b if not a[0] else a
-        n, delta = a[0] + b[0], b[1] - a[1]
-        squares = a[2] + b[2] + delta * delta * (a[0] * b[0] / n)
-        return n, a[1] + delta * (b[0] / n), squares, min(a[3], b[3]), max(a[4], b[4])
+        return joined(a, b)
 
     def finalize(self, partial: Moments) -> dict[str, Any]:
-        n, mean, squares, low, high = partial
+        n, mean, _, low, high = partial
         if low == high:
             return {"n": n, "mean": low, "std": 0.0}
-        return {"n": n, "mean": mean, "std": (squares / (n - 1)) ** 0.5}
+        std = deviation(partial)
+        if math.isinf(std):
+            raise DataError(
+                f"Normalize cannot scale values from {low} to {high}",
+                why="their standard deviation is beyond float64",
+                do="limit the values with Clip first",
+            )
+        return {"n": n, "mean": mean, "std": std}
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         engine, mean, std = frame.engine_of(column), fitted["mean"], fitted["std"] or 1.0
+        if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
+            column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
         scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
         return scaled if math.isfinite(mean) and math.isfinite(std) else engine.finite(scaled)
 
@@ -98,7 +107,8 @@ class FillMissing(Operator):
     """Replace null by `fill_value`; with `add_binary_cols` the column `<name>_filled` (bool) says where.
 
     The type stays, so the value has to fit it; times and decimals may be given as text. List columns: null elements are
-    filled, null lists stay, and `<name>_filled` is a list as well.
+    filled, null lists stay, and `<name>_filled` is a list as well. Infinities are no nulls and stay; `fill_value` may
+    be one.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"x": [1, None, 3]})
@@ -153,6 +163,8 @@ def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
 class Clip(Operator):
     """Limit values to [min_value, max_value], in the column's own unit; null stays null and the type stays.
 
+    Infinities are limited like other values. A limit may be infinite, which is none.
+
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"x": [-5, 3, None, 50]})
     >>> Workflow(["x"] >> Clip(0, 10)).fit(table).transform(table).to_pydict()
@@ -193,6 +205,8 @@ class Clip(Operator):
 class LogOp(Operator):
     """ln(1 + x), computed in float64, given as float32; -1 gives -inf, values below -1 and null give null.
 
+    inf stays inf; -inf is below -1, so null.
+
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"x": [0.0, -1.0, -2.0, None]})
     >>> Workflow(["x"] >> LogOp()).fit(table).transform(table).to_pydict()
@@ -220,6 +234,8 @@ def _held(value: Any, dtype: pa.DataType) -> Any:
         return value
     if FINER.search(value):
         raise ValueError(f"{value} has more than six digits behind the second")
+    if pa.types.is_duration(dtype):
+        return DURATION.validate_python(value)
     if pa.types.is_time(dtype):
         return datetime.time.fromisoformat(value)
     found = datetime.datetime.fromisoformat(value)

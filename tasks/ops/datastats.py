@@ -12,6 +12,7 @@ from pydantic import Field
 
 from tasks import frame
 from tasks.frame import sketches
+from tasks.frame.moments import Moments, deviation, joined
 from tasks.frame.values import listed, value_of
 from tasks.frame.whole import exact_sum
 from tasks.ops.base import Columns, Context, Learned, Unit
@@ -64,7 +65,7 @@ class DataStats(Learned):
             ends = (int(lengths.min()), int(lengths.max())) if len(lengths) else (None, None)
             found["lengths"] = (len(lengths), int(lengths.sum()), *ends)
             column = engine.leaves(column)
-        table = engine.host_table(engine.count_values([column], ["v0"]))
+        table = _finite(engine.host_table(engine.count_values([column], ["v0"])))
         found |= _counted(table, None)
         kind = kind_of(engine.dtype(column))
         if kind in ("number", "bool", "time") and not pa.types.is_null(engine.dtype(column)):
@@ -83,7 +84,7 @@ class DataStats(Learned):
             out["lengths"] = (n, total, min(low, default=None), max(high, default=None))
         if "moments" in a:
             out["infinite"] = a["infinite"] + b["infinite"]
-            out["moments"] = _added(a["moments"], b["moments"])
+            out["moments"] = joined(_moments(a), _moments(b))[:3]
             out["total"] = None if a["total"] is None or b["total"] is None else a["total"] + b["total"]
             out["bins"] = sketches.add_bins([a["bins"], b["bins"]])
         return out | _merged_counts(a, b)
@@ -97,7 +98,7 @@ class DataStats(Learned):
         if "lengths" in partial:
             n, total, low, high = partial["lengths"]
             report["lengths"] = {"min": low, "max": high, "mean": total / n if n else None}
-        table, _ = engine.split_nulls(partial["counts"], ["v0"])
+        table, _ = engine.split_nulls(_finite(partial["counts"]), ["v0"])  # older partials counted infinities, too
         exact = partial["registers"] is None
         report["exact"] = exact
         report["distinct"] = len(table) if exact else sketches.distinct_estimate(partial["registers"])
@@ -109,11 +110,11 @@ class DataStats(Learned):
         return report | {"min": partial["min"], "max": partial["max"]}
 
     def _of_numbers(self, partial: Partial, leaf: pa.DataType) -> dict[str, Any]:
-        n, mean, squares = partial["moments"]
+        n, mean, _ = partial["moments"]
         low, high = partial["min"], partial["max"]
         keys, counts = partial["bins"]
         found = [min(max(v, low), high) for v in sketches.quantiles(keys, counts, FRACTIONS)]
-        std = None if n < 2 else 0.0 if low == high else math.sqrt(squares / (n - 1))
+        std = None if n < 2 else deviation(_moments(partial))
         mean = low if low == high else mean if partial["total"] is None else partial["total"] / n
         if pa.types.is_temporal(leaf) and std is not None:
             std *= _tick(leaf)
@@ -145,12 +146,16 @@ class DataStats(Learned):
         return kept
 
 
-def _added(a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
-    """(n, mean, sum of squared deviations) of two parts together, as Chan, Golub, LeVeque."""
-    if not a[0] or not b[0]:
-        return b if not a[0] else a
-    n, delta = a[0] + b[0], b[1] - a[1]
-    return n, a[1] + delta * (b[0] / n), a[2] + b[2] + delta * delta * (a[0] * b[0] / n)
+def _finite(table: pa.Table) -> pa.Table:
+    """Counts of values without those of the infinite ones."""
+    if not pa.types.is_floating(table.schema.field("v0").type):
+        return table
+    return table.filter(pc.invert(pc.fill_null(pc.is_inf(table["v0"]), False)))
+
+
+def _moments(partial: Partial) -> Moments:
+    n, mean, squares = partial["moments"]
+    return (n, mean, squares, partial["min"], partial["max"]) if n else (0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _numbers(engine: Any, column: Any) -> Partial:

@@ -14,7 +14,7 @@ from tasks.errors import JobError
 from tasks.frame.expression import Expression, parse
 from tasks.ops.base import Columns, Context, Operator, Unit
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
-from tasks.schema import Column, Schema, dtype_name, parse_dtype
+from tasks.schema import Column, Schema, dtype_name, parse_dtype, plain_type
 
 HERE = "_"  # in an expression: the selected column
 
@@ -93,7 +93,7 @@ class Lambda(Operator):
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         column = schema[unit[0]]
         if self.dtype is not None:
-            dtype = parse_dtype(self.dtype)
+            dtype = plain_type(parse_dtype(self.dtype))
         elif self.expression is not None:
             dtype = self.parsed.dtype(Schema([*schema.columns, Column(HERE, column.dtype)]))
         else:
@@ -103,7 +103,8 @@ class Lambda(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
-            return {self.name or unit[0]: self.parsed.evaluate({**columns, HERE: column})}
+            made = self.parsed.evaluate({**columns, HERE: column}, failed=context.failed)
+            return {self.name or unit[0]: made}
         result = self._call(column, columns, context)
         made = context.engine.adopt(result)
         if self.dtype is None and not _same_kind(context.engine.dtype(made), context.engine.dtype(column)):
@@ -141,5 +142,10 @@ def _imported(path: str) -> Any:
 
 
 def _same_kind(made: pa.DataType, wanted: pa.DataType) -> bool:
-    number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return made == wanted or pa.types.is_null(made) or any(test(made) and test(wanted) for test in number)
+    same = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_zoned)
+    return made == wanted or pa.types.is_null(made) or any(test(made) and test(wanted) for test in same)
+
+
+def _is_zoned(dtype: pa.DataType) -> bool:
+    """Times in zones are the same times: cuDF has them in UTC where it lacks a zone."""
+    return bool(pa.types.is_timestamp(dtype) and dtype.tz)

@@ -13,11 +13,13 @@ from pydantic import model_validator
 
 from tasks import frame
 from tasks.errors import DataError
+from tasks.frame import exact
 from tasks.frame.whole import refuse_wrapped, sums_fit
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.keyed import Keyed, ascending_place, names_of
 from tasks.schema import Column, Schema, Tags, dtype_name, parse_dtype
 
+_FLOAT_PARTS = ("sum", "rest", "exp", "mean", "meanrest", "m2")
 Stat = Literal["count", "sum", "mean", "std", "var", "min", "max"]
 
 
@@ -28,7 +30,10 @@ class JoinGroupby(Keyed):
     (int64, uint64 or float64), mean, std and var (float64, ddof 1; null for fewer than two values), min and max (of the
     column's type). A sum of integers beyond 64 bits is an error, not so their mean. A null key is a key like any other;
     a group (nested list) is one composite key. A group that was not seen when fitting gets nulls. `cont_cols` are not
-    needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do.
+    needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact
+    before they are rounded, so that the same rows have the same sum in any order, and a mean lies among its values; std
+    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null where both signs
+    meet), std and var null; min and max take it as a value, and as a key it is one like any other.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
@@ -92,8 +97,9 @@ class JoinGroupby(Keyed):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Table:
         """A table in host memory: the keys k0.., their rows, and per column i what the statistics are made of.
 
-        ci_n; ci_sum, of integers modulo 2^64, hence ci_high: the sum / 2^32, or less than 2^31 below it; ci_mean
-        and ci_m2 (sum of squared deviations) for std and var; ci_min, ci_max.
+        ci_n; ci_sum, of integers modulo 2^64, hence ci_high: the sum / 2^32, or less than 2^31 below it; of floats
+        rounded, hence ci_rest: what rounding took; ci_mean, ci_meanrest and ci_m2 (sum of squared deviations) for std
+        and var; ci_min, ci_max. Those of floats are of the values divided by 2^ci_exp.
         """
         engine = context.engine
         codes, keys = engine.group_codes([columns[n] for n in unit], [f"k{i}" for i in range(len(unit))])
@@ -102,7 +108,7 @@ class JoinGroupby(Keyed):
         for i, name in enumerate(self.columns if self.of_columns else []):
             values, valid = engine.numbers(columns[name])
             kept, values = (codes, values) if valid is None else (codes[valid], values[valid])
-            with np.errstate(over="ignore", invalid="ignore"):  # the squares of large values are infinite
+            with np.errstate(over="ignore", invalid="ignore"):
                 found = _parts(engine, kept, groups, values, set(self.of_columns))
             if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
                 found |= _decimal_extremes(engine, columns[name], valid, kept, groups)
@@ -121,9 +127,10 @@ class JoinGroupby(Keyed):
         joined = pa.concat_tables(partials)
         names = [n for n in joined.column_names if n.startswith("k")]
         codes, keys = engine.group_codes([joined.column(n) for n in names], names)
+        floats: dict[str, dict[str, np.ndarray]] = {}  # what belongs together of a column, by its prefix
         for name in joined.column_names[len(names) :]:
             with np.errstate(over="ignore", invalid="ignore"):
-                merged = _merged(engine, codes, len(keys), joined, name)
+                merged = _merged(engine, codes, len(keys), joined, name, floats)
             keys = keys.append_column(name, merged if isinstance(merged, pa.Array) else pa.array(merged))
         return keys.replace_schema_metadata(partials[0].schema.metadata)
 
@@ -144,6 +151,7 @@ class JoinGroupby(Keyed):
         types = (table.schema.metadata or {}).get(b"dtypes", b"").decode()
         for i, name in enumerate(self.columns):
             table = _with_right_sums(table, i, repr(name) if "sum" in self.stats else None)
+            table = _without_exponents(table, i)
         return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
@@ -183,10 +191,10 @@ def _dtype(stat: str, given: pa.DataType) -> pa.DataType:
 def _needed(stats: Any) -> set[str]:
     """The parts that statistics are made of."""
     parts = {
-        "sum": {"n", "sum", "high"},
-        "mean": {"n", "sum", "high"},
-        "std": {"n", "m2"},
-        "var": {"n", "m2"},
+        "sum": {"n", "sum", "high", "rest", "exp"},
+        "mean": {"n", "sum", "high", "rest", "exp"},
+        "std": {"n", "m2", "exp"},
+        "var": {"n", "m2", "exp"},
         "min": {"n", "min"},
         "max": {"n", "max"},
     }
@@ -194,7 +202,8 @@ def _needed(stats: Any) -> set[str]:
 
 
 def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarray]:
-    """The parts of a column's statistics that were learned: high is of integers alone (and of no older states)."""
+    """The parts of a column's statistics that were learned: high is of integers alone, rest and exp are of floats (none
+    of them of older states)."""
     return {p: table[f"c{i}_{p}"].to_numpy() for p in _needed(stats) if f"c{i}_{p}" in table.column_names}
 
 
@@ -202,19 +211,31 @@ def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[
     """The parts of one column's statistics by group, in arrays of the engine."""
     xp, needed = engine.xp, _needed(stats)
     found = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
-    if "sum" in needed:
+    integers, most_rows = values.dtype.kind in "iu", int(found["n"].max()) if groups else 0
+    if "sum" in needed and integers:
         found["sum"] = engine.sum_by(codes, groups, values)
-        if values.dtype.kind in "iu":
-            fit = sums_fit(values, len(values))
-            high = found["sum"] >> 32 if fit else engine.sum_by(codes, groups, values >> 32)
-            found["high"] = high.astype("int64")
+        fit = sums_fit(values, len(values))
+        high = found["sum"] >> 32 if fit else engine.sum_by(codes, groups, values >> 32)
+        found["high"] = high.astype("int64")
+    data, powers = values, None
+    if needed & {"sum", "m2"} and not integers:
+        data = values.astype("float64")
+        powers = exact.exponents(data, codes, groups, engine, "m2" in needed)
+        data = data if powers is None else xp.ldexp(data, -powers[codes])
+        found["exp"] = xp.zeros(groups, dtype="int64") if powers is None else powers
+    if "sum" in needed and not integers:
+        found["sum"], found["rest"] = engine.exact_sums_by(codes, groups, data, most_rows)
     if "m2" in needed:
-        data, n = values.astype("float64"), xp.maximum(found["n"], 1)
-        mean = engine.sum_by(codes, groups, data) / n
+        data = data.astype("float64")
+        total, rest = found.get("sum"), found.get("rest")
+        if rest is None:
+            total, rest = engine.exact_sums_by(codes, groups, data, most_rows)
+        mean = exact.divided(total, rest, xp.maximum(found["n"], 1), xp)
         off = data - mean[codes]
-        shift = engine.sum_by(codes, groups, off) / n  # what rounding left in the mean
-        found["mean"] = mean + shift
-        found["m2"] = xp.maximum(engine.sum_by(codes, groups, off * off) - found["n"] * shift * shift, 0.0)
+        rest = engine.sum_by(codes, groups, off) / xp.maximum(found["n"], 1)
+        squares, _ = engine.exact_sums_by(codes, groups, off * off, most_rows)
+        found["mean"], found["meanrest"] = exact.two_sum(mean, rest)
+        found["m2"] = xp.maximum(squares - found["n"] * rest * rest, 0.0)
     if needed & {"min", "max"}:
         found["min"], found["max"] = engine.extremes_by(codes, groups, values)
     return found
@@ -244,29 +265,55 @@ def _taken(by_rank: pa.Array, ranks: np.ndarray) -> pa.Array:
     return by_rank.take(pa.array(ranks)) if len(by_rank) else pa.nulls(len(ranks), by_rank.type)
 
 
-def _merged(engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: str) -> np.ndarray | pa.Array:
+def _merged(
+    engine: ModuleType, codes: Any, groups: int, table: pa.Table, name: str, floats: dict[str, dict[str, np.ndarray]]
+) -> np.ndarray | pa.Array:
     """One part of the groups of several partials; groups without values have no say."""
     if pa.types.is_decimal(table.schema.field(name).type):
         ranks, by_rank = _ranked(table[name].combine_chunks())
         some = table[name.rpartition("_")[0] + "_n"].to_numpy() > 0
         return _taken(by_rank, engine.extremes_by(codes[some], groups, ranks[some])[name.endswith("max")])
     values, part = table[name].to_numpy(), name.rpartition("_")[2]
-    if part in ("rows", "n", "sum", "high"):
+    if part in ("rows", "n", "high") or (part == "sum" and values.dtype.kind in "iu"):
         return engine.sum_by(codes, groups, values)
     prefix = name.removesuffix(part)
     counts = table[f"{prefix}n"].to_numpy()
     if part in ("min", "max"):
         some = counts > 0
         return engine.extremes_by(codes[some], groups, values[some])[part == "max"]
-    n, means = engine.sum_by(codes, groups, counts), table[f"{prefix}mean"].to_numpy()
-    first = np.zeros(groups)
-    some = np.flatnonzero(counts > 0)[::-1]
-    first[codes[some]] = means[some]
-    mean = first + engine.sum_by(codes, groups, counts * (means - first[codes])) / np.maximum(n, 1)
-    if part == "mean":
-        return mean
-    off = means - mean[codes]
-    return engine.sum_by(codes, groups, values) + engine.sum_by(codes, groups, counts * off * off)
+    if prefix not in floats:
+        floats[prefix] = _merged_floats(engine, codes, groups, table, prefix)
+    return floats[prefix][part]
+
+
+def _merged_floats(engine: ModuleType, codes: Any, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
+    """The parts of sums and squared deviations of floats, by part."""
+    parts = {p: table[f"{prefix}{p}"].to_numpy() for p in _FLOAT_PARTS if f"{prefix}{p}" in table.column_names}
+    found, counts = {}, table[f"{prefix}n"].to_numpy()
+    if "exp" in parts:
+        zero = np.ones(len(codes), dtype=bool)
+        for part in ("sum", "mean", "m2"):
+            zero &= parts[part] == 0 if part in parts else True
+        powers = np.where(zero, exact.NO_VALUE, parts["exp"])
+        found["exp"] = engine.extremes_by(codes, groups, powers)[1]
+        down = powers - found["exp"][codes]
+        if down.any():
+            parts |= {p: np.ldexp(v, 2 * down if p == "m2" else down) for p, v in parts.items() if p != "exp"}
+    if "rest" in parts:
+        ends = np.cumsum([len(chunk) for chunk in table[f"{prefix}sum"].chunks])[:-1]
+        both = zip(np.split(parts["sum"], ends), np.split(parts["rest"], ends), strict=True)
+        found["sum"], found["rest"] = exact.merged(codes, groups, list(both))
+    if "m2" in parts:
+        n = np.maximum(engine.sum_by(codes, groups, counts), 1)
+        first, off = np.zeros((2, groups)), parts["mean"]
+        some = np.flatnonzero(counts > 0)[::-1]
+        first[:, codes[some]] = parts["mean"][some], parts["meanrest"][some]
+        off = (parts["mean"] - first[0][codes]) + (parts["meanrest"] - first[1][codes])
+        shift = engine.sum_by(codes, groups, counts * off) / n
+        found["mean"], found["meanrest"] = exact.two_sum(first[0], first[1] + shift)
+        off = np.where(counts > 0, off - shift[codes], 0.0)
+        found["m2"] = engine.sum_by(codes, groups, parts["m2"]) + engine.sum_by(codes, groups, counts * off * off)
+    return found
 
 
 def _with_right_sums(table: pa.Table, i: int, refused: str | None) -> pa.Table:
@@ -291,21 +338,45 @@ def _high(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     return parts["high"] + (rest >> np.uint64(32)).view(np.int64)
 
 
+def _without_exponents(table: pa.Table, i: int) -> pa.Table:
+    """Without a column's ci_exp where all values are ordinary; that of nothing but zeros is 0."""
+    place = table.schema.get_field_index(f"c{i}_exp")
+    if place < 0:
+        return table
+    powers = table[f"c{i}_exp"].to_numpy()
+    powers = np.where(powers == exact.NO_VALUE, 0, powers)
+    return table.set_column(place, f"c{i}_exp", pa.array(powers)) if powers.any() else table.remove_column(place)
+
+
 def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:
     """The sums as float64, also of integers whose sums are beyond 64 bits."""
-    sums = parts["sum"].astype(np.float64)
-    if "high" not in parts:
-        return sums
-    whole = _high(parts) * 2.0**32 + (parts["sum"].view(np.uint64) & np.uint64(0xFFFFFFFF))
-    return np.where(np.abs(whole - sums) < 2.0**62, sums, whole)
+    return _exact_total(parts)[0]
+
+
+def _exact_total(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(the sums as float64, what rounding took); of floats divided by 2^exp."""
+    sums = parts["sum"]
+    if sums.dtype.kind == "f":
+        return sums, parts.get("rest", np.zeros(len(sums)))
+    low, high = (sums.view(np.uint64) & np.uint64(0xFFFFFFFF)).astype(np.float64), sums >> 32
+    if "high" in parts:
+        high = _high(parts)
+    over, under = (high >> 32).astype(np.float64) * 2.0**64, (high & 0xFFFFFFFF).astype(np.float64) * 2.0**32
+    return exact.added(exact.two_sum(over, under), exact.two_sum(low, np.zeros(len(low))))
 
 
 def _statistic(stat: str, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(values, valid) of a statistic of its parts."""
-    n = parts["n"]
-    if stat == "mean":
-        return _total(parts) / np.maximum(n, 1), n > 0
-    if stat in ("std", "var"):
-        var = parts["m2"] / np.maximum(n - 1, 1)
-        return (np.sqrt(var) if stat == "std" else var), n > 1
+    n, powers = parts["n"], parts.get("exp", np.zeros(1, dtype=np.int64))
+    with np.errstate(over="ignore", invalid="ignore"):  # sums and squares may be beyond float64: infinite
+        if stat == "mean":
+            mean = np.ldexp(exact.divided(*_exact_total(parts), np.maximum(n, 1), np), powers)
+            return mean, (n > 0) & ~np.isnan(mean)
+        if stat in ("std", "var"):
+            var = parts["m2"] / np.maximum(n - 1, 1)
+            found = np.ldexp(np.sqrt(var), powers) if stat == "std" else np.ldexp(var, 2 * powers)
+            return found, (n > 1) & ~np.isnan(found)
+        if stat == "sum" and parts["sum"].dtype.kind == "f":
+            found = np.ldexp(parts["sum"], powers)
+            return found, ~np.isnan(found)
     return parts[stat], (n > 0) if stat in ("min", "max") else n >= 0

@@ -59,7 +59,8 @@ class PCA(_Together):
     null in any column gives nulls and is not learned from.
     Components beyond the rank of the data (fewer rows than columns, constant or dependent columns, n < 2) have
     variance 0 and loadings 0: their column is 0.0. More components than columns are a JobError; an infinite value in
-    the rows to learn from is a DataError.
+    the rows to learn from is a DataError. Where it is applied, scores of rows with one are infinite, or null where
+    infinities of both signs meet.
     Learned values are the same bits for any partitioning and number of threads on one machine, and within 1e-12 of the
     largest one on another or on a GPU; the scores of given loadings are the same bits everywhere.
     Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub, LeVeque, 1979.
@@ -97,12 +98,14 @@ class PCA(_Together):
         singular, axes = principal_axes(partial.r)
         rank = int((singular > singular[0] * max(partial.n, len(unit)) * np.finfo(np.float64).eps).sum())
         singular = np.where(np.arange(len(singular)) < rank, singular, 0.0)
-        variances = singular**2 / max(partial.n - 1, 1)
-        total = float(variances.sum())
+        with np.errstate(over="ignore", under="ignore"):  # variances beyond float64 are infinite, or 0
+            variances = singular**2 / max(partial.n - 1, 1)
+            total = float(variances.sum())
+        shares = (singular / (singular[0] or 1.0)) ** 2  # of the largest: these are all in range
         k = self.n_components
         loadings = {name: axes[:, i] if i < rank else np.zeros(len(unit)) for i, name in enumerate(self.names)}
         components = {"component": self.names, "singular_value": singular[:k], "variance": variances[:k],
-                      "share": variances[:k] / (total or 1.0)}  # fmt: skip
+                      "share": shares[:k] / (shares.sum() or 1.0)}  # fmt: skip
         means = {"column": list(unit), "mean": partial.mean[0], "mean_rest": partial.mean[1]}
         return {"n": partial.n, "left_out": partial.left_out, "total_variance": total,
                 "components": pa.table(components), "loadings": pa.table(means | loadings)}  # fmt: skip
@@ -115,8 +118,8 @@ class PCA(_Together):
         mean = np.stack([table["mean"].to_numpy(), table["mean_rest"].to_numpy()])
         axes = np.stack([table[name].to_numpy() for name in self.names], axis=1)
         if self.whiten:
-            variances = fitted["components"]["variance"].to_numpy()
-            axes = axes / np.sqrt(np.where(variances > 0, variances, 1.0))
+            deviations = fitted["components"]["singular_value"].to_numpy() / np.sqrt(max(fitted["n"] - 1, 1))
+            axes = axes / np.where(deviations > 0, deviations, 1.0)
         return mean, axes
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
@@ -195,7 +198,9 @@ class PairwiseRegression(_Together):
 def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:
     """The fits of the last column on all pairs (i, j), i < j, of the others, in the order of numpy.triu_indices."""
     n, p = partial.n, len(partial.r) - 1
-    x, y, mean = np.ascontiguousarray(partial.r[:, :p].T), partial.r[:, p], partial.mean[0]
+    powers = np.frexp(np.abs(partial.r).max(axis=0))[1]  # columns are divided by these powers of two: of any size
+    r, mean = np.ldexp(partial.r, -powers), partial.mean[0]
+    x, y, power = np.ascontiguousarray(r[:, :p].T), r[:, p], powers[p]
     length, whole = np.linalg.norm(x, axis=1), float(y @ y)
     parts: list[list[np.ndarray]] = []
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -211,6 +216,8 @@ def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:
             beside += rest
             errors = np.einsum("jk,jk->j", beside, beside)
             r2 = 1.0 - errors / whole if whole > 0 else np.full(len(b), np.nan)
-            parts.append([a, b, mean[p] - a * mean[i] - b * mean[i + 1 : p], r2, np.sqrt(errors / max(n, 1)), lost])
+            rmse = np.ldexp(np.sqrt(errors / max(n, 1)), power)
+            a, b = np.ldexp(a, power - powers[i]), np.ldexp(b, power - powers[i + 1 : p])
+            parts.append([a, b, mean[p] - a * mean[i] - b * mean[i + 1 : p], r2, rmse, lost])
     names = ("first_coefficient", "second_coefficient", "intercept", "r2", "rmse", "collinear")
     return {name: np.concatenate(found) for name, found in zip(names, zip(*parts, strict=True), strict=True)}

@@ -79,7 +79,7 @@ class Filter(_RowFilter):
     def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
         engine = context.engine
         if self.expression is not None:
-            return engine.true_mask(self.parsed, columns)
+            return engine.true_mask(self.parsed, columns, context.failed)
         called = import_path(self.function) if isinstance(self.function, str) else self.function
         assert callable(called)
         frame = engine.user_frame({name: columns[name] for name in unit})

@@ -47,7 +47,8 @@ class DifferenceLag(_RunOperator):
     """x[i] - x[i - shift] inside a run of equal keys, else null: `<column>_difference_lag_<shift>`, float64.
 
     A run is of rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
-    `shift` may be negative, or a list. Times give seconds. Null where either value is null.
+    `shift` may be negative, or a list. Times give seconds. Null where either value is null. Integers are
+    subtracted exactly and rounded once. The difference to an infinity is infinite, that of two equal ones null.
 
     >>> from tasks.workflow import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v"], "t": [1, 2, 1], "x": [3.0, 5.0, 1.0]})
@@ -88,7 +89,9 @@ class Rolling(_RunOperator):
 
     A run is of rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
     `aggregation` may be a list. As in pandas nulls are left out, and where fewer than `min_periods` (default: `window`)
-    values are left, the result is null. float64.
+    values are left, the result is null. float64. A window with an infinity has it as its sum and mean, null where both
+    signs meet; other windows of the run do not see it. Sums of finite values beyond float64 are infinite, means are
+    not.
 
     >>> from tasks.workflow import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [1, 2, 3], "x": [3.0, 5.0, 1.0]})
@@ -135,8 +138,10 @@ class Groupby(_RunOperator):
     `aggs` is an aggregation, or a list of them, for all selected columns but the keys; or a map column -> aggregations.
     Rows of a key stand in the order of `sort_cols` (nulls first), then of `source.sort_by`. A null key is a key like
     any other. list holds all values, nulls too; first and last are the value of the first and last row, even if null.
-    The others leave nulls out: count, nunique int64; sum int64, uint64 or float64, 0 without values, an error beyond
-    64 bits; min, max of the column's type; mean, median, std and var float64 (ddof 1), null without enough values.
+    The others leave nulls out: count, nunique int64; sum int64, uint64 or float64, 0 without values, an error beyond 64
+    bits; min, max of the column's type; mean, median, std and var float64 (ddof 1), null without enough values. Sums of
+    floats are exact before they are rounded, means and medians are rounded once. With an infinity the sum and the mean
+    are infinite (null where both signs meet), std and var null; median, min, max and nunique take it as a value.
 
     The new row has the smallest row number of its key, and the place of the key's first row.
 

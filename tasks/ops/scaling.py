@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tasks import frame
 from tasks.errors import DataError
+from tasks.frame.exact import whole_difference
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.ops.continuous import FLOATS
 from tasks.schema import Column, Schema, Tags, dtype_name, is_list, leaf_type, parse_dtype
@@ -49,7 +50,7 @@ class NormalizeMinMax(_Ranged):
     """Scale to the fitted range: (x - min) / (max - min), in float64, given as `dtype`; null stays.
 
     Values outside the fitted range are not clamped: they fall below 0 or above 1. A column of one value, or of none,
-    gives 0. List columns are scaled by their elements.
+    gives 0. List columns are scaled by their elements. Infinities are not learned from and stay infinite.
 
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
@@ -68,19 +69,19 @@ class NormalizeMinMax(_Ranged):
     def dtype_out(self, column: Column) -> pa.DataType:
         return FLOATS[self.dtype]
 
-    def finalize(self, partial: Range) -> dict[str, Any]:
-        low, high = partial or (0, 0)
-        if not math.isfinite(high - low):
-            why = f"from {low} to {high} is further than float64 reaches"
-            raise DataError(
-                "NormalizeMinMax cannot scale to such a range", why=why, do="limit the values with Clip first"
-            )
-        return super().finalize(partial)
-
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+        engine, dtype = frame.engine_of(column), FLOATS[self.dtype]
         low, high = fitted["min"] or 0, fitted["max"] or 0
-        span = high - low if high > low else math.inf
-        return frame.engine_of(column).affine(column, low, span, FLOATS[self.dtype])
+        if high <= low:
+            return engine.affine(column, low, math.inf, dtype)
+        if math.isinf(high - low):  # beyond float64, a half of it is not
+            return engine.affine(engine.affine(column, 0.0, 2.0, pa.float64()), low / 2, high / 2 - low / 2, dtype)
+        if isinstance(high, int) and max(-low, high) > 1 << 53:  # where float64 would round before it subtracts
+            values, valid = engine.numbers(column)
+            if values.dtype.kind in "iu":
+                scaled = whole_difference(values, low, engine.xp) / float(high - low)
+                return engine.from_numbers(scaled.astype(self.dtype), valid)
+        return engine.affine(column, low, high - low, dtype)
 
 
 class ReduceDtypeSize(_Ranged):
@@ -88,6 +89,7 @@ class ReduceDtypeSize(_Ranged):
 
     Integers: int8, uint8, int16, uint16, int32, uint32, int64, uint64, the first that holds smallest and largest value.
     Floats: `float_dtype`, unless the range is beyond it. Decimals, and columns of nothing but nulls, keep their type.
+    Infinities are not counted to the range: every floating type holds them.
     Before fitting the schema shows the column's own type and the property `settles` = "dtype". Values that do not fit
     the type when applied to other data are an error.
 

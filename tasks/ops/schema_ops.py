@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import JsonValue, model_validator
+from pydantic import JsonValue, field_validator, model_validator
 
 from tasks.ops.base import Columns, Context, Operator, Unit
 from tasks.schema import Column, Schema
+from tasks.strict_json import decoded
 
 
 class AddTags(Operator):
@@ -53,6 +54,12 @@ class AddMetadata(Operator):
             if key in self.metadata:
                 raise ValueError(f"{key!r} belongs to the column itself: use another key")
         return self
+
+    @field_validator("metadata")
+    @classmethod
+    def _with_infinities(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """{"float": "inf"} means the number wherever properties are read, so also here."""
+        return {name: decoded(one) for name, one in value.items()}
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
         return [schema[name].with_properties(**self.metadata) for name in unit]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from types import ModuleType
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from pydantic import model_validator
 
 from tasks import frame
 from tasks.errors import DataError, near
+from tasks.frame import exact
 from tasks.frame.whole import exact_sum, refuse_wrapped, sums_fit
 from tasks.ops.base import Columns, Context, Unit
 from tasks.ops.continuous import FLOATS
@@ -30,12 +32,13 @@ class TargetEncoding(Keyed):
     are not null, p is `p_smooth` and m the mean of the target over all rows (or `target_mean`). On other data no fold
     is left out. A group with C_g < min_count, an unseen group and a denominator of 0 get m. A null key is a key like
     any other; a group (nested list) is one composite key. fold(row) = floor(h kfold / 2^32) with h =
-    MurmurHash3_x86_32(row number as int64, seed fold_seed), or the integers of `fold_column` mod kfold (null: 0);
-    kfold 1 leaves nothing out. Without any target that is not null the encodings are null. A sum of integer targets
-    beyond int64 is an error. Columns out: `TE_<group>_<target>` of `dtype`; `with_count` adds `TE_<group>_count`
-    (int64; with several targets `TE_<group>_<target>_count`); drop_folds False adds `__fold__` (int32). The target is
-    not needed when applied.
-    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
+    MurmurHash3_x86_32(row number as int64, seed fold_seed), or the integers of `fold_column` mod kfold (null: 0); kfold
+    1 leaves nothing out. Without any target that is not null the encodings are null. A sum of integer targets beyond
+    int64 is an error. Sums of floats are exact before they are rounded. An infinite target is an error, an infinite key
+    is one like any other; `target_mean` may be infinite. Columns out: `TE_<group>_<target>` of `dtype`; `with_count`
+    adds `TE_<group>_count` (int64; with several targets `TE_<group>_<target>_count`); drop_folds False adds `__fold__`
+    (int32). The target is not needed when applied. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality
+    categorical attributes", 2001.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"shop": ["a", "a", "b"], "bought": [1, 0, 1]})
@@ -134,7 +137,10 @@ class TargetEncoding(Keyed):
         ).astype(xp.int32)
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Any:
-        """A table of the keys (v0, ..), the fold, and count and sum of each target (t0_count, t0_sum, ..)."""
+        """A table of the keys (v0, ..), the fold, and count and sum of each target (t0_count, t0_sum, ..).
+
+        Of a float target also what rounding took of the sum, t0_rest.
+        """
         engine = context.engine
         missing = [t for t in self.extra_columns(fitting=True) if t not in columns]
         if missing:
@@ -153,8 +159,8 @@ class TargetEncoding(Keyed):
         return self.merge_all([a, b])
 
     def merge_all(self, partials: Sequence[Any]) -> Any:
-        names = names_of(partials[0])
-        return frame.engine_of(partials[0]).merge_sums(partials, names[: len(names) - 2 * len(self.targets)])
+        keys = [n for n in names_of(partials[0]) if not n.startswith("t")]
+        return frame.engine_of(partials[0]).merge_sums(partials, keys)
 
     def key_names(self, partial: Any) -> list[str]:
         return [n for n in names_of(partial) if n.startswith("v")]
@@ -167,13 +173,15 @@ class TargetEncoding(Keyed):
         folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
         columns, totals = {name: groups[name] for name in keys}, {}
         for i in range(len(self.targets)):
-            for what in ("count", "sum"):
+            for what in ("count", "sum", "rest"):
+                if f"t{i}_{what}" not in table.column_names:  # the rest of integers
+                    continue
                 values = table[f"t{i}_{what}"].to_numpy()
                 wide = np.zeros((self.kfold, len(groups)), dtype=values.dtype)
                 wide[folds, codes] = values
                 if values.dtype.kind == "i" and not sums_fit(wide, self.kfold):
                     refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(self.targets[i]))
-                totals[f"t{i}_{what}"] = exact_sum(wide) if values.dtype.kind == "i" else wide.sum()
+                totals[f"t{i}_{what}"] = exact_sum(wide) if values.dtype.kind == "i" else _total(wide)
                 columns |= {f"t{i}_{what}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
         return pa.table(columns), totals
 
@@ -187,8 +195,8 @@ class TargetEncoding(Keyed):
         """`groups`: the table of `arrange`; and the targets' means, None where no target is known."""
         means = []
         for i, target in enumerate(self.targets):
-            count, total = sums[f"t{i}_count"], sums[f"t{i}_sum"]
-            if not math.isfinite(total):
+            count, total = sums[f"t{i}_count"], sums[f"t{i}_sum"] + sums.get(f"t{i}_rest", 0)
+            if isinstance(total, float):  # infinite: exact ones are fractions
                 raise DataError(
                     f"the target {target!r} has no finite mean",
                     why="its values are so large that their sum is infinite",
@@ -204,13 +212,27 @@ class TargetEncoding(Keyed):
         table, xp = fitted["groups"], engine.xp
         lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
 
-        def wide(i: int, what: str) -> Any:
-            values = [table[f"t{i}_{what}_{fold}"].to_numpy() for fold in range(self.kfold)]
-            dtype = np.float64 if what == "sum" else np.int64
-            return xp.asarray(np.stack([*values, sum(values[1:], values[0])]).astype(dtype))
+        targets = []
+        for i, given in enumerate(fitted["means"]):
+            mean = np.nan if given is None else float(given)
+            counts, of = _by_fold(table, i, "count", self.kfold), np.empty((self.kfold + 1, len(table)))
+            sums = _by_fold(table, i, "sum", self.kfold), _by_fold(table, i, "rest", self.kfold)
+            total, everything = counts.sum(axis=0), _added_up(*sums)
+            for fold in range(self.kfold):
+                of[fold] = self._encoded(total - counts[fold], _without(everything, sums, fold), mean)
+            of[self.kfold] = self._encoded(total, _as_floats(everything), mean)
+            of[:, total < self.min_count] = mean
+            targets.append((xp.asarray(of.ravel()), xp.asarray(total), mean))
+        return lookup, targets
 
-        means = [np.nan if mean is None else float(mean) for mean in fitted["means"]]
-        return lookup, [(wide(i, "count"), wide(i, "sum"), mean) for i, mean in enumerate(means)]
+    def _encoded(self, counts: np.ndarray, sums: tuple[np.ndarray, np.ndarray], mean: float) -> np.ndarray:
+        """(sum + p_smooth mean) / (count + p_smooth) by group, rounded once; `mean` where that is 0 / 0."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            smoothed = exact.two_product(np.float64(self.p_smooth), np.float64(mean)) if self.p_smooth else (0.0, 0.0)
+            rough = sums[0] + smoothed[0]
+            total, rest = exact.added(sums, smoothed) if np.isfinite(smoothed[1]) else (rough, np.zeros(len(rough)))
+        below = counts + self.p_smooth
+        return np.where(below == 0, mean, exact.divided(total, rest, np.where(below == 0, 1.0, below), np))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         engine, xp = context.engine, context.engine.xp
@@ -220,18 +242,57 @@ class TargetEncoding(Keyed):
         group, out = "_".join(unit), {}
         out_of_fold = context.training and self.kfold > 1
         folds: Any = self.folds(columns, context) if out_of_fold or not self.drop_folds else None
-        for name, count_name, (counts, sums, mean) in zip(self.targets, self._count_names(group), targets, strict=True):
-            total = counts[-1].take(place) if lookup.size else xp.zeros(len(codes), dtype=xp.int64)
-            n, s = total, sums[-1].take(place) if lookup.size else xp.zeros(len(codes), dtype=xp.float64)
-            if out_of_fold and lookup.size:
-                flat = folds.astype(xp.int64) * lookup.size + place
-                n, s = n - counts.ravel().take(flat), s - sums.ravel().take(flat)
-            below = n + self.p_smooth
-            value = (s + self.p_smooth * mean) / xp.where(below == 0, 1.0, below)
-            value = xp.where(unseen | (total < self.min_count) | (below == 0), mean, value)
-            out[f"TE_{group}_{name}"] = engine.from_numbers(value.astype(self.dtype))
+        way = folds.astype(xp.int64) if out_of_fold else self.kfold  # of all folds but this one, or of all
+        for name, count_name, (values, counts, mean) in zip(
+            self.targets, self._count_names(group), targets, strict=True
+        ):
+            value = values.take(way * lookup.size + place) if lookup.size else xp.zeros(len(codes))
+            out[f"TE_{group}_{name}"] = engine.from_numbers(xp.where(unseen, mean, value).astype(self.dtype))
             if self.with_count:
+                total = counts.take(place) if lookup.size else xp.zeros(len(codes), dtype=xp.int64)
                 out[count_name] = engine.from_numbers(xp.where(unseen, 0, total))
         if not self.drop_folds:
             out[FOLD] = engine.from_numbers(folds)
         return out
+
+
+def _total(values: np.ndarray) -> Fraction | float:
+    """The sum of floats, exactly; a float where it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        (total,), (rest,) = exact.sums(values.ravel(), lambda v: v.sum(keepdims=True), values.size, np)
+    return Fraction(float(total)) + Fraction(float(rest)) if np.isfinite(total) else float(total)
+
+
+def _by_fold(table: pa.Table, i: int, what: str, folds: int) -> np.ndarray:
+    """A target's counts, sums or rests, a row for each fold."""
+    if f"t{i}_{what}_0" not in table.column_names:  # the rests of integers, and of states of format 2
+        return np.zeros((folds, len(table)))
+    return np.stack([table[f"t{i}_{what}_{fold}"].to_numpy() for fold in range(folds)])
+
+
+Sums = tuple[np.ndarray, np.ndarray]  # sums rounded, and what rounding took; integers exactly, and zeros
+
+
+def _added_up(sums: np.ndarray, rests: np.ndarray) -> Sums:
+    """The sums over all folds."""
+    if sums.dtype.kind == "i":
+        return sums.sum(axis=0), rests[0]
+    total = sums[0], rests[0]
+    for more in zip(sums[1:], rests[1:], strict=True):
+        total = exact.added(total, more)
+    return total
+
+
+def _without(everything: Sums, sums: Sums, fold: int) -> Sums:
+    """The sums over all folds but one, as floats."""
+    if sums[0].dtype.kind == "i":
+        return _as_floats((everything[0] - sums[0][fold], everything[1]))
+    found: Sums = exact.added(everything, (-sums[0][fold], -sums[1][fold]))
+    return found
+
+
+def _as_floats(sums: Sums) -> Sums:
+    if sums[0].dtype.kind != "i":
+        return sums
+    found: Sums = exact.two_sum((sums[0] >> 32) * 2.0**32, (sums[0] & 0xFFFFFFFF).astype(np.float64))
+    return found

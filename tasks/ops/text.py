@@ -89,8 +89,8 @@ class SplitText(Operator):
 class DateParts(Operator):
     """Parts of a time in UTC, int16: hour, minute, second, weekday (Monday 0), day, month, year, dayofyear; null stays.
 
-    Takes timestamps, dates and ISO texts ("2019-11-01 00:00:00 UTC"). Columns `<prefix>_<part>`, prefix being the
-    column's name if none is given.
+    Takes timestamps, dates and ISO texts ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"). Columns
+    `<prefix>_<part>`, prefix being the column's name if none is given.
 
     >>> from tasks.workflow import Workflow
     >>> table = pa.table({"at": ["2019-11-01 23:15:00 UTC", None]})

@@ -8,7 +8,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-from tasks.errors import JobError
+from tasks.errors import HostError, JobError
 
 VARIABLE = "MILLRACE_FUNCTION_MODULES"
 
@@ -26,13 +26,13 @@ def is_allowed(module: str) -> bool:
 
 
 def check_module(path: str) -> None:
-    """A JobError for `module:name` whose module is not allowed, before anything is imported."""
+    """A HostError for `module:name` whose module is not allowed, before anything is imported."""
     if not is_allowed(path.partition(":")[0]):
         raise _refused(path, "")
 
 
 def import_path(path: str) -> Any:
-    """The object named `module:name` (a JobError says what is missing, or that it is not allowed)."""
+    """The object named `module:name` (a HostError says what is missing, or that it is not allowed)."""
     check_module(path)
     module_name, _, attribute = path.partition(":")
     try:
@@ -42,7 +42,7 @@ def import_path(path: str) -> Any:
             if isinstance(found, ModuleType) and not is_allowed(found.__name__):
                 raise _refused(path, f"it is in the module {found.__name__}; ")
     except (ImportError, AttributeError) as error:
-        raise JobError(
+        raise HostError(
             f"{path!r} cannot be imported",
             why=str(error),
             do="write module:name of something importable on every worker",
@@ -68,10 +68,10 @@ def refuse_reordered(result: Any, given: Any) -> None:
         )
 
 
-def _refused(path: str, where: str) -> JobError:
+def _refused(path: str, where: str) -> HostError:
     modules = allowed_modules() or ()
     listed = f"only those of {', '.join(modules)}" if modules else "none"
-    return JobError(
+    return HostError(
         f"{path!r} may not be used",
         why=f"{where}of users' own functions and operators runs may use {listed} ({VARIABLE} of the host)",
         do="ask whoever runs the host to add the module there, or use an expression or a built-in operator",

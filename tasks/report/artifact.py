@@ -11,7 +11,7 @@ from tasks.report.svg import data_url
 from tasks.report.text import amount, markdown_table, stage_line
 
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
-HIDDEN = {"parts", "digest", "tables", "began", "ended"}
+HIDDEN = {"parts", "digest", "tables", "began", "ended", "failed_casts"}
 PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
 
 
@@ -24,13 +24,16 @@ def stage_markdown(
     run lives.
     """
     where = " → ".join(f"**{s}**" if s == summary["stage"] else s for s in STAGES)
-    parts = [f"### {stage_line(summary)}", where, markdown_numbers(summary)]
+    sample = [f"**Made-up data**: {summary['made_up']}."] if summary.get("made_up") else []
+    parts = [f"### {stage_line(summary)}", *sample, where, markdown_numbers(summary)]
     if workers and not summary.get("reused"):
         parts += _of_workers(summary, workers)
     if dashboard:
         parts.append(f"[Dask dashboard]({dashboard}) (while the run lives)")
     if diagram:
         parts.append(f"![workflow]({data_url(diagram)})")
+    if failed := summary.get("failed_casts"):
+        parts.append(f"#### Casts that failed, their rows are null\n\n{markdown_table(failed[:PARTS])}")
     for title, rows in summary.get("tables", {}).items():
         parts.append(f"#### {title}\n\n{markdown_table(rows)}")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:

@@ -12,6 +12,7 @@ from tasks.ops.base import Operator
 from tasks.report import svg
 from tasks.request import PlanOf, Request, fingerprint
 from tasks.schema import dtype_name
+from tasks.strict_json import decoded
 
 NAMES, BOXES, WIDTH = 4, 16, 44  # names in a box, boxes of a kind in a picture, characters of an operator's parameters
 
@@ -33,7 +34,7 @@ def operator_text(op: Operator) -> str:
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
     ('FillMissing(fill_value=7)', 'Normalize')
     """
-    given = {name: value for name, value in op.to_json().items() if name != "op" and value is not None}
+    given = {name: value for name, value in decoded(op.to_json()).items() if name != "op" and value is not None}
     text = ", ".join(f"{name}={value!r}" for name, value in given.items())
     text = text if len(text) <= WIDTH else text[: WIDTH - 2] + ".."
     return type(op).__name__ + (f"({text})" if text else "")

@@ -91,7 +91,7 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
 
 def _made(folder: Path) -> Path:
     manifest = Manifest.load(folder)
-    final, schema, state = load_fitted(folder)
+    final, schema, state, _ = load_fitted(folder)
     columns = Schema(c for c in schema.columns if c.name != ROW)
     bound = Bound(*_subject(final, columns, manifest), state.values)
     facts = page.Facts(without_secrets(manifest.data), bound, state.values, target=str(folder.resolve()))

@@ -12,7 +12,10 @@ import jinja2
 import pyarrow as pa
 
 from tasks.commit import REPORTS
+from tasks.failed_casts import sentence
 from tasks.graph import Bound
+from tasks.made_up import made_up_text
+from tasks.reading import reading_lines
 from tasks.report import diagram, profile, sampling, series, svg
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.report.text import amount, rate, title_of
@@ -121,6 +124,7 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
         seconds = max(summary["seconds"], 1e-9)
         notes = ["found done, not run again"] if summary.get("reused") else []
         notes += [f"{summary['halved']:,} partitions halved for want of memory"] if summary.get("halved") else []
+        notes += [sentence(failed) for failed in summary.get("failed_casts", [])]
         notes += [f"{amount(summary['decoded'])} stay decoded for transform"] if summary.get("decoded") else []
         notes += [f"exchange in {summary['exchange']}: {summary['because']}"] if summary.get("because") else []
         moved = series.moved(facts.samples.get(title_of(summary), {}))
@@ -216,6 +220,7 @@ def template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
+    environment.filters |= {"reading": reading_lines, "made_up": made_up_text}
     return environment.get_template("page.html.j2")
 
 

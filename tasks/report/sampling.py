@@ -12,11 +12,12 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from tasks.dataset import read_pieces
-from tasks.files import is_remote, local_path, open_binary, read_range
+from tasks.files import read_range
 from tasks.formats import FORMATS
 from tasks.formats.conform import conform
+from tasks.formats.parquet import source_of
 from tasks.hive import named_columns
-from tasks.plan import Piece, Plan
+from tasks.plan import File, Piece, Plan
 from tasks.schema import ROW
 
 ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
@@ -45,7 +46,7 @@ def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
 
 def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
     if plan.format == "parquet":
-        return _of_parquet(plan.files[piece.file].path, piece, rows, schema, plan.options.get("storage_options"))
+        return _of_parquet(plan.files[piece.file], piece, rows, schema, plan.options)
     if FORMATS[plan.format].ranged and plan.format != "avro":
         short = _short_range(plan, piece)
         return short and read_pieces(plan, [short], schema.names).slice(0, rows)
@@ -56,10 +57,9 @@ def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Sch
     return read_pieces(plan, [piece], schema.names).slice(0, rows)
 
 
-def _of_parquet(path: str, piece: Piece, rows: int, schema: pa.Schema, storage: Any) -> pa.Table:
+def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, options: Mapping[str, Any]) -> pa.Table:
     """The first rows of a row group's piece, page by page."""
-    source = open_binary(path, storage) if is_remote(path) else local_path(path)
-    with pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
+    with source_of(origin, options) as source, pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
         start = piece.start if piece.start < rows else 0  # pages in the middle cannot be had without those before
         batches = file.iter_batches(start + rows, row_groups=[piece.group], columns=schema.names, use_threads=False)
         first = next(iter(batches), None)
@@ -77,7 +77,7 @@ def _short_range(plan: Plan, piece: Piece) -> Piece | None:
         return None
     if piece.stop - piece.start <= TEXT_BYTES:
         return piece
-    data = read_range(file.path, piece.start, piece.start + TEXT_BYTES, plan.options.get("storage_options"))
+    data = read_range(file, piece.start, piece.start + TEXT_BYTES, plan.options.get("storage_options"))
     end = len(data)
     while (end := data.rfind(b"\n", 0, end)) > 0:
         if data.count(b'"', 0, end) % 2 == 0:  # a line end inside quotes ends no record

@@ -46,6 +46,8 @@ def stage_line(summary: Mapping[str, Any]) -> str:
     text = f"{title_of(summary)}: {summary['rows']:,} rows in {summary['seconds']:.2f} s, {per_second}"
     if summary.get("halved"):
         text += f", halved {summary['halved']:,} times for want of memory"
+    if failed := summary.get("failed_casts"):
+        text += f", casts failed in {sum(f['rows'] for f in failed):,} rows"
     return text + (" (found done, not run again)" if summary.get("reused") else "")
 
 

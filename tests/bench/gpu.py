@@ -36,6 +36,7 @@ import xxhash
 from tasks.manifest import versions
 from tests.bench import plain
 from tests.bench.timeline import recorded
+from tests.running import section_of
 
 HERE = Path(__file__).parent
 SAMPLES = {  # what each recipe reads, and how many rows of it if nothing is said
@@ -49,17 +50,19 @@ FILE_ROWS = 31_536_001  # of a file of toy
 PACKAGES = ("prefect", "dask", "dask-cuda", "cudf-cu13", "rmm-cu13", "pyarrow", "ucxx-cu13")
 
 
-def run_flow(address: str, recipe: str, changes: list[str], target: Path, trace: Path | None = None) -> dict[str, Any]:
+def run_flow(
+    where: dict[str, Any], recipe: str, changes: list[str], target: Path, trace: Path | None = None
+) -> dict[str, Any]:
     """One flow run; the manifest's times, and one digest of all files: the same on any number of GPUs."""
     from flows.job import load_job
     from flows.preprocess import preprocess
     from tasks.manifest import Manifest
 
     shutil.rmtree(target, ignore_errors=True)
-    said = [*changes, f"output.path={target}", "cluster.kind=address", f"cluster.address={address}"]
+    said = [*changes, f"output.path={target}", *(f"cluster.{key}={json.dumps(value)}" for key, value in where.items())]
     job = load_job(recipe, said).model_dump(mode="json", by_alias=True, exclude_unset=True)
     wall = time.perf_counter()
-    with recorded(address, trace):
+    with recorded(where, trace):
         folders = preprocess(**{k: v for k, v in job.items() if v is not None})
     made = [Manifest.load(folder).data for folder in folders]  # with validation data there are two
     parts = [part for data in made for part in data["parts"]]
@@ -118,10 +121,11 @@ def flow_runs(
     said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
     start = time.perf_counter()
     with make_cluster(Cluster.model_validate(said)) as cluster:
+        where = section_of(cluster)
         print(f"cluster: {time.perf_counter() - start:.1f} s, {cluster}", flush=True)
         for number in range(args.repeats + 1):
             last = trace if number == args.repeats else None
-            run = run_flow(cluster.scheduler_address, args.recipe, changes, target, last)
+            run = run_flow(where, args.recipe, changes, target, last)
             print(number, json.dumps(run), flush=True)
             if number:
                 yield run

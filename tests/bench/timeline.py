@@ -16,7 +16,7 @@ from distributed import Client
 
 
 @contextmanager
-def recorded(address: str, path: Path | None) -> Iterator[None]:
+def recorded(where: dict[str, Any], path: Path | None) -> Iterator[None]:
     """Write what the tasks of a scheduler and the stages of this process' flow did meanwhile to `path`, and print a
     short table of it; nothing where `path` is None.
 
@@ -37,7 +37,11 @@ def recorded(address: str, path: Path | None) -> Iterator[None]:
                        **{name: summary[name] for name in ("began", "ended", "seconds")}})  # fmt: skip
         return summary
 
-    with Client(address, set_as_default=False) as client:
+    from infra.clusters import Cluster
+    from infra.encryption import security_of
+
+    security = security_of(Cluster(**where))
+    with Client(where["address"], security=security, set_as_default=False) as client:
         client.get_task_stream(count=0)  # from here on the scheduler keeps them
         client.run(_watch_garbage)
         start = time.time()

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.manifest import Manifest
 from tests.browser.conftest import new_page, wait_for
-from tests.flows.runs import rows_of
+from tests.flows.runs import key_of, rows_of
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(600)]
 PATIENCE = 200  # seconds that a run may take on cores that do much else; it takes ten
@@ -183,9 +183,7 @@ def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> No
 
     assert by_form.run.state_name == "Completed"
     assert by_form.run.parameters["recipe"] == "ecommerce"
-    assert by_form.run.parameters["output"] == {
-        "path": str(by_form.output), "seed": 7, "files": 3, "on_existing": "fail",
-    }  # fmt: skip
+    assert by_form.run.parameters["output"] == {"path": str(by_form.output), "seed": 7, "files": 3}
     assert (train.data["seed"], valid.data["seed"]) == (7, 7)
     assert [len(train.parts), train.rows["in"], valid.rows["in"]] == [3, 3000, 600]
     assert "TE_cat_2_brand_target" in rows_of(by_form.output / "train").column_names
@@ -214,6 +212,7 @@ def test_the_page_of_the_run_shows_its_stages(by_form: ByForm, served: Served, p
     graph = api.request("GET", "/flow_runs/{id}/graph-v2", path_params={"id": by_form.run.id}).json()
     labels = [node["label"] for _, node in graph["nodes"]]
 
+    assert all(node["parents"] for _, node in graph["nodes"][1:])  # each stage follows the one before it
     assert [label.split()[0] for label in labels[:4]] == list(STAGES)
     assert labels[4:] == ["transform valid", "shuffle_write valid"]
 
@@ -223,29 +222,28 @@ def test_each_stage_has_a_text_and_a_table_that_can_be_read(
 ) -> None:
     kinds = {(artifact.key, artifact.type) for artifact in artifacts_of(api, by_form.run.id)}
     page.goto(f"{served.url}/v2/runs/flow-run/{by_form.run.id}?tab=Artifacts")
-    page.get_by_role("link", name="preprocess-statistics-summary").first.click()
+    page.get_by_role("link", name=f"{key_of(by_form.output)}-statistics-summary").first.click()
     entry = page.locator("div").filter(has=page.get_by_role("link", name="shop-by-hand")).last.locator("a").first
     entry.click()
     page.get_by_role("heading", name="statistics: 3,000 rows").wait_for()
 
-    for stage in STAGES:
-        key = f"preprocess-{stage.replace('_', '-')}"
+    for stage in ("ingest", "statistics", "transform-train", "transform-valid", "shuffle-write-train"):
+        key = f"{key_of(by_form.output)}-{stage}"
         assert {(f"{key}-summary", "markdown"), (f"{key}-table", "table")} <= kinds
 
 
-def test_a_key_holds_the_artifacts_of_run_after_run(
+def test_a_key_holds_the_artifacts_of_the_runs_to_one_output(
     by_form: ByForm, nightly: Any, served: Served, page: Any, api: Any
 ) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
     wait_for(lambda: final(api, nightly), PATIENCE)
-    key = "preprocess-ingest-summary"
-    found = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    page.goto(f"{served.url}/v2/artifacts/key/{key}")
-    for name in ("shop-by-hand", api.read_flow_run(nightly).name):
-        page.get_by_text(name).first.wait_for()
-
-    assert {by_form.run.id, nightly} <= {artifact.flow_run_id for artifact in found}
+    for run, output in ((by_form.run.id, by_form.output), (nightly, served.folder / "nightly")):
+        key = f"{key_of(output)}-ingest-summary"
+        found = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+        page.goto(f"{served.url}/v2/artifacts/key/{key}")
+        page.get_by_text(api.read_flow_run(run).name).first.wait_for()
+        assert {artifact.flow_run_id for artifact in found} == {run}
 
 
 def test_a_misspelt_operator_is_a_failed_run_that_names_the_line(
@@ -312,7 +310,7 @@ def test_the_form_begins_with_what_the_deployment_says(served: Served, page: Any
     assert page.get_by_label("recipe").inner_text() == "toy"
     assert field(page, "source", "Path").input_value() == "toy"
     assert field(page, "output", "Path").input_value() == "nightly"
-    assert field(page, "output", "Seed").input_value() == "0"
+    assert field(page, "output", "Seed").input_value() == ""
     assert page.get_by_text("None", exact=True).count() == 0
 
 

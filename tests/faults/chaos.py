@@ -65,6 +65,12 @@ def kill_me() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def fall() -> None:
+    """End this process with a last line."""
+    os.write(2, b"there is no memory for this worker\n")
+    os._exit(3)
+
+
 def kill_the_flow() -> None:
     """Who started the worker is the process of the flow; the worker follows it."""
     flow: Any = multiprocessing.parent_process()
@@ -74,6 +80,19 @@ def kill_the_flow() -> None:
 
 def out_of_memory() -> None:
     raise MemoryError("injected: no memory for this partition")
+
+
+def stall() -> None:
+    """What this process submits next takes what no worker offers: it waits for ever."""
+    from tasks.pool import DaskPool
+
+    submitted = DaskPool._mapped
+
+    def restricted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        DaskPool._mapped = submitted  # type: ignore[method-assign]
+        return submitted(self, *args, **{**kwargs, "resources": {"nowhere": 1}})
+
+    DaskPool._mapped = restricted  # type: ignore[method-assign]
 
 
 def hiccup() -> None:
@@ -90,8 +109,10 @@ def hold() -> None:
 
 ACTIONS: dict[str, Callable[[], None]] = {
     "kill": kill_me,
+    "fall": fall,
     "kill-flow": kill_the_flow,
     "out-of-memory": out_of_memory,
     "hiccup": hiccup,
     "hold": hold,
+    "stall": stall,
 }

@@ -1,16 +1,22 @@
-"""Flows on the session's server whose workers meet faults on order; their scheduler lives in this process."""
+"""Flows on the session's server whose workers meet faults on order; their scheduler lives in this process.
+
+And rounds of seeded faults: a fixed small sample of them in each run of the suite, hundreds with `-m nightly`.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import pytest
 
 from tests.faults import chaos
-from tests.faults.jobs import plan_chaos
+from tests.faults.jobs import make_data, plan_chaos
+from tests.faults.rounds import Rounds
+from tests.faults.seeds import VARIANTS, contents, variant
 
 
 @pytest.fixture
@@ -19,3 +25,36 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: Any)
     monkeypatch.setenv(chaos.VARIABLE, str(tmp_path / "chaos.json"))
     with dask.config.set({"distributed.worker.preload": ["tests.faults.chaos"]}):
         yield lambda *given: plan_chaos(tmp_path / "chaos.json", given)
+
+
+class Known(NamedTuple):
+    """An undisturbed run: the digests of its files, how many file operations it made, and its seconds."""
+
+    files: dict[str, str]
+    operations: int
+    seconds: float
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, round_data: Path, rounds: Rounds) -> dict[str, Known]:
+    """Variant of the job -> what it writes when nothing happens."""
+    known, place = {}, tmp_path_factory.mktemp("quiet")
+    for name in VARIANTS:
+        began = time.monotonic()
+        ended = rounds.run("stages", variant(name, round_data, place / name))
+        assert ended.status == 0, ended.error
+        known[name] = Known(contents(place / name), ended.operations, time.monotonic() - began)
+    return known
+
+
+@pytest.fixture(scope="session")
+def round_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files of one block each."""
+    return make_data(tmp_path_factory.mktemp("rounds") / "data", files=3)
+
+
+@pytest.fixture(scope="session")
+def rounds() -> Iterator[Rounds]:
+    """Jobs in forks of one process that has loaded everything."""
+    with Rounds() as running:
+        yield running

@@ -16,6 +16,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from tests.infra.elsewhere import eventually
+from tests.running import section_of
 
 BLOCK = 65_536  # rows: the smallest row group that is a block of its own
 STAGES = {
@@ -111,8 +112,8 @@ def run_here(job: dict[str, Any], cluster: Any) -> Any:
     from infra.clusters import Cluster
     from infra.runner import runner
 
-    where = {"kind": "address", "address": cluster.scheduler_address}
-    on_cluster: Any = runner(Cluster(kind="address", address=cluster.scheduler_address))
+    where = section_of(cluster)
+    on_cluster: Any = runner(Cluster(**where))
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         return preprocess.with_options(task_runner=on_cluster)(**{**job, "cluster": where}, return_state=True)
 
@@ -124,5 +125,9 @@ def reused(cluster_run: Any) -> dict[str, bool]:
     chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[cluster_run.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=chosen)
-    texts = {a.key.removeprefix("preprocess-").removesuffix("-summary"): a.data for a in found if a.type == "markdown"}
-    return {name: "found done, not run again" in texts[name.replace("_", "-")] for name in STAGES}
+    texts = {a.key: a.data for a in found if a.type == "markdown"}
+    ends = {name: f"-{name.replace('_', '-')}-summary" for name in STAGES}
+    return {
+        name: any("found done, not run again" in text for key, text in texts.items() if key.endswith(end))
+        for name, end in ends.items()
+    }

@@ -1,7 +1,7 @@
 """`python -m tests.faults.run_job JOB.json`: a job as its own process, which may kill itself before a stage.
 
-`MILLRACE_TEST_DIE_BEFORE` names the stage, `commit`, or `swap` (after the old output was put away, before the new one
-is there). The last line of a finished run is a JSON list of (stage, did it reuse what was there).
+`MILLRACE_TEST_DIE_BEFORE` names the stage, `commit`, or `swap` (when the new output is there, before the old one was
+put away). The last line of a finished run is a JSON list of (stage, did it reuse what was there).
 """
 
 from __future__ import annotations

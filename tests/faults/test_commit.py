@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.commit import MANIFEST, Staging, own_output
-from tasks.errors import JobError
+from tasks import commit
+from tasks.commit import MANIFEST, STALE_SECONDS, Staging, namespace, own_output, until_of
+from tasks.errors import GiveUpError, JobError
+from tests.conftest import python_path
 
 
 def fill(folder: Path, text: str) -> None:
@@ -21,12 +30,22 @@ def fill(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(json.dumps({"parts": [{"path": "part-00000.parquet"}]}))
 
 
-def publish(target: Path, text: str, on_existing: str = "fail", scratch: Path | None = None) -> Path:
-    staging = Staging(target, scratch)
+def publish(
+    target: Path, text: str, on_existing: str = "fail", scratch: Path | None = None, keep_replaced: float = 0
+) -> Path:
+    staging = Staging(target, scratch, keep_replaced)
     with staging.locked():
         staging.check(on_existing)
+        staging.reset()
         fill(staging.new, text)
         return staging.publish(on_existing)
+
+
+def owner_of(pid: int, **more: str) -> dict[str, Any]:
+    """What a lock says of a process of this name space."""
+    boot, pidns = namespace()
+    known = {"id": "x", "host": os.uname().nodename, "boot": boot, "pidns": pidns, "pid": pid, "start": "1"}
+    return {**known, "since": "then", "target": "", **more}
 
 
 def content(folder: Path) -> str:
@@ -115,9 +134,314 @@ def test_a_second_run_fails_or_waits_and_a_dead_owner_is_followed_at_once(tmp_pa
 
     staging = Staging(out)
     staging.open()
-    dead = {"id": "x", "host": os.uname().nodename, "pid": 2**22 + 1, "start": "1.0", "since": "long ago"}
-    (staging.folder / "lock").write_text(json.dumps(dead))
+    staging.lock.write_text(json.dumps(owner_of(2**22 + 1)))
     with staging.locked() as owner:
         assert staging.owned_by(owner)
         assert not staging.owned_by("x")
     assert list(tmp_path.iterdir()) == []
+
+
+# Replacing
+
+
+def beside(folder: Path) -> list[str]:
+    """What lies beside an output, without the times in names."""
+    return sorted("old" if until_of(p) else p.name for p in folder.iterdir())
+
+
+def test_the_old_output_stays_for_its_readers_and_goes_with_a_later_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publish(out, "one")
+    publish(out, "two", "replace", keep_replaced=1)
+    (old,) = Staging(out).olds
+    assert (content(out), content(old)) == ("two", "one")
+    assert abs((until_of(old) or 0) - time.time() - 1) < 2
+    publish(out, "three", "replace", keep_replaced=600)
+    assert [content(path) for path in Staging(out).olds][-1] == "two"
+    time.sleep(1.1)
+    with Staging(out).locked():
+        pass
+    assert [content(path) for path in Staging(out).olds] == ["two"]
+    publish(out, "four", "replace", keep_replaced=0)
+    assert beside(tmp_path) == ["old", "out"]
+
+
+READER = """
+import os, sys
+seen, target = set(), sys.argv[1]
+while not os.path.exists(sys.argv[2]):
+    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    texts = set()
+    for name in os.listdir(folder):
+        if name.startswith("part-"):
+            file = os.open(name, os.O_RDONLY, dir_fd=folder)
+            texts.add(os.read(file, 100))
+            os.close(file)
+    assert len(texts) == 1, texts
+    seen |= texts
+    os.close(folder)
+print(len(seen))
+"""
+
+
+def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def replace(text: str) -> None:
+        staging = Staging(out, None, 60)
+        with staging.locked():
+            staging.new.mkdir(parents=True)
+            parts = [f"part-{i:05d}.parquet" for i in range(5)]
+            for part in parts:
+                (staging.new / part).write_text(text)
+            (staging.new / MANIFEST).write_text(json.dumps({"parts": [{"path": part} for part in parts]}))
+            staging.publish("replace")
+
+    replace("0")
+    command = [sys.executable, "-c", READER, str(out), str(tmp_path / "stop")]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for number in range(1, 150):
+        replace(str(number))
+    (tmp_path / "stop").touch()
+    for reader in readers:
+        shown, _ = reader.communicate(timeout=60)
+        assert reader.returncode == 0
+        assert int(shown) > 1
+
+
+def test_where_folders_cannot_be_exchanged_two_renames_do_it_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(one: Path, other: Path) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument", str(other))
+
+    publish(tmp_path / "out", "one")
+    monkeypatch.setattr(commit, "exchange", refused)
+    with caplog.at_level(logging.WARNING, "millrace"):
+        publish(tmp_path / "out", "two", "replace", keep_replaced=60)
+    assert "cannot exchange folders (Invalid argument): two renames" in caplog.text
+    assert (content(tmp_path / "out"), content(Staging(tmp_path / "out").olds[0])) == ("two", "one")
+    assert beside(tmp_path) == ["old", "out"]
+
+
+def killed_at(step: int, out: Path, scratch: Path | None, can_exchange: bool) -> bool:
+    """Replace in a process of its own, which ends without a word before its `step`th line of the commit; False once
+    the work has fewer lines."""
+    pid = os.fork()
+    if pid == 0:
+        left = step
+
+        def line(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal left
+            if event == "line":
+                left -= 1
+                if left <= 0:
+                    os._exit(9)
+            return line
+
+        def traced(frame: Any, event: str, argument: Any) -> Any:
+            return line if frame.f_code.co_filename.endswith("tasks/commit.py") else None
+
+        if not can_exchange:
+            commit.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
+        staging = Staging(out, scratch, 60)
+        with staging.locked():
+            fill(staging.new, "new")
+            (staging.folder / "plan.json").write_text("{}")
+            sys.settrace(traced)
+            staging.publish("replace")
+            sys.settrace(None)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] != 0
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files need not wait for a disk, where there is one."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="millrace-test-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("scratch", ["", "beside", "elsewhere"])
+def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
+    scratch: str, can_exchange: bool, tmp_path: Path, memory: Path
+) -> None:
+    place = (tmp_path if scratch == "elsewhere" else memory) / "scratch"
+    step, seen = 1, set()
+    while True:
+        out = memory / str(step) / "out"
+        publish(out, "old")
+        killed = killed_at(step, out, place if scratch else None, can_exchange)
+        found = content(out) if out.exists() else "none"
+        assert found in (("old", "new") if can_exchange else ("old", "new", "none"))
+        seen.add(found)
+        with Staging(out, place if scratch else None).locked():
+            pass
+        assert own_output(out)
+        assert content(out) == ("old" if found == "old" else "new")
+        publish(out, "next", "replace", place if scratch else None, keep_replaced=60)
+        assert content(out) == "next"
+        assert set(beside(out.parent)) == {"old", "out"}
+        assert all(own_output(path) for path in Staging(out).olds)
+        if not killed:
+            break
+        step += 5 if can_exchange and not scratch else 11
+    assert seen == ({"old", "new"} if can_exchange else {"old", "new", "none"})
+    assert step > 30
+    if scratch:
+        assert list(place.iterdir()) == []
+        place.rmdir()
+
+
+# Scratch folders
+
+
+def test_runs_with_different_scratch_folders_keep_out_of_each_others_output(tmp_path: Path) -> None:
+    one = Staging(tmp_path / "out", tmp_path / "scratch-1")
+    for scratch in (tmp_path / "scratch-2", tmp_path / "scratch-1", None):
+        other = Staging(tmp_path / "out", scratch)
+        with one.locked(), pytest.raises(JobError, match="another run works on this output"), other.locked():
+            pass
+    assert list(tmp_path.glob("*/*")) == []  # not even an empty folder in them
+
+
+def test_outputs_of_one_name_share_a_scratch_folder(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, two = Staging(tmp_path / "a" / "out", scratch), Staging(tmp_path / "b" / "out", scratch)
+    assert one.folder != two.folder
+    assert {p.parent for p in (one.folder, two.folder)} == {scratch}
+    with one.locked(), two.locked():
+        for staging, text in ((one, "one"), (two, "two")):
+            fill(staging.new, text)
+            staging.publish("fail")
+    assert (content(tmp_path / "a" / "out"), content(tmp_path / "b" / "out")) == ("one", "two")
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_living_run_of_an_earlier_millrace_under_the_scratch_folder_is_waited_for(tmp_path: Path) -> None:
+    lock = tmp_path / "scratch" / ".out.millrace" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(json.dumps({"id": "x", "host": "h", "pid": 7, "start": "1.0", "since": "then"}))
+    with pytest.raises(JobError, match="process 7 on h"), Staging(tmp_path / "out", tmp_path / "scratch").locked():
+        pass
+    old = time.time() - STALE_SECONDS - 1
+    os.utime(lock, (old, old))
+    publish(tmp_path / "out", "one", scratch=tmp_path / "scratch")
+    lock.write_text(json.dumps(owner_of(os.getpid(), start="", target="/elsewhere/out")))
+    publish(tmp_path / "out", "two", "replace", scratch=tmp_path / "scratch")
+    assert lock.exists()
+
+
+def test_a_url_is_no_scratch_folder(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="the scratch folder is no local folder"):
+        Staging(tmp_path / "out", "s3://bucket/scratch")
+
+
+# Who lives
+
+LOCKS = "import sys; from tasks.commit import Staging\nwith Staging(sys.argv[1]).locked(): print('mine')"
+
+
+def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
+    """A try for the lock in a name space of processes of its own, on a host of the same name."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", LOCKS, str(target)]
+    if os.getuid():
+        command.insert(1, "--map-root-user")
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_a_living_run_is_not_taken_over_from_another_name_space_of_processes(tmp_path: Path) -> None:
+    with Staging(tmp_path / "out").locked():
+        found = elsewhere(tmp_path / "out")
+        assert "another run works on this output" in found.stderr
+        old = time.time() - STALE_SECONDS - 1
+        os.utime(Staging(tmp_path / "out").lock, (old, old))  # silent for a minute
+        assert elsewhere(tmp_path / "out").stdout == "mine\n"
+
+
+def test_only_processes_of_one_name_space_are_told_by_their_number(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "out")
+    for owner, waits in (
+        (owner_of(2**22 + 1), False),
+        (owner_of(os.getpid()), False),  # the number is another process's now
+        (owner_of(2**22 + 1, pidns="pid:[1]"), True),
+        (owner_of(2**22 + 1, boot="another"), True),
+        ({"id": "x", "host": os.uname().nodename, "pid": 2**22 + 1, "start": "1.0", "since": "then"}, True),
+    ):
+        staging.open()
+        staging.lock.write_text(json.dumps(owner))
+        assert staging.in_use() is waits
+        then = time.time() - STALE_SECONDS - 1
+        os.utime(staging.lock, (then, then))
+        assert staging.in_use() is False
+
+
+def test_a_run_that_was_taken_over_gives_no_sign_of_life_for_the_other_and_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "STALE_SECONDS", 0.6)
+    staging = Staging(tmp_path / "out")
+    with staging.locked() as owner:
+        staging.check_owner(owner)
+        staging.lock.unlink()
+        staging.lock.write_text(json.dumps(owner_of(1)))
+        os.utime(staging.lock, (1, 1))
+        time.sleep(0.4)
+        assert staging.lock.stat().st_mtime == 1
+        with pytest.raises(GiveUpError, match="another run took over"):
+            staging.check_owner(owner)
+    assert staging.lock.exists()
+
+
+def test_a_lock_can_be_taken_where_files_have_one_name_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    staging = Staging(tmp_path / "out")
+    with staging.locked(), pytest.raises(JobError, match="another run works"), Staging(tmp_path / "out").locked():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_another_run_removes_meanwhile_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, probe, gone = Staging(tmp_path / "out"), commit._probe, []
+
+    def removed_first(folder: Path, name: str) -> None:
+        if folder == staging.folder and len(gone) < 3:
+            gone.append(name)
+            folder.rmdir()
+        probe(folder, name)
+
+    monkeypatch.setattr(commit, "_probe", removed_first)
+    with staging.locked():
+        assert len(gone) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "out", "one")
+    known_files, looks = commit.own.known_files, []
+
+    def swapped_first(folder: Path) -> object:
+        looks.append(folder)
+        if len(looks) > 1:
+            return known_files(folder)
+        publish(tmp_path / "out", "two", "replace")
+        return {}  # what a mix of both looks like
+
+    monkeypatch.setattr(commit.own, "known_files", swapped_first)
+    Staging(tmp_path / "out").check("replace")
+    assert content(tmp_path / "out") == "two"
+    assert len(looks) >= 2

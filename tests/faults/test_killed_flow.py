@@ -91,12 +91,17 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path, p
     before = digests(out)
     other = make_job(data, out, output={"on_existing": "replace", "seed": 2})
     assert start(other, tmp_path, before="swap").returncode == -signal.SIGKILL
-    assert not out.exists()
-    assert digests(tmp_path / ".out.millrace-old") == before
+    swapped = digests(out)
+    assert len(swapped) == 5
+    assert swapped != before
+    assert digests(tmp_path / ".out.millrace" / "new") == before
 
     refusing = make_job(data, out, output={"on_existing": "fail", "seed": 2})
     state = run_flow(refusing)
-    assert "the output exists" in state.message  # the finished swap: the new output stands there
-    assert len(digests(out)) == 5
-    assert digests(out) != before
-    assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"]
+    assert "the output exists" in state.message
+    assert run_flow(make_job(data, out, output={"on_existing": "replace", "seed": 2})).is_completed()
+    assert digests(out) == swapped
+    left = sorted(p for p in tmp_path.iterdir() if "out" in p.name and p != out)
+    found = [digests(path) for path in left]
+    assert found in ([before, swapped], [swapped, before])
+    assert all(path.name.startswith(".out.millrace-old-") for path in left)

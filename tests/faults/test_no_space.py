@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.commit import Staging
 from tasks.errors import GiveUpError
 from tests.faults.jobs import digests, flow_state, make_data, make_job, reused, run_here, task_runs
 
@@ -83,7 +84,7 @@ def test_a_full_disk_is_told_and_with_space_again_the_run_goes_on(
 ) -> None:
     stage, left, kept = CASES[case]
     out, filler = disk / "out", fills(stage, left)
-    told(run_here(make_job(data, out), cluster), stage, disk)
+    told(run_here(make_job(data, out), cluster), stage, disk, disk / ".out.millrace")
     assert {p.name for p in disk.iterdir()} <= {".out.millrace", "filler"}
     filler.unlink()
     again = run_here(make_job(data, out), cluster)
@@ -93,12 +94,12 @@ def test_a_full_disk_is_told_and_with_space_again_the_run_goes_on(
     assert [p.name for p in disk.iterdir()] == ["out"]
 
 
-def told(state: Any, stage: str, disk: Path) -> None:
+def told(state: Any, stage: str, disk: Path, work: Path) -> None:
     """A Failed run of which the stage failed, with what, where, why in figures and what to do; nothing half-written."""
     error = state.result(raise_on_failure=False)
     assert type(error) is GiveUpError, error
     assert error.what == "there is no space left"
-    assert error.where.startswith(str(disk / ".out.millrace"))
+    assert error.where.startswith(str(work))
     assert error.why.endswith(" of 33.6 MB are free there")
     assert error.do.startswith("free some space, or choose another output.path or run.scratch; then run the same job")
     assert flow_state(state) == "Failed"
@@ -107,7 +108,7 @@ def told(state: Any, stage: str, disk: Path) -> None:
 
 
 def test_scratch_that_fills_up_with_more_than_was_estimated(
-    tmp_path: Path, disk: Path, cluster: Any, fills: Any
+    tmp_path: Path, disk: Path, prefect_server: Any, cluster: Any, fills: Any
 ) -> None:
     rows = 65_536
     folder, out = tmp_path / "data", tmp_path / "out"
@@ -120,7 +121,7 @@ def test_scratch_that_fills_up_with_more_than_was_estimated(
     assert run_here(make_job(folder, tmp_path / "roomy", **sections), cluster).is_completed()
     filler = fills("transform", 8 * 2**20)
     job = make_job(folder, out, **sections, run={"scratch": str(disk), "exchange": "disk"})
-    told(run_here(job, cluster), "transform", disk)
+    told(run_here(job, cluster), "transform", disk, Staging(out, disk).folder)
     assert not out.exists()
     filler.unlink()
     again = run_here(job, cluster)

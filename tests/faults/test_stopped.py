@@ -266,7 +266,7 @@ def test_a_second_run_fails_or_waits_for_the_first(tmp_path: Path, started: Call
     assert "set run.lock to wait" in refused.message
     assert first.process.poll() is None
 
-    write_job(tmp_path, output={"on_existing": "replace", "seed": 8}, run={"lock": "wait"})
+    write_job(tmp_path, output={"on_existing": "replace", "seed": 8}, run={"lock": "wait", "keep_replaced": 0})
     second = Process(COMMAND, tmp_path)
     until(lambda: any("/runs/flow-run/" in line for line in second.lines), "the second run begins")
     assert not (tmp_path / "out").exists()

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tests.faults.test_data_errors import CASES, GOOD, NORMALIZE
+from tests.running import section_of
 
 pytestmark = pytest.mark.xdist_group("killed-flow")
 
@@ -35,7 +36,7 @@ def job_in(folder: Path, cluster: Any, **sections: Any) -> dict[str, Any]:
         "output": {"path": str(folder / "out"), "files": 2},
     }  # fmt: skip
     if cluster is not None:
-        job["cluster"] = {"kind": "address", "address": cluster.scheduler_address}
+        job["cluster"] = section_of(cluster)
     return job | sections
 
 

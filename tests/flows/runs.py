@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tests.running import section_of
 
 
 def run_flow(data: Mapping[str, Any], cluster: Any) -> list[Path]:
@@ -24,8 +27,8 @@ def run_on(flow: Any, data: Mapping[str, Any], cluster: Any) -> Any:
     from infra.clusters import Cluster
     from infra.runner import runner
 
-    where = {"kind": "address", "address": cluster.scheduler_address}
-    on_cluster: Any = runner(Cluster(kind="address", address=cluster.scheduler_address))
+    where = section_of(cluster)
+    on_cluster: Any = runner(Cluster(**where))
     with tags(data["output"]["path"]):  # by which a test finds its run
         return flow.with_options(task_runner=on_cluster)(**{**data, "cluster": where})
 
@@ -33,3 +36,8 @@ def run_on(flow: Any, data: Mapping[str, Any], cluster: Any) -> Any:
 def rows_of(folder: Path) -> pa.Table:
     """All rows of an output, in the order of its files."""
     return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("*.parquet")))
+
+
+def key_of(out: Path, flow: str = "preprocess") -> str:
+    """What the keys of the artifacts of a run to this output begin with."""
+    return f"{flow}-" + re.sub("[^a-z0-9]+", "-", f"{out.parent.name}-{out.name}".lower())

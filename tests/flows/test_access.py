@@ -13,7 +13,7 @@ import pytest
 from flows.access import CLUSTERS, ROOTS, limits, serving_limits
 from flows.job import make_application, make_job
 from tasks import ops
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.ops.user_code import VARIABLE as MODULES
 from tasks.workflow import Workflow
 
@@ -115,10 +115,22 @@ def test_a_fitted_workflow_is_read_inside_of_the_roots_only(root: Path, monkeypa
         else:
             with pytest.raises(JobError, match=r"fitted = .*elsewhere|fitted = .*link"):
                 make_application(data)
-    (root / "versions").mkdir()
-    (root / "versions" / "_latest").write_text("../../elsewhere/fitted")
-    with pytest.raises(JobError, match="outside"):
-        make_application({**job(root), "fitted": str(root / "versions")})
+    versions = {**job(root), "fitted": str(root / "versions")}
+    latest = root / "versions" / "_latest"
+    latest.parent.mkdir()
+    latest.write_text("../../elsewhere/fitted")
+    with pytest.raises(DataError, match=r"_latest is damaged(.|\n)*no version in this folder"):
+        make_application(versions)
+    (root / "versions" / "v1").symlink_to(root.parent / "elsewhere" / "fitted")
+    latest.write_text("v1")
+    with pytest.raises(JobError, match=r"outside of what runs may use(.|\n)*elsewhere"):
+        make_application(versions)
+    latest.unlink()
+    (root.parent / "elsewhere" / "secret").write_text("hunter2")
+    latest.symlink_to(root.parent / "elsewhere" / "secret")
+    with pytest.raises(JobError, match="outside of what runs may use") as refused:
+        make_application(versions)
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.fixture
@@ -184,8 +196,9 @@ def test_a_saved_workflow_that_names_functions_obeys_the_list(tmp_path: Path, mo
     Workflow(["x"] >> ops.Lambda(double)).fit(table).save(tmp_path / "fitted")
     assert Workflow.load(tmp_path / "fitted").transform(table).to_pydict() == {"x": [2, 4]}
     monkeypatch.setenv(MODULES, "")
-    with pytest.raises(JobError, match="may not be used"):
+    with pytest.raises(JobError, match=f"may not be used(.|\n)*{MODULES}") as refused:
         Workflow.load(tmp_path / "fitted")
+    assert "damaged" not in str(refused.value)
 
 
 URLS = {

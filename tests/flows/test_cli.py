@@ -200,7 +200,7 @@ def test_the_run_is_tagged(work: Path, prefect_server: Any) -> None:
 
     run = json.loads((work / "out" / "_manifest.json").read_text())["run"]
     with get_client(sync_client=True) as client:
-        assert client.read_flow_run(run).tags == ["millrace"]
+        assert sorted(client.read_flow_run(run).tags) == ["made-up-data", "millrace"]  # its data are a sample
 
 
 def test_verify_finds_an_output_whole(work: Path) -> None:
@@ -333,7 +333,10 @@ def test_demo_replaces_its_own_earlier_output(tmp_path: Path, prefect_server: An
         runs.append(json.loads((tmp_path / "millrace-demo" / "out" / "_manifest.json").read_text())["run"])
 
     assert runs[0] != runs[1]
-    assert sorted(path.name for path in (tmp_path / "millrace-demo").iterdir()) == ["data", "out"]
+    replaced, *rest = sorted((tmp_path / "millrace-demo").iterdir())  # the old one stays for run.keep_replaced
+    assert [path.name for path in rest] == ["data", "out"]
+    assert replaced.name.startswith(".out.millrace-old-")
+    assert json.loads((replaced / "_manifest.json").read_text())["run"] == runs[0]
 
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefect_server: Any) -> None:

@@ -137,7 +137,7 @@ def test_a_fitted_workflow_is_a_folder_that_a_person_can_read(fitted: Path, tmp_
 
     assert {"workflow.json", "state.json", "README.md"} < names
     assert {p.suffix for p in fitted.iterdir()} == {".json", ".md", ".vocab"}
-    assert said["source"] == {"filter": "id > 0"}
+    assert said["source"] == {"format": "parquet", "filter": "id > 0"}
     assert Workflow.load(fitted).transform(NEW)["word"].to_pylist() == [3, 4, 4, 2]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fitted", "train.parquet"]
 

@@ -11,7 +11,6 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 from flows.apply import apply
 from flows.fit import fit
 from flows.form import section, with_form
-from flows.job import make_job, recipes
 from flows.preprocess import preprocess
 from tasks.settings import Output
 
@@ -29,7 +28,7 @@ def refusal(parameters: dict[str, Any], flow: Any = preprocess) -> str:
 def test_the_fields_stand_in_the_order_in_which_a_job_is_thought_of() -> None:
     fields = schema_of(preprocess)["properties"]
 
-    assert list(fields) == ["recipe", "source", "features", "label", "output", "cluster", "dry_run", "run"]
+    assert list(fields) == ["recipe", "job", "source", "features", "label", "output", "cluster", "dry_run", "run"]
     assert [fields[name]["position"] for name in fields] == list(range(len(fields)))
     assert list(fields["output"]["properties"]) == ["path", "seed", "shuffle", "files", "on_existing"]
 
@@ -60,19 +59,13 @@ def test_only_validation_data_can_be_chosen_away() -> None:
     assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": ["one", "several", "none"]}
 
 
-@pytest.mark.parametrize("recipe", recipes())
-def test_what_the_form_fills_in_changes_no_recipe(recipe: str) -> None:
-    filled = {
-        name: {key: part["default"] for key, part in field["properties"].items() if "default" in part}
-        for name, field in schema_of(preprocess)["properties"].items()
-        if "properties" in field
-    }
+@pytest.mark.parametrize("flow", [preprocess, fit, apply], ids=lambda flow: flow.name)
+def test_the_form_fills_in_nothing_that_a_recipe_or_a_job_file_says(flow: Any) -> None:
+    fields = schema_of(flow)["properties"]
+    inner = [part for field in fields.values() for part in field.get("properties", {}).values()]
 
-    assert filled["output"] == {"seed": 0, "on_existing": "fail"}
-    assert make_job({"recipe": recipe, **{k: v for k, v in filled.items() if v}}) == make_job(
-        {"recipe": recipe, "output": filled["output"], "cluster": filled["cluster"]}
-    )
-    assert make_job({"recipe": recipe, "output": filled["output"]}).output == make_job({"recipe": recipe}).output
+    assert [name for name, field in fields.items() if field.get("default") not in (None, False)] == []
+    assert [part for part in inner if "default" in part] == []
 
 
 @pytest.mark.parametrize(
@@ -121,8 +114,8 @@ def test_a_form_has_the_parameters_of_its_function() -> None:
 
 
 def test_a_section_shows_some_keys_and_checks_all() -> None:
-    form = section(Output, ("seed", "path"), filled=("seed", "files"))
+    form = section(Output, ("seed", "path"))
 
-    assert [(name, part.get("default")) for name, part in form["properties"].items()] == [("seed", 0), ("path", None)]
+    assert list(form["properties"]) == ["seed", "path"]
     assert form["patternProperties"]["^files$"] == {"type": ["integer", "null"], "minimum": 1, "maximum": 100_000}
     assert set(Output.model_fields) == set(form["propertyNames"]["enum"])

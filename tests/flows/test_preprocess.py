@@ -16,7 +16,7 @@ import pytest
 
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
-from tests.flows.runs import rows_of, run_flow
+from tests.flows.runs import key_of, rows_of, run_flow
 
 pytestmark = pytest.mark.xdist_group("flows")
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
@@ -83,7 +83,7 @@ def test_a_stage_leaves_a_summary_and_a_table(out: Path, api: Any, stage: str) -
     run = UUID(Manifest.load(out).data["run"])
     found = api.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
     artifacts = {artifact.key: artifact for artifact in found}
-    key = f"preprocess-{stage.replace('_', '-')}"
+    key = f"{key_of(out)}-{stage.replace('_', '-')}"
 
     assert artifacts[f"{key}-summary"].type == "markdown"
     assert f"{ROWS:,} rows" in artifacts[f"{key}-summary"].data

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.flows.runs import run_flow
+from tests.flows.runs import key_of, run_flow
 
 pytestmark = pytest.mark.xdist_group("flows")
-KEY = "preprocess-transform-progress"
 BLOCK = 1 << 16  # rows; smaller row groups would be worked on together
 
 
@@ -29,9 +28,9 @@ def slowly(column: Any) -> Any:
 class Observer(threading.Thread):
     """Looks at the newest progress artifact of the stage transform of so many rows until it is told to end."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, out: Path) -> None:
         super().__init__(daemon=True)
-        self.rows = rows
+        self.rows, self.key = rows, f"{key_of(out)}-transform-progress"
         self.seen: list[tuple[float, str]] = []
         self.over = threading.Event()
 
@@ -39,7 +38,7 @@ class Observer(threading.Thread):
         from prefect import get_client
         from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-        chosen = ArtifactFilter(key=ArtifactFilterKey(any_=[KEY]))
+        chosen = ArtifactFilter(key=ArtifactFilterKey(any_=[self.key]))
         with get_client(sync_client=True) as client:
             while not self.over.wait(0.3):
                 for artifact in client.read_artifacts(artifact_filter=chosen):
@@ -57,7 +56,7 @@ def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, 
         "features": [{"columns": ["x"], "ops": [{"op": "Lambda", "function": "tests.flows.test_progress:slowly"}]}],
         "output": {"path": str(tmp_path / "out"), "files": 1},
     }
-    observer = Observer(rows)
+    observer = Observer(rows, tmp_path / "out")
     observer.start()
     try:
         run_flow(job, cluster)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tasks.manifest import Manifest, damages
-from tests.flows.runs import run_flow
+from tests.flows.runs import key_of, run_flow
 from tests.flows.test_preprocess import job, logs
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -29,15 +29,17 @@ def outs(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any, cluster:
 
 @pytest.fixture(scope="module")
 def artifacts(outs: list[Path]) -> dict[str, list[Any]]:
-    """What the run published, by key: stages that ran for train and for valid have two under one key."""
+    """What the run published, by key without what all keys begin with."""
     from prefect import get_client
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
     run = UUID(Manifest.load(outs[0]).data["run"])
     with get_client(sync_client=True) as api:
         found = api.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
+    begin = f"{key_of(outs[0].parent)}-"
+    assert all(artifact.key.startswith(begin) for artifact in found)
     keys = {str(artifact.key) for artifact in found}
-    return {key: [artifact.data for artifact in found if artifact.key == key] for key in keys}
+    return {key.removeprefix(begin): [a.data for a in found if a.key == key] for key in keys}
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +76,24 @@ def test_the_report_of_dask_needs_no_network(outs: list[Path]) -> None:
     assert not re.findall(r'<(?:script|link)[^>]*(?:src|href)="http', text)
 
 
+def of_stage(artifacts: dict[str, Any], stage: str, kind: str) -> list[Any]:
+    """One artifact, or one for train and one for valid, each under a key of its own."""
+    keys = (
+        [f"{stage}-{kind}"] if f"{stage}-{kind}" in artifacts else [f"{stage}-{s}-{kind}" for s in ("train", "valid")]
+    )
+    return [data for key in keys for data in artifacts[key]]
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_shows_its_workers_and_its_workflow_and_stays_small(
     artifacts: dict[str, Any], worker: str, stage: str
 ) -> None:
-    for text in artifacts[f"preprocess-{stage}-summary"]:
+    for text in of_stage(artifacts, stage, "summary"):
         assert f"| {worker} |" in text
         assert "![workflow](data:image/svg+xml;base64," in text
         assert re.search(r"\| began \| \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d UTC \|", text)
         assert len(text) < 100_000
-    assert all(len(str(table)) < 100_000 for table in artifacts[f"preprocess-{stage}-table"])
+    assert all(len(str(table)) < 100_000 for table in of_stage(artifacts, stage, "table"))
 
 
 BOTH = ["3,000", "600"]
@@ -93,7 +103,7 @@ BOTH = ["3,000", "600"]
 def test_the_rows_that_workers_count_are_those_of_the_stage(
     artifacts: dict[str, Any], worker: str, stage: str, rows: list[str]
 ) -> None:
-    texts = artifacts[f"preprocess-{stage}-summary"]
+    texts = of_stage(artifacts, stage, "summary")
     assert sorted(re.findall(rf"\| {worker} \| \d+ \| ([\d,]+) \|", "".join(texts))) == rows
     assert sorted(re.findall(r"\| rows \| ([\d,]+) \|", "".join(texts))) == rows
 
@@ -124,7 +134,7 @@ def test_the_log_of_a_run_has_a_line_of_each_stage_and_none_of_dask(
 def test_the_links_of_a_run_are_its_outputs_and_reports_when_it_is_done(
     artifacts: dict[str, Any], outs: list[Path]
 ) -> None:
-    (text,) = artifacts["preprocess-links"]
+    (text,) = artifacts["links"]
     assert "dashboard" not in text
     for out in outs:
         assert f"Output: `{out}`" in text

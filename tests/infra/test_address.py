@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import pyarrow as pa
+import pyarrow.csv as csv
 import pytest
 from distributed import Client, get_task_stream
 from distributed.utils import get_ip
@@ -17,6 +19,7 @@ from pydantic import ValidationError
 from infra.clusters import Cluster, make_cluster
 from infra.encryption import security_of
 from tasks.errors import GiveUpError, JobError
+from tasks.pool import DaskPool
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import DASK, digests, make_certificates, processes, run_job, tls_arguments
@@ -103,6 +106,31 @@ def test_a_stage_runs_where_its_resource_is(
     assert set(cuts) == {gpu}
 
 
+def test_columns_that_stay_decoded_where_the_resource_is_not_are_read_again(
+    elsewhere: Elsewhere, tmp_path: Path, prefect_server: Any
+) -> None:
+    """Dask would forget the resource together with the place, and the run would wait for ever."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        table = pa.table(
+            {"row": range(20_000), "x": [0.5] * 20_000, "name": ["a", "b"] * 10_000, "label": [1] * 20_000}
+        )
+        csv.write_csv(table, tmp_path / "in" / f"{number}.csv")
+    section = elsewhere.section(resources={"transform": {"GPU": 1}, "shuffle_write": {"GPU": 1}})
+    state = run_job(tmp_path / "in", tmp_path / "out", section, source={"partition_size": "1MB"},
+                    run={"stalled_after": 60, "exchange": "memory"})  # fmt: skip
+    assert state.is_completed()
+    assert sum(rows for rows, _ in digests(tmp_path / "out")) == 80_000
+
+
+def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(elsewhere: Elsewhere) -> None:
+    with elsewhere.client() as client:
+        one, other = DaskPool(client), DaskPool(client, {"GPU": 1})
+        address = one.workers[0]
+        assert one.first_asked(address) == {"workers": [address], "allow_other_workers": True}
+        assert (one.first_asked(None), other.first_asked(address)) == ({}, {})
+
+
 def test_a_resource_that_nobody_offers_is_an_error_not_a_wait(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
 ) -> None:
@@ -147,12 +175,14 @@ def test_folders_that_a_worker_does_not_share_are_named(
     ("section", "said"),
     [
         ({"kind": "address", "address": "tcp://10.0.0.5:8786"}, "tcp://10.0.0.5:8786 is not encrypted: give a tls"),
-        ({"kind": "cpu", "interface": "eth7", "protocol": "tcp"}, "protocol tcp beyond the loopback is not encrypted"),
-        ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "protocol": "ucx"}, "leave it out for TLS, or set unencrypted: true"),
+        ({"kind": "cpu", "interface": "eth7", "protocol": "tcp"}, "whoever reaches its ports could run code as the"),
+        ({"kind": "ssh", "ssh": {"hosts": ["a"]}, "protocol": "ucx"}, "accept that with unencrypted: true"),
+        ({"kind": "cuda", "protocol": "ucx"}, "every user of this host could run code as the user"),
+        ({"kind": "cpu", "protocol": "tcp"}, "every user of this host could run code as the user of the run"),
         ({"unencrypted": True, "tls": {"ca": "a", "cert": "b", "key": "c"}}, "contradict each other"),
     ],
 )  # fmt: skip
-def test_nothing_beyond_the_loopback_without_tls_unless_a_setting_says_so(section: dict[str, Any], said: str) -> None:
+def test_nothing_is_unencrypted_unless_a_setting_says_so(section: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Cluster(**section)
     assert said in str(caught.value)
@@ -160,7 +190,7 @@ def test_nothing_beyond_the_loopback_without_tls_unless_a_setting_says_so(sectio
         assert Cluster(**section, unencrypted=True).unencrypted
 
 
-def test_loopback_schedulers_need_no_tls() -> None:
+def test_schedulers_of_others_on_the_loopback_need_no_tls() -> None:
     for address in ("tcp://127.0.0.1:8786", "tcp://localhost:8786", "tcp://[::1]:8786"):
         assert security_of(Cluster(kind="address", address=address)) is None
 

@@ -77,6 +77,21 @@ def test_a_port_taken_by_something_else_is_left_alone_and_the_other_one_remember
     assert first[:2] == second[:2]
 
 
+def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(tmp_path: Path) -> None:
+    known = {
+        "PREFECT_SERVER_API_PORT": free_port(), "PREFECT_SERVER_API_AUTH_STRING": "admin:secret",
+        "PREFECT_API_AUTH_STRING": "admin:secret",
+    }  # fmt: skip
+    try:
+        first, second = (answer(started(ENSURE, tmp_path, **known)) for _ in range(2))
+        assert (first[:2], first[2], second[2]) == (second[:2], True, False)
+        page = f"{first[0]}/admin/version"
+        assert httpx.get(page).status_code == 401
+        assert httpx.get(page, auth=("admin", "secret")).status_code == 200
+    finally:
+        answer(started(STOP, tmp_path))
+
+
 def test_a_configured_server_that_does_not_answer_is_never_replaced(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/api"
     message = refusal(started(ENSURE, tmp_path, PREFECT_API_URL=url))

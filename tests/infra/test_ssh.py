@@ -73,7 +73,7 @@ def of_others() -> None:
 
 
 def certificates() -> list[Path]:
-    """Folders of temporary certificates on the host since the test began."""
+    """Folders of temporary certificates on the host since the test began; what tests make has another name."""
     return [path for path in Path("/tmp").glob("millrace-tls-*") if path not in BEFORE]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tasks.arrivals import Sight, grouped, load_seen, look, marked, save_seen
-from tasks.errors import DataError
+from tasks.arrivals import Sight, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.errors import DataError, JobError
 from tasks.files import expand
 from tasks.plan import File
 
@@ -109,3 +109,26 @@ def test_the_event_of_the_same_files_is_the_same_event() -> None:
     assert first.id == again.id != changed.id  # type: ignore[attr-defined]
     assert first.payload == {"folder": "in/day=1", "paths": ["in/day=1/a", "in/day=1/b"], "files": 2, "bytes": 15}  # type: ignore[attr-defined]
     assert first.resource.id == "millrace.source.in/day=1"  # type: ignore[attr-defined]
+
+
+def test_strays_are_no_data_and_formats_arrive_apart() -> None:
+    names = ["in/a.csv", "in/a.csv.gz", "in/b.PARQUET", "in/notes.txt", "in/day=1/README", "in/day=1/c.csv"]
+    files = [File(name, 1, 0) for name in names]
+    data, strays = data_files(files, "in")
+    assert [file.path for file in strays] == ["in/notes.txt", "in/day=1/README"]
+    assert [arrival.paths for arrival in grouped(data, "in")] == [
+        ["in/a.csv", "in/a.csv.gz"], ["in/b.PARQUET"], ["in/day=1/c.csv"],
+    ]  # fmt: skip
+    of_a_day = data_files(files, "in", ["day=*/*.csv", "notes.*"])[0]
+    assert [file.path for file in of_a_day] == ["in/notes.txt", "in/day=1/c.csv"]
+    with pytest.raises(JobError, match="did you mean 'parquet'"):
+        data_files(files, "in", format="parqet")
+
+
+def test_strays_are_noted(tmp_path: Path) -> None:
+    note = tmp_path / "seen.json"
+    assert load_strays(note) == set()
+    save_seen(note, {}, ["in/notes.txt"])
+    assert (load_strays(note), load_seen(note)) == ({"in/notes.txt"}, {})
+    save_seen(note, {})
+    assert load_strays(note) == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,8 @@ def test_a_damaged_block_is_told(tmp_path: Path) -> None:
     schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]})
     plan = plan_of(tmp_path, schema, [{"a": "word"}] * 50, "null", 40)
     path = tmp_path / "a.avro"
+    times = path.stat()
     path.write_bytes(path.read_bytes().replace(b"\x08word", b"\x7fword", 1))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a bit that the disk has lost
     with pytest.raises(DataError, match="no whole Avro file"):
         read(plan, 0)

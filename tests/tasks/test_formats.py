@@ -578,6 +578,22 @@ def test_times_of_texts_are_as_fine_as_they_are_written(tmp_path: Path) -> None:
     assert found["n"].cast(pa.int64()).to_pylist() == [1577836800123456789, None]
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("dtype", [None, "timestamp[us]", "timestamp[ms, tz=UTC]", "timestamp[us, tz=+05:30]"])
+def test_times_with_an_offset(kind: str, dtype: str | None, tmp_path: Path, engine: str) -> None:
+    """Moments in UTC, whatever their texts say; with the type given also beside texts without an offset."""
+    values, hours = ["2020-01-01T00:00:00+02:00", "2020-01-01 14:00:00-05:00"], [-2, 19]
+    if dtype is not None and kind == "csv":
+        values, hours = [*values, "2020-01-01 05:00:00", "2020-01-01T05:00:00Z"], [*hours, 5, 5]
+    lines = values if kind == "csv" else [f'{{"t": "{value}"}}' for value in values]
+    path = tmp_path / f"in.{kind}"
+    path.write_text("\n".join([*(["t"] if kind == "csv" else []), *lines]) + "\n")
+    source = Dataset(str(path), engine=engine, schema={"t": dtype} if dtype else None)
+    nodes = ["t"] >> ops.Lambda(expression="cast(cast(_, 'timestamp[s]'), 'int64') - 1577836800")
+    (part,) = Workflow(nodes).fit(source).transform(source).frames()
+    assert to_list(part["t"]) == [3600 * hour for hour in hours]
+
+
 def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:
     for name, first, second in (("int64", pa.int64(), pa.int32()), ("float64", pa.int8(), pa.float32())):
         folder = tmp_path / name

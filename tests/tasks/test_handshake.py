@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
+
+from infra.encryption import temporary
 
 
 class Thing:
     """What a task returns."""
 
 
-def test_who_sends_a_result_knows_what_the_worker_that_asks_has_said() -> None:
+@pytest.mark.parametrize("protocol", ["tcp", "tls"])
+def test_who_sends_a_result_knows_what_the_worker_that_asks_has_said(protocol: str) -> None:
     told: list[Any] = []
 
     @dask_serialize.register(Thing)
@@ -26,13 +30,17 @@ def test_who_sends_a_result_knows_what_the_worker_that_asks_has_said() -> None:
         return Thing()
 
     async def run() -> None:
-        alone = {"dashboard_address": "127.0.0.1:0", "host": "127.0.0.1", "protocol": "tcp://"}
+        security = temporary() if protocol == "tls" else None
+        alone: dict[str, Any] = {
+            "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1", "protocol": f"{protocol}://", "security": security,
+        }  # fmt: skip
         async with (
             Scheduler(**alone, port=0) as scheduler,
             Worker(scheduler.address, **alone) as one,
             Worker(scheduler.address, **alone) as other,
-            Client(scheduler.address, asynchronous=True) as client,
+            Client(scheduler.address, asynchronous=True, security=security) as client,
         ):
+            assert {address.partition("://")[0] for address in (one.address, other.address)} == {protocol}
             for arguments in (other.connection_args, other.rpc.connection_args):
                 arguments["handshake_overrides"] = {"millrace-test": {"gpus": ["a"]}}
             made = client.submit(Thing, workers=[one.address], pure=False)

@@ -98,19 +98,21 @@ def test_another_process_copies_what_is_lent() -> None:
         ipc.fetch(large)
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Any]:
+@pytest.fixture(scope="module", params=["tls", "tcp"])
+def workers(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Three workers on one GPU, as those of a host with several are set up."""
     from dask import config
     from distributed import Client, LocalCluster
 
     from infra.dask_settings import GPU_ENVIRONMENT, local_environment, use_settings
+    from infra.encryption import temporary
 
     use_settings()
+    spoken = {"protocol": request.param, "security": temporary() if request.param == "tls" else None}
     with (
         local_environment(GPU_ENVIRONMENT),
         config.set({"millrace.gpu-pool": {"limit": 0.2, "shared": True}}),
-        LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address="127.0.0.1:0", **spoken) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         client.run(as_dask_cuda_does)
@@ -163,6 +165,7 @@ def lent_bytes() -> int:
 def test_workers_of_a_host_take_pieces_out_of_each_others_gpu(workers: Any) -> None:
     rows = 1000
     one, other, _ = workers.scheduler_info()["workers"]
+    assert one.partition("://")[0] == workers.scheduler.address.partition("://")[0]
     made = workers.submit(pieces_of, rows, workers=[one], pure=False)
     found = workers.submit(numbers_of, made, workers=[other], pure=False).result()
     assert found == [*range(rows - 1, rows // 2 - 1, -1), *range(rows // 2)]

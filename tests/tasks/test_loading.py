@@ -49,6 +49,16 @@ def flat(batches: Any) -> list[int]:
     return [number for shard in batches for batch in shard for number in batch]
 
 
+def test_a_loader_is_iterated_over_as_it_is(out: Path) -> None:
+    source = loader(out, batch_size=250)
+    batches = list(source)
+
+    assert [type(batch) for batch in batches] == [pa.Table] * 5
+    assert [batch.num_rows for batch in batches] == [250, 250, 250, 250, 3]
+    assert batches == list(source.batches(0)) != list(source.batches(1))
+    assert list(source) == batches
+
+
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (1, 4), (2, 1), (3, 2), (7, 3)])
 @pytest.mark.parametrize("size", [1, 64, 250, 5000])
 def test_every_row_once_over_ranks_and_workers(out: Path, ranks: int, workers: int, size: int) -> None:

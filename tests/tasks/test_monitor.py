@@ -55,7 +55,7 @@ def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_coun
     assert began <= samples[0].at < samples[-1].at <= time.time()
     assert [s.at for s in samples] == sorted({s.at for s in samples})
     assert all(s.rss > 10_000_000 for s in samples)
-    assert worker["transport"] == "tcp"
+    assert worker["transport"] == "tls"
     assert worker["threads"] >= 1
 
 

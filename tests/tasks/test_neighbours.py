@@ -154,6 +154,7 @@ def two_workers() -> Iterator[Any]:
 def test_workers_of_a_host_copy_pieces_from_each_other(two_workers: Any) -> None:
     client = two_workers
     one, other = sorted(client.scheduler_info()["workers"])
+    assert one.startswith("tls://")  # what they say to each other, not what they copy
     made = [client.submit(packed, ROWS, workers=[where], pure=False) for where in (one, other)]
     found = client.submit(read_here, made, workers=[other]).result()
     assert found == 2 * SUM

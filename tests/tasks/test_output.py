@@ -108,6 +108,20 @@ def test_row_groups_and_numbers_of_files(tmp_path: Path, engine: str) -> None:
     assert [p["rows"] for p in each.parts] == [15, 15, 15, 15]
 
 
+def test_files_by_number_are_equal_and_by_rows_full_but_the_last(tmp_path: Path, engine: str) -> None:
+    table = pa.table({"n": range(780)})
+
+    def rows_of(**output: Any) -> list[int]:
+        made = Workflow(as_node(["n"])).fit_transform(Dataset(table, engine=engine))
+        return [p["rows"] for p in made.to_parquet(str(tmp_path / str(len(output)) / str(output)), **output).parts]
+
+    assert rows_of(rows_per_file=777) == [777, 3]
+    assert rows_of(rows_per_file=390) == [390, 390]
+    assert sorted(rows_of(files=7)) == [111, 111, 111, 111, 112, 112, 112]
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "Files by number are equal to one row; with `rows_per_file` all are full but the last" in readme
+
+
 # Hive folders
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks import ops
-from tasks.commit import MANIFEST, STALE_SECONDS, Staging
+from tasks import ops, own
+from tasks.commit import MANIFEST, STALE_SECONDS, Staging, namespace
 from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tasks.retention import drop_versions
@@ -42,8 +43,9 @@ def left(target: Path, days: float = 0.0) -> Path:
 
 def write_lock(staging: Staging, host: str, pid: int, age: float = 0.0) -> None:
     staging.folder.mkdir(parents=True, exist_ok=True)
-    lock = staging.folder / "lock"
-    lock.write_text(json.dumps({"id": "x", "host": host, "pid": pid, "start": "1.0", "since": "then"}))
+    lock, (boot, pidns) = staging.lock, namespace()
+    there = {"boot": boot if host == os.uname().nodename else "another", "pidns": pidns}
+    lock.write_text(json.dumps({"id": "x", "host": host, "pid": pid, "start": "1", "since": "then", **there}))
     os.utime(lock, (time.time() - age, time.time() - age))
 
 
@@ -105,8 +107,8 @@ def test_clean_removes_what_was_left_and_no_output(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert old.exists()
     assert cleaned(tmp_path) == [
-        f"removed  {done}, 5.1 kB, 8 d old", f"removed  {old}, 5.1 kB, 9 d old",
-        f"kept     {young}, 5.1 kB, 2 d old: younger than 7d", "freed    10.2 kB",
+        f"removed  {done}, 5.2 kB, 8 d old", f"removed  {old}, 5.2 kB, 9 d old",
+        f"kept     {young}, 5.2 kB, 2 d old: younger than 7d", "freed    10.3 kB",
     ]  # fmt: skip
     assert names(tmp_path / "deep") == [".young.millrace", "done"]
     assert Manifest.load(tmp_path / "deep" / "done").rows["out"] == 1
@@ -124,7 +126,7 @@ def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path:
     for folder, text in ((swapped.old, "old"), (swapped.new, "new")):
         folder.mkdir(parents=True)
         (folder / "part-00000.parquet").write_text(text)
-    (swapped.new / MANIFEST).write_text("{}")
+        (folder / MANIFEST).write_text(json.dumps({"parts": [{"path": "part-00000.parquet"}]}))
     with working.locked():
         (working.folder / "plan.json").touch()
         lines = {line.split(",")[0].split("/")[-1]: line for line in cleaned(tmp_path, "--older-than", "0")}
@@ -154,3 +156,125 @@ def test_the_lock_of_another_host_goes_by_its_age(tmp_path: Path) -> None:
     with staging.locked() as owner:
         assert staging.owned_by(owner)
     assert names(tmp_path) == []
+
+
+# Files of somebody else
+
+
+def output(path: Path, **more: object) -> Path:
+    """A real output with Hive folders, its fitted workflow, and the versions, splits or whatever `more` asks for."""
+    table = pa.table({"x": [1.0, 2.0, 3.0, 4.0], "word": ["a", "b", "a", "b"], "day": [1, 1, 2, 2]})
+    workflow = Workflow((["x"] >> ops.Normalize()) + (["word"] >> ops.Categorify()) + ["day"])
+    settings = {"files": 1, "partition_on": ["day"], "metadata_file": True, **more}
+    return Path(workflow.fit_transform(table).to_parquet(str(path), **settings).path)
+
+
+PLACES = ["notes.txt", "_workflow/notes.txt", "_workflow/mine.vocab", "day=1/notes.txt", "day=1/part-00001.parquet",
+          "day=3/notes.txt", "_notes/deep/notes.txt"]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_of_somebody_else_is_noticed_wherever_it_lies(place: str, tmp_path: Path) -> None:
+    out = output(tmp_path / "out")
+    assert own.own_output(out)
+    (out / place).parent.mkdir(parents=True, exist_ok=True)
+    (out / place).write_text("mine")
+    assert list(own.strangers(out)) == [place]
+    with pytest.raises(JobError, match="millrace did not write") as refused:
+        output(tmp_path / "out", on_existing="replace")
+    assert refused.value.why == f"such as {place}"
+    assert own.remove_output(out) == [place]
+    assert [str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()] == [place]
+
+
+def test_a_file_that_was_written_over_a_link_and_an_empty_folder_count_too(tmp_path: Path) -> None:
+    out = output(tmp_path / "out")
+    (part,) = (out / "day=1").iterdir()
+    whole = part.read_bytes()
+    part.write_bytes(bytes(len(whole)))  # of the same size
+    assert list(own.strangers(out)) == ["day=1/part-00000.parquet"]
+    part.write_bytes(whole)
+    assert own.own_output(out)  # touched, but what millrace wrote
+    part.rename(tmp_path / "moved")
+    part.symlink_to(tmp_path / "moved")
+    assert list(own.strangers(out)) == ["day=1/part-00000.parquet"]
+    part.unlink()
+    (tmp_path / "moved").rename(part)
+    for name in ("workflow.json", "state.json", "README.md"):
+        path = out / "_workflow" / name
+        text = path.read_text()
+        path.write_text(text + "\n my own words")
+        assert own.own_output(out) is (name == "workflow.json"), name
+        path.write_text(text)
+    (out / "later").mkdir()
+    assert list(own.strangers(out)) == ["later"]
+    (out / "later").rmdir()
+    shutil.copytree(out, tmp_path / "copy")
+    assert own.own_output(tmp_path / "copy")
+    fitted = out / "_workflow"
+    assert own.own_output(fitted)
+
+
+def test_versions_with_a_file_of_somebody_else_anywhere_stay(tmp_path: Path) -> None:
+    for _ in range(4):
+        output(tmp_path / "out", on_existing="version")
+    (tmp_path / "out/v0001/_workflow/notes.txt").write_text("mine")
+    (tmp_path / "out/v0002/day=2/notes.txt").write_text("mine")
+    output(tmp_path / "out", on_existing="version", keep_versions=1)
+    assert names(tmp_path / "out") == ["_latest", "v0001", "v0002", "v0005"]
+    assert (tmp_path / "out/v0001/part-00000.parquet").exists() or (tmp_path / "out/v0001/day=1").exists()
+    assert names(tmp_path) == ["out"]
+
+
+def test_clean_removes_replaced_outputs_when_their_time_is_over_but_no_file_of_somebody_else(tmp_path: Path) -> None:
+    for name in ("over", "mine", "young"):
+        output(tmp_path / name)
+        output(tmp_path / name, on_existing="replace")
+    over, mine, young = (Staging(tmp_path / name).olds[0] for name in ("over", "mine", "young"))
+    past = {path: path.with_name(f"{path.name.rpartition('-')[0]}-1000") for path in (over, mine)}
+    for path, to in past.items():
+        path.rename(to)
+    (past[mine] / "day=1" / "notes.txt").write_text("mine")
+    lines = cleaned(tmp_path)
+    assert [line.split(",")[0] for line in lines if not line.startswith("freed")] == [
+        f"kept     {past[mine]}", f"removed  {past[over]}", f"kept     {young}",
+    ]  # fmt: skip
+    assert lines[0].endswith("it holds day=1/notes.txt, which millrace did not write")
+    assert "readers may use it for another" in lines[2]
+    assert [str(p.relative_to(past[mine])) for p in past[mine].rglob("*") if p.is_file()] == ["day=1/notes.txt"]
+    assert cleaned(young.parent / "young", "--older-than", "0")[0].startswith("removed")
+
+
+def test_clean_says_what_it_finished(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "out")
+    for folder in (staging.old, staging.new):
+        folder.mkdir(parents=True)
+        (folder / "part-00000.parquet").write_text(folder.name)
+        (folder / MANIFEST).write_text(json.dumps({"parts": [{"path": "part-00000.parquet"}]}))
+    assert "once the swap that was cut off is finished" in cleaned(tmp_path, "--older-than", "0", "--dry-run")[0]
+    lines = cleaned(tmp_path, "--older-than", "0")
+    assert lines[0] == f"finished {tmp_path}/out: a swap was cut off; the new output was put in its place"
+    assert (tmp_path / "out" / "part-00000.parquet").read_text() == "new"
+    assert names(tmp_path) == ["out"]
+
+
+def test_clean_leaves_files_of_somebody_else_deep_in_work_in_progress(tmp_path: Path) -> None:
+    folder = left(tmp_path / "out", days=9)
+    (folder / "new" / "notes.txt").write_text("mine")
+    assert "it holds new/notes.txt, which millrace did not write" in cleaned(tmp_path, "--older-than", "0")[0]
+    with Staging(tmp_path / "out").locked():
+        Staging(tmp_path / "out").reset()
+    (found,) = folder.rglob("*notes.txt")
+    assert found.parent.name == "not-of-millrace"
+
+
+def test_clean_knows_whose_work_lies_in_a_scratch_folder(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "data" / "out", tmp_path / "scratch")
+    with staging.locked():
+        (staging.folder / "plan.json").write_text("{}")
+        lines = cleaned(tmp_path / "scratch", "--older-than", "0")
+        assert "another run works on this output" in lines[0]
+    assert staging.folder.exists()
+    lines = cleaned(tmp_path / "scratch", "--older-than", "0")
+    assert lines[0].startswith(f"removed  {staging.folder}")
+    assert names(tmp_path / "scratch") == []

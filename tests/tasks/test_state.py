@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
 from pathlib import Path
@@ -120,21 +121,33 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"format": 3, "fitted": {}, "partials": {}}')
-    with pytest.raises(DataError, match=r"(?s)the state has format 3, this version reads up to 2.*upgrade millrace"):
+    (tmp_path / "state.json").write_text('{"format": 4, "fitted": {}, "partials": {}}')
+    with pytest.raises(DataError, match=r"(?s)the state has format 4, this version reads up to 3.*upgrade millrace"):
         State.load(tmp_path)
 
 
-def test_the_format_before_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [1, 2])
+def test_the_formats_before_are_read(tmp_path: Path, before: int) -> None:
     STATE.save(tmp_path)
     said = tmp_path / "state.json"
-    said.write_text(said.read_text().replace('"format": 2', '"format": 1'))
+    said.write_text(said.read_text().replace('"format": 3', f'"format": {before}'))
     assert close(State.load(tmp_path).values, STATE.values)
 
 
+def test_infinities_are_saved_as_strict_json_that_a_person_can_read(tmp_path: Path) -> None:
+    values = {"1/Own/x": {"median": math.inf, "edges": [-math.inf, 0.5], "of": {"y": -math.inf}}}
+    State(values, {"1/Own/x": {"partial": [1, math.inf]}}).save(tmp_path)
+    text = (tmp_path / "state.json").read_text()
+    data = json.loads(text, parse_constant=_refuse)  # NaN and Infinity are no JSON
+    assert data["fitted"]["1/Own/x"]["edges"] == [{"float": "-inf"}, 0.5]
+    loaded = State.load(tmp_path)
+    assert loaded.values == values
+    assert loaded.partials == {"1/Own/x": {"partial": [1, math.inf]}}
+
+
 def test_values_that_are_no_json_are_refused_when_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        State({"1/Own/x": {"mean": float("nan")}}).save(tmp_path)
+    with pytest.raises(DataError, match=r"(?s)what 1/Own/x learned cannot be saved: mean.*plain JSON values"):
+        State({"0/Other/y": {"mean": 1.0}, "1/Own/x": {"mean": object()}}).save(tmp_path)
 
 
 def test_it_travels_without_its_lookups() -> None:

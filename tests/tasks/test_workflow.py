@@ -155,6 +155,46 @@ def test_without_the_target(engine: str) -> None:
     assert made["TE_c_t"].to_pylist() == [0.5, 0.0, 1.0, 0.5]
 
 
+def labelled(engine: str) -> Workflow:
+    """A target of two columns, one of which the features need too."""
+    target = ["t"] >> ops.AddTags(tags=["target"])
+    both = [["c", "t"]] >> ops.Cross() >> ops.Rename(name="both") >> ops.AddTags(tags=["target"])
+    features = (["x"] >> ops.Normalize()) + (["c"] >> ops.Categorify())
+    table = TABLE.set_column(3, "t", TABLE["t"].cast(pa.string()))
+    return Workflow(features + target + both).fit(Dataset(table, engine=engine))
+
+
+def test_targets_are_left_out_where_the_frame_has_none(tmp_path: Path, engine: str, caplog: Any) -> None:
+    fitted, request = labelled(engine), TABLE.drop(["t", "other"])
+    whole = fitted.transform(TABLE.set_column(3, "t", TABLE["t"].cast(pa.string())))
+    made = [fitted.transform(request), fitted.transform(request)]
+    frame = fitted.transform(request.to_pandas())
+    files = fitted.transform(Dataset(request, engine=engine))
+    manifest = files.to_parquet(str(tmp_path / "out"), shuffle="none", files=1)
+    fitted.save(tmp_path / "fitted")
+
+    assert whole.column_names == ["x", "c", "t", "both"]
+    assert made == [whole.select(["x", "c"])] * 2
+    assert list(frame.columns) == ["x", "c"]
+    assert list(files.schema) == ["x", "c"]
+    assert pq.read_table(tmp_path / "out" / "part-00000.parquet").column_names == ["x", "c"]
+    assert manifest.data["left_out"] == ["t", "both"]
+    assert list(Workflow.load(tmp_path / "out").output_schema) == ["x", "c", "t", "both"]
+    assert Workflow.load(tmp_path / "fitted").transform(request).column_names == ["x", "c"]
+    said = "left out, since the frame lacks their columns: t, both"
+    assert [text for text in caplog.messages if text == said] == [said, said]  # once for each workflow
+
+
+def test_any_other_output_needs_its_columns_and_the_error_names_remove_inputs(engine: str) -> None:
+    with pytest.raises(DataError, match=r"(?s)the frame has no column 'x'.*workflow\.remove_inputs\(\['x'\]\)"):
+        labelled(engine).transform(TABLE.drop(["t", "x"]))
+    with pytest.raises(DataError, match=r"(?s)the data set has no column 'x'.*remove_inputs"):
+        labelled(engine).transform(Dataset(TABLE.drop(["t", "x"]), engine=engine))
+    plain = Workflow(["x", "t"]).fit(Dataset(TABLE, engine=engine))
+    with pytest.raises(DataError, match=r"(?s)the frame has no column 't'.*remove_inputs\(\['t'\]\)"):
+        plain.transform(TABLE.drop(["t"]))  # nobody has said that it is a target
+
+
 def test_inputs_that_there_are_not_cannot_be_removed(engine: str) -> None:
     with pytest.raises(JobError, match=r"(?s)no input 'tt'.*did you mean 't'"):
         workflow(engine).remove_inputs(["tt"])
@@ -234,8 +274,8 @@ def test_damaged_and_newer_folders_are_refused(engine: str, tmp_path: Path) -> N
     (tmp_path / "state.json").write_text(state.replace('"std": ', '"std": 1'))
     with pytest.raises(DataError, match=r"(?s)state.json is damaged.*its digest differs"):
         Workflow.load(tmp_path)
-    path.write_text(json.dumps({**data, "format": 3}))
-    with pytest.raises(DataError, match=r"(?s)the workflow has format 3, this version reads up to 2.*upgrade millrace"):
+    path.write_text(json.dumps({**data, "format": 4}))
+    with pytest.raises(DataError, match=r"(?s)the workflow has format 4, this version reads up to 3.*upgrade millrace"):
         Workflow.load(tmp_path)
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(DataError, match=r"workflow.json is damaged"):

@@ -64,7 +64,7 @@ from tasks.frame.cpu.order import (
     take,
 )
 from tasks.frame.cpu.runs import run_codes, run_sums, sorted_within
-from tasks.frame.cpu.segments import extremes_by, group_codes, sum_by
+from tasks.frame.cpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.frame.cpu.tables import join_tables, slice_table, sort_counts, sort_keys, sorted_groups, split_table
 
 NAME = "pandas"
@@ -90,6 +90,7 @@ __all__ = [
     "decode",
     "dtype",
     "encode_array",
+    "exact_sums_by",
     "extremes_by",
     "fill_null",
     "finite",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.frame.canonical import decimal_floats
+from tasks.frame.moments import power_of, within
 from tasks.frame.types import check_range
+from tasks.frame.verbs_text import times_of
 from tasks.schema import is_list as is_list_type
 from tasks.schema import plain_type
 
@@ -96,9 +99,9 @@ def raw(found: pa.Array) -> np.ndarray:
         else found.type.to_pandas_dtype()
     )
     buffer = found.buffers()[1]
-    if buffer is None:
+    if buffer is None or not len(found):  # Arrow's casts of no values leave buffers of any size
         return np.zeros(len(found), dtype=width)
-    return np.frombuffer(buffer, dtype=width)[found.offset : found.offset + len(found)]
+    return np.frombuffer(buffer, dtype=width, count=found.offset + len(found))[found.offset :]
 
 
 def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
@@ -185,8 +188,8 @@ def log1p(values: Column, dtype: pa.DataType) -> Column:
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:
-    """(n, mean, sum of squared deviations, least, greatest) of the values that are not null, in float64 by pairwise
-    sums, for each run [starts[i], starts[i + 1]).
+    """The moments (`tasks.frame.moments`) of the values that are not null, in float64 by pairwise sums, for each run
+    [starts[i], starts[i + 1]).
     """
     data, valid = numbers(values)
     found = []
@@ -200,13 +203,16 @@ def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
     if not len(data):
         return 0, 0.0, 0.0, 0.0, 0.0
     low, high = float(data.min()), float(data.max())
+    power = power_of(low, high)
+    data = np.ldexp(data, -power) if power else data
     with np.errstate(all="ignore"):  # infinite values have moments that are not finite
         mean = float(np.add.reduce(data) / len(data))
         data -= mean
         shift = float(np.add.reduce(data) / len(data))  # what rounding left in the mean
         np.multiply(data, data, out=data)
         squares = max(float(np.add.reduce(data)) - len(data) * shift * shift, 0.0)
-    return len(data), mean + shift, squares, low, high
+    mean += shift
+    return len(data), within(mean, power, low, high) if math.isfinite(mean) else mean, squares, low, high
 
 
 def is_list(values: Column) -> bool:
@@ -273,12 +279,10 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
 
 
 def to_time(values: Column) -> pa.Array:
-    """Timestamps of a column of times, dates or ISO texts (a trailing UTC or Z is dropped: times are kept in UTC)."""
+    """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
     found = array(values)
     if plain_type(found.type) == pa.string():
-        found = array(decode(values))
-        bare = pc.replace_substring_regex(found, r"\s*(UTC|Z|\+00:?00)$", "")
-        return array(pc.cast(bare, pa.timestamp("us")))
+        return array(times_of(array(decode(values)), pa.timestamp("us")))
     if pa.types.is_date(found.type):
         return pc.cast(found, pa.timestamp("us") if pa.types.is_date32(found.type) else pa.timestamp("ms"))
     return pc.cast(found, pa.timestamp(found.type.unit)) if pa.types.is_timestamp(found.type) else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,17 +26,17 @@ SAVED = 1 / 8  # of a column's bytes that a fast codec has to save to be worth i
 SAMPLE, RUNS = 1 << 16, 8  # rows that tell it, in so many runs
 
 
-def true_mask(condition: Expression, frame: dict[str, Any]) -> np.ndarray:
+def true_mask(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> np.ndarray:
     """Which rows the expression is true for (null is not)."""
     from tasks.frame.cpu.columns import decode
     from tasks.frame.expression_run import filter_mask
 
-    return filter_mask(condition, {name: decode(frame[name]) for name in condition.columns})
+    return filter_mask(condition, {name: decode(frame[name]) for name in condition.columns}, failed=failed)
 
 
-def true_rows(condition: Expression, frame: dict[str, Any]) -> np.ndarray:
+def true_rows(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> np.ndarray:
     """The places of the rows for which the expression is true."""
-    return np.flatnonzero(true_mask(condition, frame))
+    return np.flatnonzero(true_mask(condition, frame, failed))
 
 
 def conform(table: pa.Table, schema: Schema) -> pa.Table:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.frame import murmur3
+from tasks.frame import exact, murmur3
 from tasks.frame.cpu.columns import Column, array, build, raw
 from tasks.frame.types import widest
 from tasks.frame.whole import refuse_wrapped
@@ -131,17 +131,24 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
         return tables[0]
     joined = pa.concat_tables(tables)
     codes, keys = group_rows([array(joined.column(n)) for n in names])
-    out = list(keys)
+    groups, out = len(keys[0]), dict(zip(names, keys, strict=True))
     for name in joined.column_names[len(names) :]:
         values = raw(array(joined.column(name)))
-        out.append(build(_sum_by(codes, len(keys[0]), values)))
-    return pa.table(out, joined.column_names)
+        if name.endswith("_sum") and values.dtype.kind == "f":
+            rest = f"{name[:-4]}_rest"
+            parts = [(raw(array(t.column(name))), raw(array(t.column(rest)))) for t in tables]
+            out[name], out[rest] = map(build, exact.merged(codes, groups, parts))
+        elif name not in out:
+            out[name] = build(_sum_by(codes, groups, values))
+    return pa.table({name: out[name] for name in joined.column_names})
+
+
+def _exact_sums(codes: np.ndarray, groups: int, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    return exact.sums(values, lambda found: np.bincount(codes, weights=found, minlength=groups) + 0.0, most, np)
 
 
 def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
-    """Sums by group, exact for integers (an error beyond int64), in row order for floats."""
-    if values.dtype.kind == "f":
-        return np.bincount(codes, weights=values, minlength=groups).astype(np.float64, copy=False)  # int64 of no rows
+    """Exact sums of integers by group; an error beyond int64."""
     largest = max(-int(values.min()), int(values.max())) if len(values) else 0
     if largest * len(values) < 1 << 53:
         return np.bincount(codes, weights=values, minlength=groups).astype(np.int64)
@@ -155,7 +162,8 @@ def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> pa.Table:
     """Per distinct key: `<value>_count` of non-null values and `<value>_sum`; integers and booleans exactly in int64.
 
-    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are float64, added in row order.
+    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are exact: `<value>_sum` and what
+    rounding took of it, `<value>_rest`.
     """
     codes, uniques = group_rows([array(k) for k in keys])
     groups = len(uniques[0])
@@ -166,8 +174,13 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
         if found.null_count:
             valid = found.is_valid().to_numpy(zero_copy_only=False)
             kept, data = codes[valid], data[valid]
-        out[f"{name}_count"] = build(np.bincount(kept, minlength=groups).astype(np.int64))
-        out[f"{name}_sum"] = build(_sum_by(kept, groups, data))
+        counts = np.bincount(kept, minlength=groups).astype(np.int64)
+        out[f"{name}_count"] = build(counts)
+        if data.dtype.kind == "f":
+            sums = _exact_sums(kept, groups, data.astype(np.float64), int(counts.max(initial=0)))
+            out[f"{name}_sum"], out[f"{name}_rest"] = map(build, sums)
+        else:
+            out[f"{name}_sum"] = build(_sum_by(kept, groups, data))
     return pa.table(out)
 
 

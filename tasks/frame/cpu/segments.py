@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tasks.frame import exact
 from tasks.frame.cpu.columns import array
 from tasks.frame.cpu.groups import group_rows, host_table
 
@@ -25,6 +26,11 @@ def sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
     sums = np.zeros(groups, dtype=np.uint64 if values.dtype.kind == "u" else np.int64)
     np.add.at(sums, codes, values.astype(sums.dtype, copy=False))
     return sums
+
+
+def exact_sums_by(codes: np.ndarray, groups: int, values: np.ndarray, most_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """(sum, rest) by group of float64 values: exact, see `tasks.frame.exact.sums`; no group has more than most_rows."""
+    return exact.sums(values, lambda found: np.bincount(codes, weights=found, minlength=groups) + 0.0, most_rows, np)
 
 
 def extremes_by(codes: np.ndarray, groups: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

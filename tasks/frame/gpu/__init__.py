@@ -3,7 +3,7 @@
 import cupy as xp
 
 from tasks.frame import profiler
-from tasks.frame.gpu import ipc, spill, transport
+from tasks.frame.gpu import denormals, ipc, spill, transport
 from tasks.frame.gpu.columns import (
     affine,
     array,
@@ -75,7 +75,7 @@ from tasks.frame.gpu.order import (
     take,
 )
 from tasks.frame.gpu.runs import run_codes, run_sums, sorted_within
-from tasks.frame.gpu.segments import extremes_by, group_codes, sum_by
+from tasks.frame.gpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.frame.gpu.text import date_part, join_text, split_text, text, to_time
 from tasks.frame.gpu.users import adopt, series, user_frame
 
@@ -104,6 +104,7 @@ __all__ = [
     "device_memory",
     "dtype",
     "encode_array",
+    "exact_sums_by",
     "extremes_by",
     "fill_null",
     "finite",
@@ -167,5 +168,6 @@ __all__ = [
     "xp",
 ]  # fmt: skip
 
+denormals.keep_denormals()
 profiler.stop()
 ipc.set_up()

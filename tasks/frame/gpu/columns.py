@@ -7,6 +7,7 @@ name. Kernels keep the name; `dtype` and `host` read it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from tasks.frame.canonical import decimal_floats
 from tasks.frame.gpu import staged
 from tasks.frame.gpu.reduce import block_moments
 from tasks.frame.gpu.views import array_of, gathered, valid_in, with_nan
+from tasks.frame.moments import power_of, within
 from tasks.frame.stand_ins import is_foreign, mark_of, marked_type, restored, stand_in
 from tasks.frame.types import is_narrower
 from tasks.frame.whole import all_true, extremes
@@ -66,6 +68,11 @@ def is_mark(name: Any) -> bool:
     return name in (DATE, NULL) or marked_type(name) is not None
 
 
+def name_of(dtype: pa.DataType) -> str | None:
+    """The name of a Series of this type, which says what cuDF's own type does not; None for other types."""
+    return DATE if pa.types.is_date32(dtype) else mark_of(dtype)
+
+
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
     """The column of an Arrow array on the device: dictionaries decoded there, NaN null."""
     found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -74,7 +81,7 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
     if pa.types.is_dictionary(found.type):
         return _from_dictionary(found)
     plain = plain_type(found.type)
-    name = {pa.null(): NULL, pa.date32(): DATE}.get(plain) or mark_of(plain)
+    name = NULL if pa.types.is_null(plain) else name_of(plain)
     stored = pa.string() if name == NULL else plain
     found = found if found.type == stored else found.cast(stored)
     found = stand_in(found) if is_foreign(plain) else found
@@ -350,12 +357,21 @@ def log1p(values: Column, dtype: pa.DataType) -> Column:
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:
-    """(n, mean, sum of squared deviations, least, greatest) of the values that are not null, in float64, for each run
+    """The moments (`tasks.frame.moments`) of the values that are not null, in float64, for each run
     [starts[i], starts[i + 1]); the same bits every time.
     """
     data, valid = numbers(values)
     data = data if data.dtype.kind == "f" else data.astype(cupy.float64)
-    return [(int(n), *rest) for n, *rest in block_moments(data, valid, starts).tolist()]
+    found = []
+    for i, (n, mean, squares, low, high) in enumerate(block_moments(data, valid, starts).tolist()):
+        power = power_of(low, high)
+        if power:  # whose squares float64 does not reach: once more, of smaller or larger values
+            here = slice(int(starts[i]), int(starts[i + 1]))
+            part = cupy.ldexp(data[here].astype(cupy.float64), -power)
+            flags = None if valid is None else valid[here]
+            ((n, mean, squares, _, _),) = block_moments(part, flags, [0, len(part)]).tolist()
+        found.append((int(n), within(mean, power, low, high) if math.isfinite(mean) else mean, squares, low, high))
+    return found
 
 
 def is_list(values: Column) -> bool:
@@ -365,7 +381,7 @@ def is_list(values: Column) -> bool:
 def leaves(values: Column) -> Column:
     """The elements of all lists, one after another (null lists have none)."""
     found = finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
-    found.name = mark_of(dtype(values).value_type)
+    found.name = name_of(dtype(values).value_type)
     return found
 
 

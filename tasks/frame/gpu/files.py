@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +31,7 @@ from tasks.frame.gpu.columns import (
 )
 from tasks.frame.gpu.order import Rows
 from tasks.frame.stand_ins import mark_of
+from tasks.plan import File
 from tasks.schema import Schema, described, leaf_type
 from tasks.schema import is_list as is_list_type
 from tasks.sink import DigestedFile
@@ -41,19 +44,20 @@ ANY_SIZE = 1 << 40  # bytes of a row group: rows decide, on every width of row
 DICTIONARIES = plc.io.types.DictionaryPolicy.NEVER
 CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 
-Run = tuple[list[str], list[list[int]], int, int]  # files, their row groups, rows skipped, rows taken (-1: all)
+OPEN_FILES = 256  # of one call: a process may often open no more than 1,024
+Run = tuple[list[File], list[list[int]], int, int]  # files, their row groups, rows skipped, rows taken (-1: all)
 
 
-def true_mask(condition: Expression, frame: dict[str, Any]) -> cupy.ndarray:
+def true_mask(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> cupy.ndarray:
     """For each row whether the expression is true (null is not)."""
     from tasks.frame.expression_run import filter_mask
 
-    return cupy.asarray(filter_mask(condition, {name: frame[name] for name in condition.columns}))
+    return cupy.asarray(filter_mask(condition, {name: frame[name] for name in condition.columns}, failed=failed))
 
 
-def true_rows(condition: Expression, frame: dict[str, Any]) -> cupy.ndarray:
+def true_rows(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> cupy.ndarray:
     """The places of the rows for which the expression is true (null is not)."""
-    return cupy.flatnonzero(true_mask(condition, frame))
+    return cupy.flatnonzero(true_mask(condition, frame, failed))
 
 
 # Reading
@@ -81,10 +85,11 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
 
 def _is_read(plan: Any, name: str) -> bool:
     """Whether the device makes a column of files: values of folders' names are in none, and cuDF takes the bytes of
-    UUIDs for no texts and wraps times in 96 bits."""
+    UUIDs for no texts, wraps times in 96 bits and has no type for what a mark stands for."""
     if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
         return False
-    return name not in plan.options.get("on_host", ()) and _readable(leaf_type(plan.schema[name].dtype))
+    dtype = plan.schema[name].dtype
+    return name not in plan.options.get("on_host", ()) and mark_of(dtype) is None and _readable(leaf_type(dtype))
 
 
 def _readable(leaf: pa.DataType) -> bool:
@@ -99,53 +104,62 @@ def _readable(leaf: pa.DataType) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _group_rows(path: str, size: int, mtime: int) -> tuple[int, ...]:
-    """The rows of each row group of a file (as it is now: size and time are part of the key)."""
-    metadata = pq.read_metadata(path)
+def _footer_rows(file: File) -> tuple[int, ...]:
+    """The rows of each row group of a file as it was when it was planned."""
+    from tasks.files import checked_name
+
+    with checked_name(file) as name:
+        metadata = pq.read_metadata(name)
     return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
 
 
-def _runs(files: Sequence[Any], pieces: Sequence[Any]) -> list[Run]:
-    """What one call of the reader takes: whole row groups of any files together, a cut row group by itself."""
-    from tasks.files import local_path
+def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
+    """What one call of the reader takes: whole row groups of up to `OPEN_FILES` files together, a cut row group by
+    itself."""
     from tasks.formats.parquet import merged
 
     runs: list[Run] = []
     for piece in merged(pieces):
         file = files[piece.file]
-        path = str(local_path(file.path))
-        rows = _group_rows(path, file.size, file.mtime)
+        rows = _footer_rows(file)
         whole = piece.start == 0 and piece.stop == rows[piece.group]
         if not whole:
-            runs.append(([path], [], sum(rows[: piece.group]) + piece.start, piece.stop - piece.start))
-        elif runs and runs[-1][3] < 0 and runs[-1][0][-1] == path:
+            runs.append(([file], [], sum(rows[: piece.group]) + piece.start, piece.stop - piece.start))
+        elif runs and runs[-1][3] < 0 and runs[-1][0][-1] is file:
             runs[-1][1][-1].append(piece.group)
-        elif runs and runs[-1][3] < 0:
-            runs[-1][0].append(path)
+        elif runs and runs[-1][3] < 0 and len(runs[-1][0]) < OPEN_FILES:
+            runs[-1][0].append(file)
             runs[-1][1].append([piece.group])
         else:
-            runs.append(([path], [[piece.group]], 0, -1))
+            runs.append(([file], [[piece.group]], 0, -1))
     return runs
 
 
 def _read(run: Run, columns: list[str]) -> plc.Table:
-    paths, groups, skip, rows = run
-    options = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(paths)).build()
-    options.set_column_names(columns)
-    if rows < 0:
-        options.set_row_groups(groups)
-    else:
-        options.set_skip_rows(skip)
-        options.set_num_rows(rows)
-    found = plc.io.parquet.read_parquet(options)
-    names = found.column_names()
+    """The rows of a run; a DataError for a file that is no longer the one of the plan. cuDF opens the files by names of
+    descriptors that are compared already, so that it reads no other ones."""
+    from tasks.files import checked_name
+
+    files, groups, skip, rows = run
+    with ExitStack() as opened:
+        names = [opened.enter_context(checked_name(file)) for file in files]
+        options = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(names)).build()
+        options.set_column_names(columns)
+        if rows < 0:
+            options.set_row_groups(groups)
+        else:
+            options.set_skip_rows(skip)
+            options.set_num_rows(rows)
+        found = plc.io.parquet.read_parquet(options)
+    read = found.column_names()
     parts = found.tbl.columns()
-    return plc.Table([parts[names.index(name)] for name in columns])
+    return plc.Table([parts[read.index(name)] for name in columns])
 
 
 def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
     """A column as it was read, in the type that the plan promises; NaN is still NaN.
 
+    Decimals of 32 and 64 bits become 128 bits wide, as the host's reader has them: partitions of both are joined.
     Where all is null it is made anew: of Parquet's type null, cuDF makes strings whose offsets are what the memory held
     before.
     """
@@ -155,7 +169,7 @@ def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
     if pa.types.is_date32(wanted):
         series.name = DATE
     if pa.types.is_decimal(wanted) and isinstance(series.dtype, DECIMALS):
-        return series.astype(type(series.dtype)(wanted.precision, wanted.scale))
+        return series.astype(cudf.Decimal128Dtype(wanted.precision, wanted.scale))
     if pa.types.is_timestamp(wanted) and wanted.tz and getattr(series.dtype, "tz", None) is None:
         series = series.dt.tz_localize("UTC").dt.tz_convert(wanted.tz)
     return cast(series, wanted)
@@ -293,7 +307,8 @@ def _with_name(values: Any, wanted: pa.DataType) -> Any:
 def _writable(schema: Schema) -> bool:
     leaves = [c.leaf for c in schema.columns]
     zones = {t.tz is not None for t in leaves if pa.types.is_timestamp(t)}
-    return all(_readable(leaf) for leaf in leaves) and len(zones) < 2
+    own = all(mark_of(c.dtype) is None for c in schema.columns)  # types that cuDF has
+    return own and all(_readable(leaf) for leaf in leaves) and len(zones) < 2
 
 
 def _write_parquet(table: plc.Table, path: str, writing: Any) -> str:

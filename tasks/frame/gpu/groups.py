@@ -15,7 +15,7 @@ import cupy
 import pyarrow as pa
 import pylibcudf as plc
 
-from tasks.frame import murmur3
+from tasks.frame import exact, murmur3
 from tasks.frame.cpu.tables import sort_keys, sorted_groups
 from tasks.frame.gpu.columns import (
     Column,
@@ -150,12 +150,44 @@ def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.D
     tables = [t for t in tables if len(t)] or list(tables[:1])
     if len(tables) == 1:
         return tables[0]
-    if not any(is_float(part) for part in parts_of(tables[0])[len(names) :]):
-        return _merged(tables, len(names))
-    whole = tables[0]  # a sum of two floats does not depend on the order in which a GPU adds them
-    for table in tables[1:]:
-        whole = _merged([whole, table], len(names))
-    return whole
+    if any(is_float(part) for part in parts_of(tables[0])[len(names) :]):
+        return _merged_floats(tables, len(names))
+    return _merged(tables, len(names))
+
+
+def _merged_floats(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
+    """Counts, exact sums of integers, and those of floats as two columns, `<value>_sum` and `<value>_rest`."""
+    parts, names = _joined(tables), list(tables[0].columns)[keys:]
+    distinct, places = plc.transform.encode(plc.Table(parts[:keys]))
+    codes, groups = array_of(places).astype(cupy.int32), distinct.num_rows()
+    values = {name: array_of(part) for name, part in zip(names, parts[keys:], strict=True)}
+    out: dict[str, cupy.ndarray] = {}
+    for name, data in values.items():
+        if name.endswith("_sum") and data.dtype.kind == "f":
+            rest = f"{name[:-4]}_rest"
+            both, twice = cupy.concatenate([data, values[rest]]), cupy.concatenate([codes, codes])
+            out[name], out[rest] = _exact_sums(twice, groups, both, 2 * len(tables))
+        elif name not in out:
+            out[name] = _int_sums(codes, groups, data)
+    return framed_like(tables[0], [*distinct.columns(), *(device(from_numbers(out[name])) for name in names)])
+
+
+def _exact_sums(
+    codes: cupy.ndarray, groups: int, values: cupy.ndarray, most_rows: int
+) -> tuple[cupy.ndarray, cupy.ndarray]:
+    counts = histogram(codes, groups)
+    return exact.sums(values[cupy.argsort(codes)], lambda found: segment_sums(found, counts), most_rows, cupy)
+
+
+def _int_sums(codes: cupy.ndarray, groups: int, data: cupy.ndarray) -> cupy.ndarray:
+    """Sums of integers by group, which are refused beyond int64."""
+    sums = cupy.zeros(groups, dtype=cupy.uint64)  # wraps as int64 does
+    cupy.add.at(sums, codes, data.astype(cupy.int64).view(cupy.uint64))
+    sums = sums.view(cupy.int64)
+    if not sums_fit(data, len(data)):
+        counts = histogram(codes, groups)
+        refuse_wrapped(sums, segment_sums(data.astype(cupy.float64)[cupy.argsort(codes)], counts))
+    return sums
 
 
 def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
@@ -175,9 +207,8 @@ def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> cudf.DataFrame:
     """Per distinct key: `<value>_count` of non-null values and `<value>_sum`; integers and booleans exactly in int64.
 
-    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are float64, the same bits every
-    time: the values of a group stand in row order and are added along a fixed tree, with an error of a few units in the
-    last place of the sum of their absolute values.
+    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are exact: `<value>_sum` and what
+    rounding took of it, `<value>_rest`.
     """
     keys = [_canonical(k) for k in keys]
     key_table = plc.Table([device(k) for k in keys])
@@ -216,15 +247,13 @@ def _sums_by_encoding(keys: plc.Table, values: Mapping[Any, Column]) -> tuple[pl
         kept = codes if valid is None else codes[valid]
         data = data if valid is None else data[valid]
         counts = histogram(kept, groups)
+        out[f"{name}_count"] = from_numbers(counts)
         if data.dtype.kind == "f":
-            sums = segment_sums(data.astype(cupy.float64)[cupy.argsort(kept)], counts)
+            most_rows = int(counts.max()) if groups else 0
+            sums = _exact_sums(kept, groups, data.astype(cupy.float64), most_rows)
+            out[f"{name}_sum"], out[f"{name}_rest"] = map(from_numbers, sums)
         else:
-            sums = cupy.zeros(groups, dtype=cupy.uint64)  # wraps as int64 does
-            cupy.add.at(sums, kept, data.astype(cupy.int64).view(cupy.uint64))
-            sums = sums.view(cupy.int64)
-            if not sums_fit(data, len(data)):
-                refuse_wrapped(sums, segment_sums(data.astype(cupy.float64)[cupy.argsort(kept)], counts))
-        out[f"{name}_count"], out[f"{name}_sum"] = from_numbers(counts), from_numbers(sums)
+            out[f"{name}_sum"] = from_numbers(_int_sums(kept, groups, data))
     return distinct, out
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pylibcudf as plc
 
 from tasks.frame.gpu.columns import (
@@ -15,6 +16,8 @@ from tasks.frame.gpu.columns import (
     Column,
     column,
     device,
+    dtype,
+    host,
     raw,
     renumbered,
     synchronize,
@@ -113,7 +116,7 @@ class _OneColumn:
     """Codes of one column's values among the distinct values of `keys`, in order of appearance."""
 
     def __init__(self, keys: Column) -> None:
-        self.dtype = keys.dtype
+        self.dtype, self.type = keys.dtype, dtype(keys)
         self.text = _is_text(keys)
         distinct = _strings(keys) if self.text else keys
         table = plc.Table([device(distinct)])
@@ -145,8 +148,13 @@ class _OneColumn:
 
     def _number_places(self, values: Column) -> cupy.ndarray:
         """Values of another type are compared by value: what the vocabulary's type cannot hold exactly is not in it."""
-        if values.dtype == self.dtype:
+        here = dtype(values)
+        if here == self.type:
             return self.numbers.places_of(_bits(values))
+        if pa.types.is_null(here):
+            return cupy.full(len(values), -1, dtype=cupy.int64)
+        if pa.types.is_temporal(here) or pa.types.is_temporal(self.type):
+            return self._time_places(host(values))
         converted = values.astype(self.dtype)
         exact, bits = raw(converted.astype(values.dtype)) == raw(values), _bits(converted)
         kinds = [getattr(d, "kind", "") for d in (values.dtype, self.dtype)]
@@ -155,6 +163,13 @@ class _OneColumn:
         elif sorted(kinds) == ["i", "u"]:
             exact &= bits >= 0  # the same bits would mean another number
         return cupy.where(exact, self.numbers.places_of(bits), -1)
+
+    def _time_places(self, values: pa.Array) -> cupy.ndarray:
+        """The same of times in another unit, kind or zone, by Arrow's casts."""
+        converted = pc.cast(values, self.type, safe=False)
+        same = pc.fill_null(pc.equal(pc.cast(converted, values.type, safe=False), values), False)
+        exact = cupy.asarray(np.asarray(same).astype(bool))
+        return cupy.where(exact, self.numbers.places_of(_bits(column(converted))), -1)
 
 
 def _is_text(values: Column) -> bool:

@@ -9,6 +9,7 @@ import cupy
 import pyarrow as pa
 import pylibcudf as plc
 
+from tasks.frame import exact
 from tasks.frame.gpu.columns import device, host, rebuilt
 from tasks.frame.gpu.groups import _canonical
 from tasks.frame.gpu.histogram import histogram
@@ -40,6 +41,14 @@ def sum_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> cupy.ndarr
     edges = cupy.zeros(groups + 1, dtype=cupy.int64)
     cupy.cumsum(_runs(codes, groups), out=edges[1:])
     return running[edges[1:]] - running[edges[:-1]]
+
+
+def exact_sums_by(
+    codes: cupy.ndarray, groups: int, values: cupy.ndarray, most_rows: int
+) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """(sum, rest) by group of float64 values: exact, see `tasks.frame.exact.sums`; no group has more than most_rows."""
+    runs = _runs(codes, groups)
+    return exact.sums(values[cupy.argsort(codes)], lambda found: segment_sums(found, runs), most_rows, cupy)
 
 
 def extremes_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cudf
 import pyarrow as pa
 import pyarrow.compute as pc
 import pylibcudf as plc
 
-from tasks.frame.gpu.columns import Column, column, device, dtype, from_pylibcudf, host, renumbered
+from tasks.frame.gpu.columns import (
+    Column,
+    column,
+    device,
+    dtype,
+    from_numbers,
+    from_pylibcudf,
+    host,
+    numbers,
+    renumbered,
+)
+from tasks.frame.stand_ins import lacks_zone
+from tasks.frame.verbs_text import times_of
 
 FORMS = {10: "%Y-%m-%d", 19: "%Y-%m-%d %H:%M:%S"}  # length -> form, and the same with a T
 PARTS = {
@@ -31,10 +45,14 @@ def text(values: Column) -> Column:
 
 def join_text(columns: list[Column], sep: str) -> Column:
     """The values of each row as one text; null if any is null. Plain strings."""
-    first, *others = [renumbered(text(c)) for c in columns]
-    for other in others:
-        first = first.str.cat(other, sep=sep)
-    return first
+    return from_pylibcudf(joined([device(text(c)) for c in columns], sep))
+
+
+def joined(texts: Sequence[plc.Column], sep: str) -> plc.Column:
+    """The texts of each row, one after another; null if any is null. (cuDF's `str.cat` makes "" of one row's null.)"""
+    kind = plc.DataType(plc.TypeId.STRING)
+    between, null = plc.Scalar.from_py(sep, kind), plc.Scalar.from_py(None, kind)
+    return plc.strings.combine.concatenate(plc.Table(list(texts)), between, null)
 
 
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
@@ -44,9 +62,12 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
 
 
 def to_time(values: Column) -> Column:
-    """Timestamps of a column of times, dates or ISO texts (a trailing UTC or Z is dropped: times are kept in UTC)."""
-    if dtype(values) == pa.string():
+    """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
+    here = dtype(values)
+    if here == pa.string():
         return _parsed(values)
+    if lacks_zone(here):
+        return from_numbers(*numbers(values), pa.timestamp(here.unit))
     return values.dt.tz_convert(None) if getattr(values.dtype, "tz", None) is not None else values
 
 
@@ -61,7 +82,7 @@ def _parsed(texts: Column) -> Column:
             if bool(fits.all()):
                 unit = plc.DataType(plc.TypeId.TIMESTAMP_MICROSECONDS)
                 return from_pylibcudf(plc.strings.convert.convert_datetime.to_timestamps(device(bare), unit, pattern))
-    return column(pc.cast(host(bare), pa.timestamp("us")))
+    return column(times_of(host(bare), pa.timestamp("us")))
 
 
 def date_part(values: Column, part: str) -> Column:

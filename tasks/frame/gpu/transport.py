@@ -53,7 +53,7 @@ def _register_cuts(kind: str) -> None:
         if not all(isinstance(piece, Pieces) for piece in cut.pieces):
             return neighbours.dump(cut, context)
         dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in cut.pieces]
-        rest = {name: int(value) for name, value in cut.__dict__.items() if name != "pieces"}
+        rest = pickle.dumps({name: value for name, value in cut.__dict__.items() if name != "pieces"})
         header = {"packed": type(cut) is Packed, "rest": rest, "pieces": [header for header, _ in dumped],
                   "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
         return header, [frame for _, frames in dumped for frame in frames]
@@ -67,7 +67,7 @@ def _register_cuts(kind: str) -> None:
             deserialize(piece, list(islice(left, count)))
             for piece, count in zip(header["pieces"], header["frames"], strict=True)
         ]
-        cut.__dict__.update(header["rest"])
+        cut.__dict__.update(pickle.loads(header["rest"]))  # noqa: S301  as Dask sends everything else
         return cut
 
     for cls in (Cut, Packed):

@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from tasks.frame import canonical_cudf
 from tasks.frame.convert import LACKED
-from tasks.frame.gpu.columns import NULL, Column, column, finite, from_numbers, host, renumbered
-from tasks.frame.stand_ins import marked_type, stand_in
+from tasks.frame.gpu.columns import NULL, Column, column, dtype, finite, from_numbers, host, numbers, renumbered
+from tasks.frame.stand_ins import is_foreign, lacks_zone, marked_type, stand_in
+from tasks.schema import is_list
 
 
 def series(values: Column) -> Column:
-    """The column as a user's function sees it: structs by the names of their fields; of other types that cuDF lacks
-    what stands for them."""
+    """The column as a user's function sees it: structs by the names of their fields, times in UTC where cuDF lacks
+    their zone; of other types that cuDF lacks what stands for them."""
+    if lacks_zone(here := dtype(values)):
+        return from_numbers(*numbers(values), pa.timestamp(here.unit, "UTC"))
     if not isinstance(values.dtype, cudf.StructDtype):
         return values
     found = host(values)
@@ -34,8 +37,17 @@ def user_frame(frame: dict[str, Column]) -> cudf.DataFrame:
 def _is_marked(values: Column) -> bool:
     """Whether the name of a Series says what it stands for: results keep the name of what they were made of."""
     if (marked := marked_type(values.name)) is not None:
-        return bool(canonical_cudf.arrow_type(values) == stand_in(pa.array([], marked)).type)
+        return bool(canonical_cudf.arrow_type(values) == _held_as(marked))
     return bool(values.name != NULL or values.null_count == len(values))
+
+
+def _held_as(dtype: pa.DataType) -> pa.DataType:
+    """The type that cuDF's own dtype tells of a Series that stands for this one."""
+    if is_foreign(dtype):
+        return stand_in(pa.array([], dtype)).type
+    if is_list(dtype):
+        return pa.list_(_held_as(dtype.value_type))
+    return pa.timestamp("s") if pa.types.is_date32(dtype) else dtype
 
 
 def adopt(result: Any) -> Column:

@@ -222,7 +222,7 @@ def test_what_was_not_kept_is_counted_too(engine: str) -> None:
         ({"num_buckets": 2**32}, r"num_buckets is below 2\^32"),
         ({"max_size": 3}, "max_size 3 leaves no id for the vocabulary: at least 4"),
         ({"max_size": {"c": 2}}, "max_size 2 leaves no id"),
-        ({"dtype": "int8"}, r"Categorify\(dtype\): Input should be 'int32' or 'int64'"),
+        ({"dtype": "int8"}, r"Categorify\(dtype\): must be 'int32' or 'int64'"),
         ({"freq_threshold": "many"}, "freq_threshold"),
     ],
 )

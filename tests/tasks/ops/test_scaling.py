@@ -38,9 +38,9 @@ def test_minmax_learns_from_finite_values_alone(engine):
     assert one_column(ops.NormalizeMinMax(), [0.0, float("inf"), 2.0], pa.float64(), engine) == [0.0, float("inf"), 1.0]
 
 
-def test_minmax_refuses_a_range_beyond_float64(engine):
-    with pytest.raises(DataError, match=r"(?s)from -1\.7e\+308 to 1\.7e\+308.*Clip"):
-        one_column(ops.NormalizeMinMax(), [-1.7e308, 1.7e308], pa.float64(), engine)
+def test_minmax_scales_a_range_beyond_float64(engine):
+    made = one_column(ops.NormalizeMinMax("float64"), [-1.7e308, 0.85e308, None, 1.7e308], pa.float64(), engine)
+    assert made == [0.0, pytest.approx(0.75, abs=1e-15), None, 1.0]
 
 
 def test_minmax_scales_the_elements_of_lists(engine):
@@ -102,3 +102,34 @@ def test_before_fitting_the_schema_says_that_the_type_will_settle():
 def test_a_value_beyond_the_fitted_type_is_named(engine):
     with pytest.raises(DataError, match=r"(?s)'x' does not fit the type int8.*fitted on values from 1 to 2"):
         transformed(["x"] >> ops.ReduceDtypeSize(), pa.table({"x": [1, 2]}), engine, pa.table({"x": [1, 1000]}))
+
+
+LISTS = pa.table({"k": [0, 0, 1, 1], "x": pa.array([[1.0], [2.0, 3.0], None, [4.0]], pa.list_(pa.float32()))})
+
+
+def test_a_frame_of_no_rows_gets_the_fitted_type(engine):
+    workflow = Workflow(["x"] >> ops.ReduceDtypeSize("float64")).fit(Dataset(LISTS, engine=engine))
+    made = workflow.transform(LISTS.slice(0, 0))
+    assert (made.num_rows, made.schema.field("x").type) == (0, pa.list_(pa.float64()))
+
+
+def test_a_partition_that_a_filter_empties_gets_the_fitted_type(engine):
+    nodes = (["k"] >> ops.Filter("k == 1")) + (["x"] >> ops.ReduceDtypeSize("float64"))
+    made = transformed(nodes, LISTS, engine)
+    assert made == {"k": [1, 1], "x": [None, [4.0]]}
+    halves = Dataset([LISTS.slice(0, 2), LISTS.slice(2)], engine=engine)
+    workflow = Workflow(nodes).fit(Dataset(LISTS, engine=engine))
+    assert sum(len(frame) for frame in workflow.transform(halves).frames()) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([2**62, 2**62 + 1, None, 2**62 + 2], pa.int64()),
+        ([2**64 - 3, 2**64 - 2, None, 2**64 - 1], pa.uint64()),
+        ([-(2**63), -1, None, 2**63 - 1], pa.int64()),
+    ],
+)
+def test_minmax_of_large_integers_subtracts_them_exactly(engine, values, dtype):
+    made = one_column(ops.NormalizeMinMax("float64"), values, dtype, engine)
+    assert made == [0.0, pytest.approx(0.5, abs=1e-15), None, 1.0]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -62,11 +66,11 @@ WIDE = np.random.default_rng(6).integers(-(2**62), 2**62, 1000)
 
 @pytest.mark.parametrize("values", [SPREAD, SPREAD.astype("float32"), WIDE, WIDE.astype("uint64"), WIDE % 5], ids=str)
 @pytest.mark.parametrize("cuts", [(), (1,), (100, 100, 700)])
-def test_the_median_is_numpys_for_any_split_in_four_passes(engine, tiny, values, cuts):
+def test_the_median_is_exact_for_any_split_in_four_passes(engine, tiny, values, cuts):
     table = pa.table({"x": values})
     found = learned(ops.FillMedian(), table, ["x"], engine, cuts)["median"]
-    middle = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].astype("float64")
-    assert found == middle[0] + (middle[1] - middle[0]) / 2
+    low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]].tolist()
+    assert found == float((Fraction(low) + Fraction(high)) / 2)
     assert found == pytest.approx(np.median(values.astype("float64")), rel=1e-15)
 
 
@@ -79,7 +83,7 @@ def test_quantile_boundaries_are_numpys(engine, request, values, few):
         "boundaries"
     ]
     expected = np.unique(np.quantile(values.astype("float64"), [i / 7 for i in range(1, 7)]))
-    np.testing.assert_allclose(found, expected, rtol=1e-15)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,3 +159,53 @@ def test_further_passes_are_shared_and_read_only_what_is_still_open(engine, tiny
     )
     Workflow(nodes).fit(Dataset(table, engine=engine))
     assert reads == [["x", "y", "z", "s"], ["x", "y"], ["y"], ["y"]]  # the median of x is among two values by then
+
+
+MIDDLES = [
+    ([-(2**63), 2**63 - 1], pa.int64(), -0.5),
+    ([2**63 - 1, 2**63 - 2], pa.int64(), 2.0**63),
+    ([2**53, 2**53 + 1], pa.int64(), 2.0**53),
+    ([2**53 + 2, 2**53 + 3], pa.int64(), 2.0**53 + 2),
+    ([2**53 + 3, 2**53 + 4], pa.int64(), 2.0**53 + 4),
+    ([2**64 - 1, 0], pa.uint64(), 2.0**63),
+    ([2**64 - 1, 2**64 - 1], pa.uint64(), 2.0**64),
+    ([1.7e308, 1.6e308], pa.float64(), 1.6499999999999999e308),
+    ([5e-324, 1.5e-323], pa.float64(), 1e-323),
+    ([Decimal("0.10"), Decimal("0.23")], pa.decimal128(9, 2), 0.165),
+    ([Decimal("90071992547409.93"), Decimal("90071992547409.95")], pa.decimal128(18, 2), 90071992547409.94),
+    ([Decimal("-0.1"), Decimal("0.4"), None], pa.decimal128(3, 1), 0.15),
+    ([True, False], pa.bool_(), 0.5),
+]
+
+
+@pytest.mark.parametrize(("values", "dtype", "median"), MIDDLES, ids=str)
+def test_the_mean_of_two_middle_values_is_rounded_once(engine, values, dtype, median):
+    table = pa.table({"x": pa.array(values, dtype)})
+    assert learned(ops.FillMedian(), table, ["x"], engine, (1,))["median"] == median
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9), st.integers(2, 9))
+def test_boundaries_of_integers_divide_them_exactly(values, buckets):
+    table = pa.table({"x": pa.array(values, pa.int64())})
+    made = transformed(["x"] >> ops.QuantileBucketize(buckets), table, "pandas")["x"]
+    ordered, last = sorted(values), len(values) - 1
+    edges = set()
+    for i in range(1, buckets):
+        low, share = divmod(Fraction(i, buckets) * last, 1)
+        edges.add(ordered[low] + (ordered[min(low + 1, last)] - ordered[low]) * share)
+    for (a, of_a), (b, of_b) in combinations(sorted(zip(values, made, strict=True)), 2):
+        assert (of_a == of_b) == (not any(a < edge <= b for edge in edges))
+
+
+def test_boundaries_of_large_integers_are_what_divides_them(engine):
+    values = [2**60, 2**60 + 1, 2**60 + 2, 2**60 + 3]
+    table = pa.table({"x": values})
+    assert learned(ops.QuantileBucketize(2), table, ["x"], engine) == {"boundaries": [2**60 + 2]}
+    assert transformed(["x"] >> ops.QuantileBucketize(2), table, engine) == {"x": [0, 0, 1, 1]}
+    assert learned(ops.QuantileBucketize(2), pa.table({"x": [1, 2, 4]}), ["x"], engine) == {"boundaries": [2.0]}
+
+
+def test_boundaries_between_the_ends_of_float64(engine):
+    table = pa.table({"x": [-1.7e308, 1.7e308]})
+    assert learned(ops.QuantileBucketize(4), table, ["x"], engine) == {"boundaries": [-0.85e308, 0.0, 0.85e308]}

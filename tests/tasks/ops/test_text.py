@@ -89,6 +89,12 @@ def test_date_parts_are_those_of_pandas(engine: str) -> None:
         assert made[f"c_{part}"] == getattr(times.dt, part).tolist()
 
 
+def test_date_parts_of_texts_with_an_offset_are_those_of_utc(engine: str) -> None:
+    texts = {"c": ["2020-03-01T01:30:00+02:00", "2020-02-29 23:05:00 UTC", None, "2020-02-28 20:00:00-0530"]}
+    made = rows(["c"] >> ops.DateParts(["day", "hour", "minute"]), texts, engine)
+    assert made == {"c_day": [29, 29, None, 29], "c_hour": [23, 23, None, 1], "c_minute": [30, 5, None, 30]}
+
+
 def test_a_text_that_is_no_time_is_named(engine: str) -> None:
     texts = {"c": ["2020-01-02", "soon", "0000-00-00 00:00:00", None]}
     with pytest.raises(

@@ -1,0 +1,54 @@
+"""What a run is called on the pages of the server: what it writes, and from what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from prefect.runtime import flow_run
+
+GENERATED = re.compile(r"[a-z]+-[a-z]+")  # a name that Prefect has made: beryl-sloth
+
+
+def run_name() -> str:
+    """The name of the current flow run: `out/nightly (toy) beryl-sloth`; a name that somebody has typed stays.
+
+    The end is what Prefect called the run before, by which logs of workers and of the server know it.
+    """
+    before = str(flow_run.name or "")
+    what = title(flow_run.parameters or {})
+    return f"{what} {before}" if what and GENERATED.fullmatch(before) else before or what
+
+
+def title(parameters: Mapping[str, Any]) -> str:
+    """What a run with these parameters writes, and from what; as far as they say.
+
+    >>> title({"recipe": "toy", "output": {"path": "/data/out/nightly"}})
+    'out/nightly (toy)'
+    >>> title({"source": {"path": ["in/a.csv", "in/b.csv"]}, "output": {"path": "out"}})
+    'out (in/a.csv ..)'
+    >>> title({"fitted": "out/nightly", "source": {"path": "new"}, "output": {"path": "out/hourly"}})
+    'out/hourly (out/nightly on new)'
+    >>> title({"recipe": "toy"})
+    '(toy)'
+    >>> title({"path": "data/incoming"}), title({"output": "x"})
+    ('data/incoming', '')
+    """
+    output, source = _path(parameters.get("output")), _path(parameters.get("source"))
+    origin = next((_short(parameters[key]) for key in ("fitted", "recipe", "job") if parameters.get(key)), source)
+    if parameters.get("fitted") and source:
+        origin += f" on {source}"
+    return " ".join(filter(None, [output or _short(parameters.get("path")), f"({origin})" if origin else ""]))
+
+
+def _path(section: Any) -> str:
+    return _short(section.get("path")) if isinstance(section, Mapping) else ""
+
+
+def _short(path: Any) -> str:
+    """The last two parts of a path, or of the first of several."""
+    if isinstance(path, list | tuple):
+        return " ".join(filter(None, [_short(path[0]), ".." if len(path) > 1 else ""])) if path else ""
+    return "/".join(PurePath(path).parts[-2:]).lstrip("/") if isinstance(path, str) else ""

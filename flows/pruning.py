@@ -1,0 +1,85 @@
+"""Old runs of millrace on the Prefect server: what `clean --runs` removes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from prefect import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterEndTime,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound
+
+TAG, FLOWS = "millrace", ("preprocess", "fit", "apply", "watch-source")
+PAGE = 200
+
+
+class Pruned(NamedTuple):
+    """How many runs and artifacts, and when the first and the last of the runs ended."""
+
+    runs: int
+    artifacts: int
+    first: datetime | None
+    last: datetime | None
+
+
+def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
+    """Remove the runs that ended so long ago, with their task runs, logs and artifacts, from the server.
+
+    Only those of millrace's own flows that have its tag; a run that has not ended stays, whatever its age.
+    """
+    runs, artifacts, ends = 0, 0, list[datetime]()
+    before = datetime.now(UTC) - timedelta(seconds=seconds)
+    with get_client(sync_client=True) as client:
+        while found := _ended(client, before, runs if dry_run else 0):
+            ends += [run.end_time for run in found if run.end_time]
+            shown = _artifacts(client, found)
+            artifacts, runs = artifacts + len(shown), runs + len(found)
+            for artifact in [] if dry_run else shown:
+                _delete(client.delete_artifact, artifact.id)
+            for run in [] if dry_run else found:
+                _delete(client.delete_flow_run, run.id)
+    return Pruned(runs, artifacts, min(ends, default=None), max(ends, default=None))
+
+
+def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
+    flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
+    chosen = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=[TAG]),
+        end_time=FlowRunFilterEndTime(before_=before),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(TERMINAL_STATES))),
+    )
+    return list(client.read_flow_runs(flow_filter=flows, flow_run_filter=chosen, sort=FlowRunSort.END_TIME_DESC,
+                                      limit=PAGE, offset=offset))  # fmt: skip
+
+
+def _artifacts(client: Any, runs: list[Any]) -> list[Any]:
+    ids = [run.id for run in runs]
+    found: list[Any] = []
+    while page := client.read_artifacts(
+        artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=ids)),
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)),
+        limit=PAGE,
+        offset=len(found),
+    ):
+        found += page
+    return found
+
+
+def _delete(delete: Any, number: Any) -> None:
+    try:
+        delete(number)
+    except ObjectNotFound:  # somebody else was quicker
+        return

@@ -1,0 +1,72 @@
+"""YAML from outside: refused quickly where a few lines would become more values than any file means.
+
+An alias stands for all that its anchor holds, so that ten lines can mean 10^9 values; values in values exhaust the
+stack; a number of a million digits takes minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MOST_TEXT = 2**20  # characters
+MOST_VALUES = 100_000  # with what aliases stand for
+MOST_DEPTH = 64
+MOST_DIGITS = 1000
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+class _Bounded(yaml.SafeLoader):
+    """Composes nodes up to a depth."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.depth > MOST_DEPTH:
+            raise _refused(f"values lie more than {MOST_DEPTH} deep in each other", self.peek_event().start_mark)
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def compose(text: str) -> yaml.Node | None:
+    """The nodes of a text; a yaml.YAMLError where it is no YAML, or too much of it."""
+    if len(text) > MOST_TEXT:
+        raise _refused(f"the text has {len(text):,} characters, more than {MOST_TEXT:,}", None)
+    node: yaml.Node | None = yaml.compose(text, Loader=_Bounded)
+    if node is not None and (count := _values(node, {})) > MOST_VALUES:
+        why = f"it stands for {count:,}" if count < 10**15 else f"it stands for {count:.0e}"
+        raise _refused(f"{why} values, more than {MOST_VALUES:,}, with what its aliases repeat", node.start_mark)
+    return node
+
+
+def construct(node: yaml.Node | None) -> Any:
+    """The values of nodes."""
+    return None if node is None else yaml.SafeLoader("").construct_document(node)
+
+
+def load(text: str) -> Any:
+    """The values of a text; a yaml.YAMLError where it is no YAML, or too much of it."""
+    return construct(compose(text))
+
+
+def _values(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node stands for; one that holds itself is an error."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
+            raise _refused(f"a number has {len(node.value):,} digits", node.start_mark)
+        return 1
+    if id(node) in known:
+        if known[id(node)] < 0:
+            raise _refused("a value holds itself", node.start_mark)
+        return known[id(node)]
+    known[id(node)] = -1
+    inner = node.value if isinstance(node, yaml.SequenceNode) else [one for pair in node.value for one in pair]
+    known[id(node)] = 1 + sum(_values(one, known) for one in inner)
+    return known[id(node)]
+
+
+def _refused(problem: str, mark: Any) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -1,0 +1,87 @@
+"""Dask's dashboard, and all else that its servers tell over HTTP, for the user of the run alone.
+
+They show the names of columns and files, logs and profiles to whoever opens their port, and on the loopback that is
+every user of the host. HTTP has no certificates of the cluster, and a browser has none to show; but the kernel knows
+whose connection it is (proc(5), /proc/net/tcp).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import Matcher, Rule
+from tornado.web import HTTPError, RequestHandler
+
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LOCAL, REMOTE, USER = 1, 2, 7  # columns of a row: the address of this end, of the other end, the user of this end
+ROOT = 0
+
+
+def dask_setup(server: Any) -> None:
+    """Refuse other users all pages of a scheduler or worker (a preload of Dask)."""
+    application = getattr(server, "http_application", None)
+    if application is not None:
+        application.default_router.rules.insert(0, Rule(_Stranger(), _Refused))
+
+
+def user_of(connection: socket.socket) -> int | None:
+    """The user whose process is at the other end of a connection within this host; None where the kernel knows none."""
+    theirs, ours = (_hexadecimal(*name[:2]) for name in (connection.getpeername(), connection.getsockname()))
+    for table in TABLES:
+        try:
+            rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        except OSError:
+            continue
+        for row in rows:
+            if row[LOCAL].endswith(theirs) and row[REMOTE].endswith(ours):
+                return int(row[USER])
+    return None
+
+
+def listener(port: int) -> int | None:
+    """The user whose process listens on a port of the loopback, or of all addresses; None where nobody does.
+
+    >>> listener(1) is None
+    True
+    """
+    places = tuple(_hexadecimal(address, port) for address in ("127.0.0.1", "0.0.0.0"))
+    for table in TABLES:
+        try:
+            rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        except OSError:
+            continue
+        for row in rows:
+            if row[LOCAL].endswith(places) and row[3] == "0A":
+                return int(row[USER])
+    return None
+
+
+class _Stranger(Matcher):
+    """Matches requests of another user, root excepted, and those of which nobody knows the user."""
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        stream = getattr(request.connection, "stream", None)
+        try:
+            user = user_of(stream.socket) if stream is not None else None
+        except (OSError, AttributeError):  # it has gone
+            user = None
+        return None if user in (os.getuid(), ROOT) else {}
+
+
+class _Refused(RequestHandler):
+    def prepare(self) -> None:
+        raise HTTPError(403, reason="this dashboard belongs to another user of the host")
+
+
+def _hexadecimal(address: str, port: int) -> str:
+    """An IPv4 address and port as the kernel writes them, which is also the end of an IPv6 address that stands for it.
+
+    >>> _hexadecimal("127.0.0.1", 8787)
+    '0100007F:2253'
+    """
+    number = int.from_bytes(socket.inet_aton(address.removeprefix("::ffff:")), "little")
+    return f"{number:08X}:{port:04X}"

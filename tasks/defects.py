@@ -1,0 +1,95 @@
+"""What nobody foresaw: errors of Python or of a library that reach a door of millrace, as ones that can be reported."""
+
+from __future__ import annotations
+
+import platform
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tasks.errors import MillraceError, TransientError
+
+PACKAGES = ("millrace", "prefect", "dask", "pandas", "pyarrow", "numpy", "fastavro", "cudf-cu13", "cudf-cu12")
+
+
+class DefectError(MillraceError):
+    """A defect of millrace or of a library that it uses: to be reported. `trace` is the traceback as text."""
+
+    trace: str = ""
+
+    def __reduce__(self):  # the traceback travels from a worker to whoever shows it
+        return _rebuilt, (self.what, self.where, self.why, self.do, self.trace)
+
+
+def _rebuilt(what: str, where: str, why: str, do: str, trace: str) -> DefectError:
+    error = DefectError(what, where=where, why=why, do=do)
+    error.trace = trace
+    return error
+
+
+def defect(error: BaseException, doing: str, where: str = "") -> MillraceError:
+    """The error as one that says what failed, where in the work and in the code, and what a report needs.
+
+    What the operating system refuses is no defect: a TransientError, with the file.
+    """
+    if isinstance(error, OSError):
+        places = [str(name) for name in (error.filename, where, *getattr(error, "__notes__", ())) if name]
+        return TransientError(
+            f"{doing} failed: {error.strerror or str(error) or type(error).__name__}",
+            where="; ".join(places),
+            why=type(error).__name__ + (f", errno {error.errno}" if error.errno else ""),
+            do="look at the file, its disk and the network; then the same command again",
+        )
+    text = (str(error).splitlines() or [""])[0][:300]
+    notes = ", ".join(str(note) for note in getattr(error, "__notes__", ()))
+    place = "; ".join(part for part in (where, notes, _line_of(error)) if part)
+    return _rebuilt(
+        f"{doing} ended with an error that nobody foresaw",
+        place,
+        f"{type(error).__name__}{f': {text}' if text else ''}; this is a defect of millrace or of a library of it",
+        "report it to the maintainers of millrace, with these lines, what --debug adds and the job; "
+        f"versions: {', '.join(versions())}",
+        "".join(traceback.format_exception(error)),
+    )
+
+
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Names the place to an error that nobody foresaw: a partition, a file."""
+    try:
+        yield
+    except MillraceError:
+        raise
+    except Exception as error:
+        error.add_note(where)
+        raise
+
+
+def foreseen(error: BaseException) -> bool:
+    return isinstance(error, MillraceError) and not isinstance(error, DefectError)
+
+
+def versions() -> list[str]:
+    """What a report needs to know of this installation."""
+    from importlib.metadata import version
+
+    found = []
+    for package in PACKAGES:
+        with suppress(Exception):
+            found.append(f"{package} {version(package)}")
+    return [*found, f"Python {platform.python_version()}", platform.platform(terse=True)]
+
+
+def _line_of(error: BaseException) -> str:
+    """The last line of millrace's own code that the error came through."""
+    own: Sequence[Any] = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if any(f"/{room}/" in frame.filename for room in ("flows", "tasks", "infra"))
+    ]
+    if not own:
+        return ""
+    parts = own[-1].filename.split("/")
+    room = max(i for i, part in enumerate(parts) if part in ("flows", "tasks", "infra"))
+    return f"{'/'.join(parts[room:])}, line {own[-1].lineno}"

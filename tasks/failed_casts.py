@@ -1,0 +1,57 @@
+"""Casts of expressions that failed: from the rows of a partition to the words of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+FailedCasts = dict[tuple[str, str], int]  # (entry, expression) -> rows that are null because a cast in it failed
+Record = dict[str, Any]  # the same as plain values: entry, expression, rows
+
+log = logging.getLogger("millrace")
+
+
+def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
+    """As plain values for notes and manifests, most rows first.
+
+    >>> records({("Lambda of 'x'", "cast(_, 'int8')"): 2})
+    [{'entry': "Lambda of 'x'", 'expression': "cast(_, 'int8')", 'rows': 2}]
+    """
+    ordered = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
+    return [{"entry": entry, "expression": text, "rows": rows} for (entry, text), rows in ordered]
+
+
+def added(several: Iterable[Sequence[Record]]) -> list[Record]:
+    """The records of all parts of the rows as those of all rows."""
+    total = Counter[tuple[str, str]]()
+    for found in several:
+        for record in found:
+            total[record["entry"], record["expression"]] += record["rows"]
+    return records(total)
+
+
+def largest(several: Iterable[Sequence[Record]]) -> list[Record]:
+    """The records of several passes over the same rows: of each the pass in which it was seen most often."""
+    most: FailedCasts = {}
+    for found in several:
+        for record in found:
+            key = record["entry"], record["expression"]
+            most[key] = max(record["rows"], most.get(key, 0))
+    return records(most)
+
+
+def sentence(record: Record) -> str:
+    """A record in words.
+
+    >>> sentence({"entry": "Lambda of 'x'", "expression": "cast(_, 'int8')", "rows": 1200})
+    "1,200 row(s) are null in Lambda of 'x' because a cast failed: cast(_, 'int8')"
+    """
+    return f"{record['rows']:,} row(s) are null in {record['entry']} because a cast failed: {record['expression']}"
+
+
+def warn(found: Iterable[Record]) -> None:
+    """Say it in the log, for calls from Python that have no run."""
+    for record in found:
+        log.warning(sentence(record))

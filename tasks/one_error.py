@@ -1,0 +1,32 @@
+"""One error, one message: the log of a run names what millrace says once, without the calls that led to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from tasks.errors import MillraceError
+
+RUN_LOGS = ("prefect.flow_runs", "prefect.task_runs")
+FAILED = "Finished in state Failed("
+
+
+def only_message(record: logging.LogRecord) -> bool:
+    """Shorten what Prefect logs of an error: no traceback of a MillraceError, and no text of it in the states after it.
+
+    Of other errors the traceback stays, and with `--debug` all of it.
+    """
+    if os.environ.get("MILLRACE_DEBUG", "") not in ("", "0"):
+        return True
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, MillraceError):
+        record.msg, record.args, record.exc_info, record.exc_text = str(error), (), None, None
+    elif (text := record.getMessage()).startswith(FAILED) and " encountered an exception" in text:
+        record.msg, record.args = "Finished in state Failed", ()
+    return True
+
+
+def install() -> None:
+    """For the logs of runs in this process; a second call does nothing."""
+    for name in RUN_LOGS:
+        logging.getLogger(name).addFilter(only_message)

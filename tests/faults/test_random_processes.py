@@ -1,0 +1,145 @@
+"""kill -9 of any process of a real run at a random moment: the flow, a worker, the fork server, a nanny.
+
+The run goes on and is Completed, or it fails and says so; the same command again gives the bytes of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client
+
+from tests.conftest import free_port
+from tests.faults.conftest import Known
+from tests.faults.rounds import Ended, Rounds
+from tests.faults.seeds import VARIANTS, contents, seeds, variant
+from tests.infra.elsewhere import DASK, processes, until
+
+pytestmark = [pytest.mark.xdist_group("rounds"), pytest.mark.timeout(900)]
+LOCAL = {"cluster": {"kind": "cpu", "workers": 2, "threads_per_worker": 1}, "run": {"retries": 2}}
+VICTIMS = ("flow", "worker", "fork server")
+MOST_SECONDS = 240.0  # of a run, killed or not; this suite shares its machine with others
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def usual_seconds(
+    place: Path, round_data: Path, rounds: Rounds, prefect_server: Any, undisturbed: dict[str, Known]
+) -> float:
+    """How long a run takes when nothing happens; its files are those of the stages alone."""
+    began = time.monotonic()
+    ended = rounds.run("flow", variant("memory", round_data, place / "quiet", **LOCAL))
+    assert ended.status == 0, (ended.error, rounds.says())
+    assert contents(place / "quiet") == undisturbed["memory"].files
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def folder(place: Path) -> Iterator[Path]:
+    (place / "round").mkdir()
+    yield place / "round"
+    shutil.rmtree(place / "round")
+
+
+def is_victim(process: psutil.Process, kind: str) -> bool:
+    """Whether a process of a run is of that kind; a worker is a fork of the fork server."""
+    try:
+        command, parent = " ".join(process.cmdline()), process.parent()
+        forks = "multiprocessing.forkserver" in command
+        below = parent is not None and parent.cmdline() == process.cmdline()
+    except psutil.Error:
+        return False
+    return forks and below == (kind == "worker")
+
+
+def killed_or_ended(pid: int, kind: str, moment: float) -> str:
+    """Wait until the moment, then until such a process is there, and kill it; its kind, '' if the run is over."""
+    time.sleep(moment)
+    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if kind == "flow":
+            os.kill(pid, signal.SIGKILL)
+            return kind
+        for process in psutil.Process(pid).children(recursive=True):
+            if is_victim(process, kind):
+                process.kill()
+                return kind
+        time.sleep(0.02)
+    return ""
+
+
+def end_in_time(rounds: Rounds, begun: tuple[int, Path]) -> Ended:
+    """The end of a run, which comes within `MOST_SECONDS`."""
+    deadline, pid = time.monotonic() + MOST_SECONDS, begun[0]
+    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            tree = [(p.pid, p.status(), p.cmdline()[-2:]) for p in psutil.Process(pid).children(recursive=True)]
+            os.kill(pid, signal.SIGABRT)  # faulthandler writes where its threads are
+            time.sleep(1)
+            os.kill(pid, signal.SIGKILL)
+            rounds.end(begun)
+            raise AssertionError(f"the run did not end within {MOST_SECONDS:.0f} s: {tree}\n{rounds.says()}")
+        time.sleep(0.05)
+    return rounds.end(begun)
+
+
+@pytest.mark.parametrize("seed", seeds(few=3, all=200))
+def test_whatever_is_killed_the_same_command_completes_the_work(
+    seed: int, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known], usual_seconds: float
+) -> None:
+    draws = random.Random(seed)
+    name, victim = draws.choice(sorted(VARIANTS)), VICTIMS[seed % 3]
+    job = variant(name, round_data, folder / "out", **LOCAL)
+    begun = rounds.begin("flow", job)
+    killed = killed_or_ended(begun[0], victim, draws.uniform(0, usual_seconds))
+    ended = end_in_time(rounds, begun)
+    if ended.status == 0:
+        assert contents(folder / "out") == undisturbed[name].files
+    elif not ended.killed:
+        assert killed, ended.error
+        assert ended.error["what"], ended.error
+    if ended.status:
+        again = end_in_time(rounds, rounds.begin("flow", job))
+        assert again.status == 0 or again.error["what"] == "the output exists", (again.error, rounds.says())
+    assert contents(folder / "out") == undisturbed[name].files
+
+
+@pytest.mark.parametrize("seed", seeds(few=1, all=100))
+def test_a_killed_nanny_of_a_cluster_elsewhere(
+    seed: int, place: Path, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known],
+    usual_seconds: float,
+) -> None:  # fmt: skip
+    """Both processes of `dask worker`: the nanny, which is not started again, or its worker, which is."""
+    draws = random.Random(2000 + seed)
+    name = draws.choice(sorted(VARIANTS))
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = [*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    worker = [*DASK, "worker", address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
+    job = variant(name, round_data, folder / "out", cluster={"kind": "address", "address": address}, run={"retries": 2})
+    with processes([scheduler, worker, worker], folder) as (_, first, _):
+        with Client(address, set_as_default=False, timeout="60s") as client:
+            client.wait_for_workers(2, timeout=120)
+        begun = rounds.begin("flow", job)
+        time.sleep(draws.uniform(0, usual_seconds))
+        nanny = psutil.Process(first.pid)
+        victim = nanny if draws.random() < 0.5 else until(nanny.children, "a worker")[-1]
+        victim.kill()
+        ended = end_in_time(rounds, begun)
+        assert ended.status == 0 or ended.error["what"], ended.error
+        if ended.status:
+            again = end_in_time(rounds, rounds.begin("flow", job))
+            assert again.status == 0, (again.error, rounds.says())
+    assert contents(folder / "out") == undisturbed[name].files

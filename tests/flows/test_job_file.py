@@ -1,0 +1,101 @@
+"""A deployment and the form name a job file; what they say themselves is laid over it, key by key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows import parameters
+from flows.parameters import job_of
+from tasks.errors import JobError
+from tasks.manifest import Manifest
+from tests.flows.runs import run_flow, run_on
+
+pytestmark = pytest.mark.xdist_group("flows")
+JOB = """
+source: {path: in.parquet, filter: x > 0}
+features:
+  - columns: [x]
+    ops: [{op: Clip, max_value: 2}]
+output:
+  path: out
+  seed: 5
+  files: 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a job file and its data."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    pq.write_table(pa.table({"x": [0.0, 1.0, 2.0, 3.0]}), tmp_path / "in.parquet")
+    return tmp_path
+
+
+def test_keys_of_deployment_and_run_are_laid_over_the_job_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed = {"job": "job.yaml", "output": {"files": 2}, "source": {"null_values": ["NA"]}}
+    monkeypatch.setattr(parameters, "_of_deployment", lambda: deployed)
+    found = job_of({"output": {"seed": 9}, "job": None})
+
+    assert (found.output.path, found.output.seed, found.output.files) == ("out", 9, 2)
+    assert (found.source.filter, found.source.null_values) == ("x > 0", ["NA"])
+    assert job_of({"output": {"rows_per_file": 7}}).output.files is None
+    (folder / "other.yaml").write_text(JOB.replace("seed: 5", "seed: 6"))
+    assert job_of({"job": "other.yaml"}).output.seed == 6
+
+
+def test_a_job_file_may_begin_with_a_recipe_and_its_sample_holds_for_its_path(folder: Path) -> None:
+    (folder / "job.yaml").write_text("{recipe: toy, source: {path: mine, sample: {rows: 3}}, output: {path: out}}")
+    assert job_of({"job": "job.yaml"}).source.sample is not None
+    assert job_of({"job": "job.yaml", "source": {"path": "typo"}}).source.sample is None
+
+
+def test_a_mistake_names_the_line_of_the_job_file_and_that_of_the_form_none(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("Clip", "Clp").replace("seed: 5", "seed: a"))
+    with pytest.raises(JobError, match=r"output\.seed \(line 8 of job\.yaml\): needs a whole number, it is 'a'"):
+        job_of({"job": "job.yaml"})
+    with pytest.raises(JobError, match=r"(?s)no operator 'Clp'.*features\[0\]\.ops\[0\] \(line 5 of job\.yaml\)"):
+        job_of({"job": "job.yaml", "output": {"seed": 1}})
+    with pytest.raises(JobError, match=r"output\.seed: needs a whole number, it is 'b'"):
+        job_of({"job": "job.yaml", "output": {"seed": "b"}})
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("no.yaml", "the job file cannot be read"),
+        (".", "the job file cannot be read"),
+        (3, "the job file needs a path"),
+        ("in.parquet", "the job file cannot be read"),
+    ],
+)
+def test_what_is_no_job_file_is_refused(folder: Path, job: Any, said: str) -> None:
+    with pytest.raises(JobError, match=said):
+        job_of({"job": job})
+
+
+def test_a_job_file_outside_of_the_allowed_roots_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "inside").mkdir()
+    (folder / "secret.yaml").write_text("password: 1")
+    (folder / "inside" / "link.yaml").symlink_to(folder / "secret.yaml")
+    monkeypatch.setenv("MILLRACE_ALLOWED_ROOTS", str(folder / "inside"))
+    for path in ("secret.yaml", "inside/link.yaml", "inside/../secret.yaml", str(folder / "secret.yaml")):
+        with pytest.raises(JobError, match="outside of what runs may use") as caught:
+            job_of({"job": path})
+        assert "password" not in str(caught.value)
+
+
+def test_preprocess_and_fit_take_a_job_file(folder: Path, prefect_server: Any, cluster: Any) -> None:
+    from flows.fit import fit
+
+    (out,) = run_flow({"job": "job.yaml", "output": {"path": str(folder / "here"), "files": 1}}, cluster)
+    fitted = run_on(fit, {"job": "job.yaml", "output": {"path": str(folder / "fitted")}}, cluster)
+
+    assert Manifest.load(out).rows == {"in": 4, "dropped": 1, "added": 0, "out": 3}
+    assert Manifest.load(out).data["seed"] == 5
+    assert (Path(fitted) / "workflow.json").exists()

@@ -1,0 +1,104 @@
+"""The watch of a folder: stray files are named and left alone, a path that is not there is no green run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import python_path
+from tests.infra.elsewhere import until
+
+
+@pytest.fixture
+def api(prefect_server: Any) -> Iterator[Any]:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    return tmp_path
+
+
+def watched(**parameters: Any) -> Any:
+    """The final state of a look."""
+    from flows.watch_source import watch_source
+
+    return watch_source("in", settle=0, return_state=True, **parameters)
+
+
+def events_of(api: Any, folder: Path) -> list[list[str]]:
+    """The files of each event of a folder, from the first to the last."""
+    from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
+
+    name = EventNameFilter(name=["millrace.data.arrived"])
+    of_it = EventResourceFilter(id=[f"millrace.source.{folder}"])
+    found = api.read_events(EventFilter(event=name, resource=of_it), limit=50).events
+    return [sorted(Path(path).name for path in e.payload["paths"]) for e in sorted(found, key=lambda e: e.occurred)]
+
+
+def test_a_stray_file_is_named_and_the_good_ones_are_announced(
+    folder: Path, api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.csv", "b.csv", "notes.txt"):
+        (folder / "in" / name).write_text("x\n1\n")
+    with caplog.at_level(logging.INFO):
+        assert watched().is_completed()
+        assert watched().is_completed()
+    assert caplog.text.count("not announced: " + str(folder / "in/notes.txt")) == 1
+    assert "3 file(s) there, 1 no data, 2 new and complete" in caplog.text
+    assert until(lambda: events_of(api, folder / "in"), "the event") == [["a.csv", "b.csv"]]
+
+    assert watched(pattern="*.txt").is_completed()  # it was never announced
+    until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"], ["notes.txt"]], "the event of the stray")
+
+
+def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
+    for name in ("a.csv", "b.csv", "notes.txt"):
+        (folder / "in" / name).write_text("x\n1\n")
+    assert watched().is_completed()
+    until(lambda: events_of(api, folder / "in"), "the event")
+    command = [sys.executable, "-P", "-m", "flows.cli", "announce"]
+
+    def announced(*paths: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": python_path()}
+        return subprocess.run([*command, *paths], env=environment, text=True, capture_output=True, check=False)
+
+    done = announced("in/a.csv", "in/b.csv")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "announced 1 event(s) millrace.data.arrived")
+    assert announced("in").returncode == 0
+    until(lambda: events_of(api, folder / "in") == [["a.csv", "b.csv"]] * 3, "the events")
+    refused = announced("in/notes.txt")
+    assert refused.returncode == 1
+    assert "no data is there to announce" in refused.stderr
+
+
+def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) -> None:
+    (folder / "in").rmdir()
+    first, second = watched(), watched()
+    assert first.is_failed()
+    assert f"the watched folder is not there\n  where: {folder / 'in'}" in first.message
+    assert (second.is_cancelled(), second.name) == (True, "StillFailing")
+    assert "the watched folder is not there" in second.message
+
+    (folder / "in").mkdir()
+    assert watched().is_completed()
+    (folder / "in").rmdir()
+    assert watched().is_failed()
+    assert watched(create=True).is_completed()
+    assert (folder / "in").is_dir()
+
+
+def test_an_empty_folder_is_no_failure(folder: Path) -> None:
+    assert watched().is_completed()

@@ -1,0 +1,157 @@
+"""Deployments of a file of one's own: what a run needs is put in, its outputs stay, what left the file is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.deployment_file import complete
+from tests.infra.elsewhere import until
+from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
+
+pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.slow]
+POOL = "millrace-own"
+ENTRY, WATCH = "flows.preprocess.preprocess", "flows.watch_source.watch_source"
+JOB = {"recipe": "toy", "source": SMALL, "cluster": ON_CPU}
+
+
+@pytest.fixture(scope="module")
+def api(prefect_server: Any) -> Iterator[Any]:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def worker(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A process worker of the pool, started elsewhere; its log."""
+    folder = tmp_path_factory.mktemp("worker")
+    process = started(folder, "prefect", "worker", "start", "--pool", POOL, "--type", "process")
+    yield folder / "log.txt"
+    process.terminate()
+    ended(process)
+
+
+def job(output: str) -> dict[str, Any]:
+    return {**JOB, "output": {"path": output, "on_existing": "replace"}}
+
+
+def deployed(folder: Path, deployments: list[dict[str, Any]], *arguments: str, **top: Any) -> str:
+    """What `millrace deploy --file own.yaml` says, called in the folder."""
+    (folder / "own.yaml").write_text(yaml.safe_dump({**top, "deployments": deployments}))
+    (folder / "log.txt").unlink(missing_ok=True)
+    process = started(folder, "flows.cli", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
+    assert ended(process) == 0, (folder / "log.txt").read_text()
+    return (folder / "log.txt").read_text()
+
+
+def state_of(api: Any, name: str, worker: Path) -> tuple[str, Any]:
+    deployment = api.read_deployment_by_name(name)
+    run = api.create_flow_run_from_deployment(deployment.id)
+    return final_state(api, run.id, worker), api.read_flow_run(run.id)
+
+
+@pytest.fixture(scope="module")
+def home(api: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a file of deployments was registered, with decoys in it; log.txt is what was said."""
+    folder = folder_with_decoys(tmp_path_factory.mktemp("own"))
+    here = [{"prefect.deployments.steps.set_working_directory": {"directory": "."}}]
+    nowhere = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]  # a step that millrace leaves alone
+    deployed(folder, [
+        {"name": "own", "entrypoint": ENTRY, "parameters": job("out/own")},
+        {"name": "here", "entrypoint": ENTRY, "parameters": job("out/here"), "pull": here},
+        {"name": "nowhere", "entrypoint": ENTRY, "parameters": job("out/nowhere"), "pull": nowhere},
+        {"name": "nowhere", "entrypoint": WATCH, "parameters": {"path": "."}, "pull": nowhere},
+        {"name": "looks", "entrypoint": WATCH, "parameters": {"path": "."}},
+    ])  # fmt: skip
+    return folder
+
+
+def test_the_command_says_how_far_it_is(home: Path) -> None:
+    lines = (home / "log.txt").read_text().splitlines()
+    begun = lines.index("registering 5 deployment(s) of own.yaml for the pool millrace-own")
+    names = ["preprocess/own", "preprocess/here", "preprocess/nowhere", "watch-source/nowhere", "watch-source/looks"]
+    assert lines[begun + 1 : begun + 6] == [f"deployed {name}" for name in names]
+
+
+@pytest.mark.parametrize("name", ["own", "here"])
+def test_a_file_of_deployments_alone_is_enough(name: str, home: Path, api: Any, worker: Path) -> None:
+    state, run = state_of(api, f"preprocess/{name}", worker)
+    assert state == "Completed", run.state.message
+    assert json.loads((home / "out" / name / "_manifest.json").read_text())["run"] == str(run.id)
+    assert sorted(run.tags) == ["made-up-data", "millrace"]  # its data are a sample
+
+
+@pytest.mark.parametrize(("flow", "key"), [("preprocess", "output.path"), ("watch-source", "state")])
+def test_an_output_in_a_temporary_folder_of_prefect_is_refused(
+    flow: str, key: str, home: Path, api: Any, worker: Path
+) -> None:
+    state, run = state_of(api, f"{flow}/nowhere", worker)
+    assert state == "Failed"
+    assert f"{key} would be lost" in run.state.message
+    assert "MILLRACE_FOLDER" in run.state.message
+
+
+def test_the_watch_does_not_wait_behind_a_long_job(home: Path, api: Any, worker: Path) -> None:
+    from prefect.states import Cancelling
+
+    own = api.read_deployment_by_name("preprocess/own")
+    sections = {"source": {"path": "big", "sample": {"rows": 20_000_000}}, "output": {"path": "out/big"}}
+    long, next_ = (api.create_flow_run_from_deployment(own.id, parameters=sections) for _ in range(2))
+    until(lambda: api.read_flow_run(long.id).state_name == "Running", "the job runs")
+    assert state_of(api, "watch-source/looks", worker)[0] == "Completed"
+    assert api.read_flow_run(long.id).state_name == "Running"
+    assert api.read_flow_run(next_.id).state_name in ("Scheduled", "Late")
+    api.delete_flow_run(next_.id)
+    api.set_flow_run_state(long.id, Cancelling())
+    assert final_state(api, long.id, worker) == "Cancelled"
+
+
+def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> None:
+    def names() -> set[str]:
+        return {d.name for d in api.read_deployments(limit=200)}
+
+    arrived = {"type": "event", "name": "of-leaves", "expect": ["millrace.data.arrived"]}
+    stays = {"name": "stays", "entrypoint": ENTRY}
+    leaves = {"name": "leaves", "entrypoint": ENTRY, "triggers": [arrived]}
+    other = tmp_path / "other"
+    other.mkdir()
+    deployed(other, [{"name": "of-another-file", "entrypoint": ENTRY}])
+    assert "leaves" in deployed(tmp_path, [stays, leaves])
+
+    text = deployed(tmp_path, [stays])
+    assert "left     preprocess/leaves is not in the file any more: stays" in text
+    assert "--prune removes it" in text
+    assert "preprocess/of-another-file" in text.split("beside   ")[1]
+    assert {"stays", "leaves", "of-another-file"} <= names()
+
+    assert "left     preprocess/leaves is not in the file any more: removed" in deployed(tmp_path, [stays], "--prune")
+    assert {"stays", "of-another-file"} <= names()
+    assert "leaves" not in names()
+    assert not api.read_automations_by_name("of-leaves")
+
+
+@pytest.mark.parametrize(
+    ("spec", "pull", "folder"),
+    [
+        ({}, None, "/here"),
+        ({}, [], "/here"),
+        ({"pull": [{"prefect.deployments.steps.set_working_directory": {"directory": "/data"}}]}, None, "/data"),
+        ({"work_pool": {"job_variables": {"env": {"MILLRACE_FOLDER": "jobs"}}}}, None, "/here/jobs"),
+        ({"work_pool": {"job_variables": {"env": {"MILLRACE_FOLDER": "{{ $PWD }}"}}}}, None, "{{ $PWD }}"),
+        ({}, [{"prefect.deployments.steps.git_clone": {"repository": "x"}}], None),
+        ({}, [{"prefect.deployments.steps.set_working_directory": {"directory": "{{ clone.directory }}"}}], None),
+    ],
+)
+def test_the_folder_of_a_run(spec: dict[str, Any], pull: Any, folder: str | None) -> None:
+    spec = {"name": "a", "entrypoint": ENTRY, **spec}
+    complete(spec, pull, Path("/here"), "/here/own.yaml")
+    environment = spec["work_pool"]["job_variables"]["env"]
+    assert environment.get("MILLRACE_FOLDER") == folder
+    assert environment["PYTHONSAFEPATH"] == "1"

@@ -1,0 +1,47 @@
+"""Two workers of which one offers what the tasks take, while the other one holds what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
+
+from tasks.pool import DaskPool
+
+pytestmark = [pytest.mark.xdist_group("clusters"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Iterator[Client]:
+    """Their client; both are threads of this process."""
+    alone = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    offers = {"with": {"GPU": 1}, "without": {}}
+    workers = {
+        name: {"cls": Worker, "options": {**alone, "nthreads": 1, "resources": offer}} for name, offer in offers.items()
+    }
+    scheduler = {"cls": Scheduler, "options": alone}
+    with SpecCluster(workers=workers, scheduler=scheduler) as cluster, Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2)
+        yield client
+
+
+def where(shared: Any, item: int) -> tuple[int, str]:
+    return item, str(get_worker().name)
+
+
+def test_tasks_run_where_their_resource_is_whoever_holds_their_columns(mixed: Client) -> None:
+    """Dask forgets the resource together with the place; KeyError in the scheduler, and the run waits for ever."""
+    workers = mixed.scheduler_info(n_workers=-1)["workers"]
+    (without,) = [address for address, worker in workers.items() if not worker["resources"]]
+    pool = DaskPool(mixed, {"GPU": 1})
+    futures = pool.start(where, None, range(4), {1: without, 3: without})
+    assert mixed.gather(futures) == [(0, "with"), (1, "with"), (2, "with"), (3, "with")]
+
+
+def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(mixed: Client) -> None:
+    free, bound = DaskPool(mixed), DaskPool(mixed, {"GPU": 1})
+    address = free.workers[0]
+    assert free.first_asked(address) == {"workers": [address], "allow_other_workers": True}
+    assert (free.first_asked(None), bound.first_asked(address)) == ({}, {})

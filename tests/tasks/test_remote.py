@@ -1,0 +1,240 @@
+"""Files behind URLs: as many bytes as are needed are fetched, a changed one is noticed, and no URL becomes a folder."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from tasks import ops
+from tasks.changed import check_unchanged
+from tasks.commit import Staging
+from tasks.dataset import Dataset, read
+from tasks.errors import DataError, JobError
+from tasks.files import expand, read_range
+from tasks.ingest import make_plan
+from tasks.plan import Plan
+from tasks.settings import Source
+from tasks.workflow import Workflow
+from tests.faults.jobs import make_job
+
+ROWS, COLUMNS = 400_000, 6
+KEYS = {"key": "testing", "secret": "testing"}
+
+
+class Counting:
+    """A WSGI application that counts the bytes of the bodies that it answers to GET."""
+
+    def __init__(self, application: Any) -> None:
+        self.application, self.fetched, self.requests = application, 0, 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        for part in self.application(environ, start_response):
+            if environ["REQUEST_METHOD"] == "GET":
+                self.fetched += len(part)
+            yield part
+        self.requests += 1
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[tuple[Counting, dict[str, Any]]]:
+    """(what counts, storage options) of moto's server of S3 on the loopback, with the bucket `shop`."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    counting = Counting(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, counting, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    options = {
+        **KEYS,
+        "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{server.server_port}", "region_name": "us-east-1"},
+    }
+    import s3fs
+
+    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="shop")
+    yield counting, options
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    draws = np.random.default_rng(0)
+    return pa.table({f"c{i}": draws.integers(0, 2**62, ROWS) for i in range(COLUMNS)})
+
+
+def as_avro(table: pa.Table, sink: Any) -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": n, "type": "long"} for n in table.column_names]}
+    fastavro.writer(sink, record, table.to_pylist())
+
+
+def as_lines(table: pa.Table, sink: Any) -> None:
+    columns = [column.to_pylist() for column in table.columns]
+    for row in zip(*columns, strict=True):
+        sink.write(("{" + ", ".join(f'"c{i}": {v}' for i, v in enumerate(row)) + "}\n").encode())
+
+
+def as_arrow(table: pa.Table, sink: Any) -> None:
+    with pa.ipc.new_file(sink, table.schema) as file:
+        file.write_table(table, max_chunksize=50_000)
+
+
+def packed(table: pa.Table, sink: Any) -> None:
+    plain = io.BytesIO()
+    pacsv.write_csv(table, plain)
+    sink.write(gzip.compress(plain.getvalue(), 1))
+
+
+WRITERS: dict[str, Callable[[pa.Table, Any], Any]] = {
+    "parquet": partial(pq.write_table, row_group_size=50_000), "arrow": as_arrow, "orc": orc.write_table,
+    "avro": as_avro, "csv": pacsv.write_csv, "jsonl": as_lines, "csv.gz": packed,
+}  # fmt: skip
+# How often all bytes are fetched to plan (where nothing in the file says how many rows it has), and of a share of
+# columns; then all rows are read once more.
+PLANNED = {"parquet": 0.1, "arrow": 0.25, "orc": 0.25, "avro": 1.05, "csv": 2.1, "jsonl": 2.1, "csv.gz": 2.4}
+ONE_COLUMN = {"parquet": 0.2, "arrow": 0.2, "orc": 0.25}
+
+
+def fetched(counting: Counting, work: Callable[[], Any]) -> tuple[int, Any]:
+    before = counting.fetched
+    done = work()
+    return counting.fetched - before, done
+
+
+def put(options: dict[str, Any], url: str, content: bytes) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem(**options, skip_instance_cache=True).pipe(url, content)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_more_is_fetched_than_is_read(name: str, s3: tuple[Counting, dict[str, Any]], table: pa.Table) -> None:
+    counting, options = s3
+    rows = table if name in ("parquet", "csv") else table.slice(0, 100_000)
+    sink = io.BytesIO()
+    WRITERS[name](rows, sink)
+    content = sink.getvalue()
+    put(options, f"s3://shop/{name}/a.{name}", content)
+    source = Source(path=f"s3://shop/{name}", storage_options=options)
+    nbytes, plan = fetched(counting, lambda: make_plan(source))
+    assert nbytes < PLANNED[name] * len(content) + 300_000
+    nbytes, found = fetched(counting, lambda: [read(plan, i) for i in range(len(plan.partitions))])
+    assert sum(part.num_rows for part in found) == len(rows)
+    assert nbytes < 1.05 * len(content) + 300_000
+    if name in ONE_COLUMN:
+        nbytes, found = fetched(counting, lambda: [read(plan, i, ["c3"]) for i in range(len(plan.partitions))])
+        assert pa.concat_tables(found)["c3"].to_pylist()[:1000] == rows["c3"].to_pylist()[:1000]
+        assert nbytes < ONE_COLUMN[name] * len(content) + 300_000
+
+
+def test_an_object_that_is_replaced_is_noticed_by_its_etag(s3: tuple[Counting, dict[str, Any]]) -> None:
+    _, options = s3
+    put(options, "s3://shop/etag/a.csv", b"x\n1\n2\n")
+    plan = make_plan(Source(path="s3://shop/etag/a.csv", storage_options=options))
+    plan = Plan.from_json(plan.to_json()).with_storage_options(options)
+    assert plan.files[0].version != ""
+    assert read(plan, 0).num_rows == 2
+    check_unchanged(plan.files, options)
+    put(options, "s3://shop/etag/a.csv", b"x\n3\n4\n")  # of the same size, within the same second
+    with pytest.raises(DataError, match=r"its version was .* and is") as error:
+        read(plan, 0)
+    assert error.value.where == "s3://shop/etag/a.csv"
+    with pytest.raises(DataError, match="its version was"):
+        check_unchanged(plan.files, options)
+    put(options, "s3://shop/etag/b.csv", b"x\n5\n")  # what was listed before is not believed
+    assert len(expand("s3://shop/etag", options)) == 2
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """A server of files that answers ranges, and counts what it sends."""
+
+    sent = 0
+
+    def do_GET(self) -> None:
+        content = (Path(self.directory) / self.path.strip("/")).read_bytes()
+        first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        part = content[int(first) : int(last or len(content)) + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+        Ranges.sent += len(part)
+
+    def log_message(self, *arguments: Any) -> None:
+        return
+
+
+def test_over_http_too(tmp_path: Path, table: pa.Table) -> None:
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50_000)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        url, size = f"http://127.0.0.1:{server.server_port}/a.parquet", (tmp_path / "a.parquet").stat().st_size
+        plan = make_plan(Source(path=url))
+        assert Ranges.sent < 0.1 * size
+        Ranges.sent = 0
+        assert sum(read(plan, i, ["c1"]).num_rows for i in range(len(plan.partitions))) == ROWS
+        assert Ranges.sent < 0.2 * size
+        assert len(read_range(url, 1000, 2000)) == 1000
+        pq.write_table(table.slice(1), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match="changed while the run worked"):
+            read(plan, 0)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+# A URL where a folder is meant
+
+
+def test_a_url_never_becomes_a_folder_of_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.job import make_application, make_job
+    from flows.sample import make_sample
+    from flows.watch_source import watch_source
+
+    monkeypatch.chdir(tmp_path)
+    workflow = Workflow(["x"] >> ops.Normalize())
+    made = workflow.fit_transform(Dataset(pa.table({"x": [1.0, 2.0]})))
+
+    def job(**sections: Any) -> Any:
+        return make_job(job_of(tmp_path, **sections))
+
+    refused: list[Callable[[], Any]] = [
+        lambda: workflow.save("s3://shop/fitted"),
+        lambda: Workflow.load("s3://shop/fitted"),
+        lambda: made.to_parquet("s3://shop/out"),
+        lambda: made.to_parquet("s3:/shop/out"),
+        lambda: make_sample("toy", Path("s3://shop/sample"), 10),
+        lambda: job(output={"path": "s3://shop/out"}),
+        lambda: job(run={"scratch": "s3://shop/scratch"}),
+        lambda: job(cluster={"kind": "cpu", "local_directory": "s3://shop/spill"}),
+        lambda: make_application({"fitted": "s3://shop/f", "source": {"path": "a"}, "output": {"path": "out"}}),
+        lambda: watch_source.fn("s3://shop/in", state="s3://shop/state"),
+        lambda: Staging("out", "gs://shop/scratch"),
+    ]
+    for call in refused:
+        with pytest.raises(JobError, match="is no local folder"):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
+def job_of(folder: Path, **sections: Any) -> dict[str, Any]:
+    return make_job("in", folder / "out", **sections)
