@@ -7,8 +7,10 @@ whose connection it is (proc(5), /proc/net/tcp).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from tornado.routing import Matcher, Rule
 from tornado.web import HTTPError, RequestHandler
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-LOCAL, REMOTE, USER = 1, 2, 7  # columns of a row: the address of this end, of the other end, the user of this end
+LOCAL, REMOTE, STATE, USER = 1, 2, 3, 7  # columns: addresses of this and of the other end, state, user of this end
+LISTENING = "0A"
 ROOT = 0
 
 
@@ -31,15 +34,8 @@ def dask_setup(server: Any) -> None:
 def user_of(connection: socket.socket) -> int | None:
     """The user whose process is at the other end of a connection within this host; None where the kernel knows none."""
     theirs, ours = (_hexadecimal(*name[:2]) for name in (connection.getpeername(), connection.getsockname()))
-    for table in TABLES:
-        try:
-            rows = [line.split() for line in table.read_text().splitlines()[1:]]
-        except OSError:
-            continue
-        for row in rows:
-            if row[LOCAL].endswith(theirs) and row[REMOTE].endswith(ours):
-                return int(row[USER])
-    return None
+    this = (row for row in _sockets() if row[LOCAL].endswith(theirs) and row[REMOTE].endswith(ours))
+    return next((int(row[USER]) for row in this), None)
 
 
 def listener(port: int) -> int | None:
@@ -49,15 +45,15 @@ def listener(port: int) -> int | None:
     True
     """
     places = tuple(_hexadecimal(address, port) for address in ("127.0.0.1", "0.0.0.0"))
+    of_listeners = (row for row in _sockets() if row[STATE] == LISTENING)
+    return next((int(row[USER]) for row in of_listeners if row[LOCAL].endswith(places)), None)
+
+
+def _sockets() -> Iterator[list[str]]:
+    """The columns of each TCP socket of the host."""
     for table in TABLES:
-        try:
-            rows = [line.split() for line in table.read_text().splitlines()[1:]]
-        except OSError:
-            continue
-        for row in rows:
-            if row[LOCAL].endswith(places) and row[3] == "0A":
-                return int(row[USER])
-    return None
+        with contextlib.suppress(OSError):
+            yield from (line.split() for line in table.read_text().splitlines()[1:])
 
 
 class _Stranger(Matcher):

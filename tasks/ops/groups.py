@@ -65,15 +65,20 @@ class JoinGroupby(Keyed):
     def of_columns(self) -> list[Stat]:
         return [s for s in dict.fromkeys(self.stats) if s != "count"]
 
+    @property
+    def summarized(self) -> list[str]:
+        """Columns that a statistic is taken of: none where only rows are counted."""
+        return self.columns if self.of_columns else []
+
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
-        return tuple(self.columns) if fitting and self.of_columns else ()
+        return tuple(self.summarized) if fitting else ()
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         group, made = self.name_sep.join(unit), []
         tags = frozenset({Tags.CONTINUOUS.value})
         if "count" in self.stats:
             made.append(Column(f"{group}{self.name_sep}count", pa.int64(), tags))
-        for i, name in enumerate(self.columns if self.of_columns else []):
+        for i, name in enumerate(self.summarized):
             given = parse_dtype(fitted["dtypes"][i]) if fitted else self._numeric(schema, name)
             made += [Column(self._name(group, name, stat), _dtype(stat, given), tags) for stat in self.of_columns]
         return made
@@ -91,7 +96,8 @@ class JoinGroupby(Keyed):
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         exact = {"count", "sum", "min", "max", "mean"}
-        whole = all(pa.types.is_integer(schema[n].dtype) or pa.types.is_boolean(schema[n].dtype) for n in self.columns)
+        types = [schema[name].dtype for name in self.summarized]
+        whole = all(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype) for dtype in types)
         return set(self.stats) <= ({"count", "min", "max"} if not whole else exact)
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> pa.Table:
@@ -105,7 +111,7 @@ class JoinGroupby(Keyed):
         codes, keys = engine.group_codes([columns[n] for n in unit], [f"k{i}" for i in range(len(unit))])
         groups = len(keys)
         parts = {"rows": engine.sum_by(codes, groups, engine.xp.ones(len(codes), dtype="int64"))}
-        for i, name in enumerate(self.columns if self.of_columns else []):
+        for i, name in enumerate(self.summarized):
             values, valid = engine.numbers(columns[name])
             kept, values = (codes, values) if valid is None else (codes[valid], values[valid])
             with np.errstate(over="ignore", invalid="ignore"):
@@ -116,7 +122,7 @@ class JoinGroupby(Keyed):
         for name, numbers in parts.items():
             held = numbers if isinstance(numbers, pa.Array) else engine.host(engine.from_numbers(numbers))
             keys = keys.append_column(name, held)
-        types = [dtype_name(engine.dtype(columns[n])) for n in (self.columns if self.of_columns else [])]
+        types = [dtype_name(engine.dtype(columns[n])) for n in self.summarized]
         return keys.replace_schema_metadata({"dtypes": ";".join(types)})
 
     def merge(self, a: pa.Table, b: pa.Table) -> pa.Table:
@@ -175,7 +181,7 @@ class JoinGroupby(Keyed):
         group, out = self.name_sep.join(unit), {}
         if "count" in self.stats:
             out[f"{group}{self.name_sep}count"] = found["count"]
-        for i, name in enumerate(self.columns if self.of_columns else []):
+        for i, name in enumerate(self.summarized):
             out |= {self._name(group, name, stat): found[f"{i} {stat}"] for stat in self.of_columns}
         return out
 

@@ -56,6 +56,8 @@ def test_a_group_that_was_not_seen_gets_nulls_and_needs_no_values(engine):
 def test_a_nested_list_is_one_key_and_a_list_of_names_several(engine):
     table = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"]})
     assert transformed([["a", "b"]] >> ops.JoinGroupby(), table, engine) == {"a_b_count": [1, 1, 1]}
+    counted = ops.JoinGroupby(cont_cols=["nowhere"], stats=["count"])  # a column that no statistic is of is not read
+    assert transformed([["a", "b"]] >> counted, table, engine) == {"a_b_count": [1, 1, 1]}
     assert transformed(["a", "b"] >> ops.JoinGroupby(name_sep="."), table, engine) == {
         "a.count": [2, 2, 1],
         "b.count": [2, 1, 2],

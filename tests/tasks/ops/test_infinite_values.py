@@ -1,4 +1,4 @@
-"""Facts about infinities: what each operator makes of them, as its description says."""
+"""Facts about infinities: what each operator makes of them, as its description and the table of the reference say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flows.reference import INFINITE
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError
@@ -35,6 +36,7 @@ TABLE = pa.table(
         (["x"], ops.Categorify(), {"x": [5, 6, 4, 1, 3, 3]}),
         (["x"], ops.Clip(-5, 5), {"x": [1.0, 5.0, -5.0, None, 2.0, 2.0]}),
         (["x"], ops.Clip(-INF, 5), {"x": [1.0, 5.0, -INF, None, 2.0, 2.0]}),
+        (["x"], ops.DataStats(), {"x": [1.0, INF, -INF, None, 2.0, 2.0]}),
         (["x"], ops.DropLowCardinality(4), {"x": [1.0, INF, -INF, None, 2.0, 2.0]}),
         (["x"], ops.Dropna(), {"x": [1.0, INF, -INF, 2.0, 2.0]}),
         (["x"], ops.FillMedian(), {"x": [1.0, INF, -INF, 2.0, 2.0, 2.0]}),
@@ -119,3 +121,8 @@ def test_every_operator_says_what_it_does_with_infinities() -> None:
         name for name, cls in built_in.items() if not any(w in (cls.__doc__ or "") for w in ("nfinit", "inf stays"))
     }
     assert silent <= SILENT
+
+
+def test_the_table_of_the_reference_names_operators() -> None:
+    words = {word.strip(" ,") for names in INFINITE for word in names.split()}
+    assert {w for w in words if w[0].isupper()} <= set(Operator.registry)
