@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,10 @@ def make(cluster: Cluster) -> Any:
     assert asked is not None
     security, processes = security_of(cluster), max(1, asked.gpus)
     settings = dask.config.serialize(nested(worker_settings(cluster, asked.gpus)))
-    arguments = worker_arguments(cluster, asked.gpus, "interface")
+    arguments = [
+        *worker_arguments(cluster, asked.gpus, "interface", "local_directory"),
+        '--local-directory "$millrace_scratch"',
+    ]
     extra = [f"--gres=gpu:{asked.gpus}"] if asked.gpus else []
     scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
                  "dashboard_address": "127.0.0.1:0"}  # fmt: skip
@@ -98,11 +102,23 @@ def make(cluster: Cluster) -> Any:
         memory=asked.memory, processes=processes, python=f"{asked.python or sys.executable} -P",
         worker_command="dask cuda worker" if asked.gpus else "distributed.cli.dask_worker", worker_extra_args=arguments,
         job_extra_directives=[*extra, *([] if asked.log_directory else ["--output=/dev/null"]), *asked.directives],
-        job_script_prologue=[*asked.setup, f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
+        job_script_prologue=[*asked.setup, *_own_scratch(cluster), f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
         log_directory=asked.log_directory, interface=cluster.interface, silence_logs=logging.ERROR,
         protocol=f"{protocol_of(cluster, security)}://", security=security, shared_temp_directory=_shared(asked),
         scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
     )  # fmt: skip
+
+
+def _own_scratch(cluster: Cluster) -> list[str]:
+    """Lines of a job that make a folder of this user alone for spilled data, and remove it when the job ends.
+
+    Dask loads pickles from there and puts it into `sys.path`: who can write into it runs code.
+    """
+    place = shlex.quote(cluster.local_directory) if cluster.local_directory else '"${TMPDIR:-/tmp}"'
+    return [
+        f"millrace_scratch=$(mkdir -p {place} && mktemp -d {place}/millrace-XXXXXXXX) || exit 1",
+        "trap 'rm -rf \"$millrace_scratch\"' EXIT",
+    ]
 
 
 def end(made: Any) -> None:

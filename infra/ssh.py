@@ -60,15 +60,14 @@ def start(cluster: Cluster) -> RunningCluster:
     assert asked is not None
     library("asyncssh", "asyncssh", "ssh")
     security = security_of(cluster)
-    texts, folder = contents_of(security), f"/tmp/millrace-tls-{uuid.uuid4().hex}"
+    texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/millrace-ssh-{uuid.uuid4().hex}"
     files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
     opened = RunningCluster("", security)
     _aside(_everywhere(asked, _check, cluster))
     try:
-        if texts:
-            opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
-            _aside(_everywhere(asked, _place, texts, folder))
-        started = _start_processes(cluster, security, files)
+        opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
+        _aside(_everywhere(asked, _place, texts, folder))
+        started = _start_processes(cluster, security, files, folder)
         opened.on_close.append(started.close)
         opened.scheduler_address = started.scheduler_address
         wait_for_workers(opened, len(asked.hosts) * max(1, asked.gpus), cluster)
@@ -78,10 +77,10 @@ def start(cluster: Cluster) -> RunningCluster:
     return opened
 
 
-def _start_processes(cluster: Cluster, security: Security | None, files: dict[str, str] | None) -> Any:
+def _start_processes(cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str) -> Any:
     asked = cluster.ssh
     assert asked is not None
-    options = worker_options(cluster, asked.gpus)
+    options = worker_options(cluster, asked.gpus) | {"local_directory": scratch}
     if asked.gpus and "resources" in options:  # CUDAWorker takes them as its command does
         options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
@@ -95,7 +94,8 @@ def _start_processes(cluster: Cluster, security: Security | None, files: dict[st
         devices = ",".join(cluster.visible_devices or [str(number) for number in range(asked.gpus)])
         python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
     # Dask learns of a worker's start from the line that it writes; nobody reads its lines after that.
-    settings = {**worker_settings(cluster, asked.gpus, files), "millrace.says-start-only": True}
+    settings = worker_settings(cluster, asked.gpus, files)
+    settings |= {"millrace.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
     try:
         with dask.config.set(settings):
             return SSHCluster(
@@ -147,14 +147,20 @@ async def _check(connection: Any, host: str, cluster: Cluster) -> None:
 
 
 async def _place(connection: Any, host: str, texts: dict[str, str], folder: str) -> None:
-    """The temporary certificates in a folder that only this user can read."""
-    await connection.run(f"mkdir -m 700 {folder}", check=True)
+    """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
+    made = f"mkdir -p {shlex.quote(folder.rpartition('/')[0])} && mkdir -m 700 {shlex.quote(folder)}"
+    done = await connection.run(made)
+    if done.exit_status:
+        raise GiveUpError(
+            "the folder for spilled data cannot be made", where=f"cluster.ssh: {host}, {folder}",
+            why=str(done.stderr).strip(), do="set cluster.local_directory to a folder that you can write to there",
+        )  # fmt: skip
     for name, text in texts.items():
-        await connection.run(f"umask 077 && cat > {folder}/{name}.pem", input=text, check=True)
+        await connection.run(f"umask 077 && cat > {shlex.quote(folder)}/{name}.pem", input=text, check=True)
 
 
 async def _remove(connection: Any, host: str, folder: str) -> None:
-    await connection.run(f"rm -rf {folder}")
+    await connection.run(f"rm -rf {shlex.quote(folder)}")
 
 
 def _aside(work: Any) -> None:

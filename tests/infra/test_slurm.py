@@ -106,13 +106,21 @@ def test_a_run_on_workers_from_the_queue(queue: Path, tmp_path: Path, prefect_se
     asked = {"cores": 1, "memory": "1500MB", "queue": "short", "walltime": "00:30:00", "python": sys.executable,
              "setup": [f"export PYTHONPATH={ROOT}"], "shared_directory": str(shared),
              "log_directory": str(tmp_path / "logs")}  # fmt: skip
-    section = {"kind": "slurm", "workers": 2, "slurm": asked, "resources": {"transform": {"GPU": 1}}}
+    (scratch := tmp_path / "scratch").mkdir(mode=0o777)
+    section = {
+        "kind": "slurm",
+        "workers": 2,
+        "local_directory": str(scratch),
+        "slurm": asked,
+        "resources": {"transform": {"GPU": 1}},
+    }
     state = run_job(data, tmp_path / "out", section)
     assert state.is_completed(), [log.read_text()[-2000:] for log in (tmp_path / "logs").iterdir()]
     assert sum(rows for rows, _ in digests(tmp_path / "out")) == 2 * BLOCK
     assert len(list((tmp_path / "logs").glob("*.err"))) == 2
     assert eventually(lambda: not jobs(), 40)
     assert eventually(lambda: not list(shared.iterdir()))
+    assert eventually(lambda: not list(scratch.iterdir()))  # each job removes its own folder
 
 
 @needs_slurm
@@ -181,8 +189,11 @@ def test_the_job_of_a_worker_on_the_cores(tmp_path: Path) -> None:
         "#SBATCH --output=/dev/null",
         "#SBATCH --exclusive",
         "module load python",
+        "millrace_scratch=$(mkdir -p /scratch && mktemp -d /scratch/millrace-XXXXXXXX) || exit 1",
+        "trap 'rm -rf \"$millrace_scratch\"' EXIT",
         "/env/bin/python -P -m distributed.cli.dask_worker ADDRESS --name dummy-name --nthreads 16"
-        " --memory-limit 59.60GiB --nanny --death-timeout 60 --local-directory /scratch --interface lo --protocol tcp://",
+        ' --memory-limit 59.60GiB --nanny --death-timeout 60 --local-directory "$millrace_scratch" --interface lo'
+        " --protocol tcp://",
     ]
 
 
@@ -198,7 +209,7 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
         "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB"
         " --death-timeout 60 --nthreads 8 --device-memory-limit 0.45"
         " --set-rmm-allocator-for-libs cupy --pre-import cudf,cupy,infra.gpu_worker,tasks.frame.gpu,infra.loaded"
-        " --resources GPU=1"
+        ' --resources GPU=1 --local-directory "$millrace_scratch"'
         " --interface lo --protocol tls://"
     )
     assert f"--tls-key {tmp_path}/" in tls

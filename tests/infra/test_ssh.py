@@ -69,12 +69,12 @@ BEFORE: set[Path] = set()
 def of_others() -> None:
     """What stood on the host before the test is not its own: a killed process may have left it."""
     BEFORE.clear()
-    BEFORE.update(Path("/tmp").glob("millrace-tls-*"))
+    BEFORE.update(Path("/tmp").glob("millrace-ssh-*"))
 
 
 def certificates() -> list[Path]:
-    """Folders of temporary certificates on the host since the test began; what tests make has another name."""
-    return [path for path in Path("/tmp").glob("millrace-tls-*") if path not in BEFORE]
+    """Folders of certificates and spilled data on the host since the test began; what tests make has another name."""
+    return [path for path in Path("/tmp").glob("millrace-ssh-*") if path not in BEFORE]
 
 
 @needs_sshd
@@ -99,8 +99,12 @@ def test_workers_are_as_asked_and_their_certificates_are_theirs_alone(sshd: dict
         (variables,) = client.run(lambda: dict(os.environ)).values()
         assert (variables["OMP_NUM_THREADS"], variables["PYTHONSAFEPATH"]) == ("3", "1")
         (folder,) = certificates()
-        modes = {path.name: oct(path.stat().st_mode & 0o777) for path in [folder, *folder.iterdir()]}
+        modes = {path.name: oct(path.stat().st_mode & 0o777) for path in [folder, *folder.glob("*.pem")]}
         assert modes == {folder.name: "0o700", "ca.pem": "0o600", "cert.pem": "0o600", "key.pem": "0o600"}
+        # Dask loads pickles from its scratch folder and puts it into sys.path: nobody else may write there.
+        places = client.run(lambda dask_worker: dask_worker.local_directory).values()
+        places = [*places, client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.local_directory)]
+        assert all(Path(place).is_relative_to(folder) for place in places)
         assert not commands_with("PRIVATE KEY")
         assert len(commands_with("distributed.cli.dask_spec")) >= 2
     assert eventually(lambda: not commands_with("distributed.cli.dask_spec"))
