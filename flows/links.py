@@ -6,7 +6,8 @@ import contextvars
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,7 +33,7 @@ class Links:
     """
 
     def __init__(self, client: Any, key: str, performance: bool) -> None:
-        self.client, self.key, self.run, self.began = client, f"{key}-links", flow_run_id(), time.time()
+        self.client, self.key, self.began = client, f"{key}-links", time.time()
         self.dashboard = dashboard_of(client)
         self.artifact: UUID | None = None
         self.first_sample = _begin_recording(client) if performance else None
@@ -72,16 +73,21 @@ class Links:
 _current: contextvars.ContextVar[Links | None] = contextvars.ContextVar("links", default=None)
 
 
+@contextmanager
+def links_of_this_run() -> Iterator[None]:
+    """Forget the links when the run ends: their client holds its cluster, and each later run would hold both."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def links(client: Any = None, key: str = "preprocess", performance: bool = False) -> Links | None:
     """The links of the current flow run; made when its first stage gives a client of its scheduler."""
-    found = _current.get()
-    if found is not None and found.run == flow_run_id():
-        return found
-    if client is not None:
-        found = Links(client, key, performance)
-        _current.set(found)
-        return found
-    return None
+    if _current.get() is None and client is not None:
+        _current.set(Links(client, key, performance))
+    return _current.get()
 
 
 def flow_run_id() -> str:

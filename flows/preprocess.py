@@ -23,7 +23,7 @@ from flows.alive import signs_of_life
 from flows.deployed import check_lasting
 from flows.form import job_form, with_form
 from flows.job import Application, Job
-from flows.links import links, run_page
+from flows.links import links, links_of_this_run, run_page
 from flows.lost import Workers, in_every_attempt, workers_of
 from flows.naming import run_name
 from flows.parameters import job_of
@@ -136,6 +136,7 @@ def started(job: Job | Application, request: Request) -> Iterator[Request]:
     with (
         signs_of_life(str(staging.target)),
         TaskSettings.current(),
+        links_of_this_run(),
         all_shown(),
         staging.locked(wait=waits) as owner,
         _released(job, request),

@@ -14,7 +14,7 @@ from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from infra import forkserver, gpus, starts
+from infra import closed_schedulers, forkserver, gpus, starts
 from infra.dask_settings import GPU_ENVIRONMENT, cpu_environment, local_environment, own_folder, use_settings
 from infra.encryption import REMOTE, Tls, protocol_of, refusal, security_of
 from infra.kubernetes import Kubernetes
@@ -137,6 +137,7 @@ def make_cluster(cluster: Cluster | None = None) -> Any:
     cluster = cluster or Cluster()
     kind = cluster.kind if cluster.kind != "auto" else _found_kind()
     starts.check_address_space()
+    closed_schedulers.forget()
     use_settings()
     kinds = {
         "cpu": cpu, "cuda": cuda, "address": address,
