@@ -15,9 +15,9 @@ from tasks import frame
 from tasks.commit import no_space, partial_file, read_json, write_json
 from tasks.exchange import Ranges
 from tasks.leftover import is_noted
-from tasks.manifest import digest
 from tasks.plan import Partition
 from tasks.pool import Done, Pool
+from tasks.sink import digest
 from tasks.transform import Cutting, cut_partition, summary
 
 POSITION = "__millrace_position"

@@ -13,18 +13,11 @@ from tasks.made_up import made_up_text
 from tasks.manifest import current, millrace_version, seal, versions
 from tasks.noted_forms import DIGEST, check_columns, check_form, damaged
 from tasks.ops.base import make_operator
+from tasks.own import README
 from tasks.reading import checked_reading, reading_lines
 from tasks.schema import Schema
 from tasks.state import FORMAT, State, copy_saved, read_json
 
-README = """# A fitted workflow of millrace
-
-`workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
-`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
-`.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
-`pyarrow.parquet.read_table`. What `state.json` calls partials, among them the values that a vocabulary left out, is for
-a later fit over more data; applying needs none of it. Load all of it with `tasks.workflow.Workflow.load(folder)`.
-"""
 SOURCE = """
 ## How its source was read
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tasks.commit import COMMON_METADATA, METADATA, flush, no_space
-from tasks.manifest import digest
+from tasks.sink import digest
 
 
 def write_footers(folder: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

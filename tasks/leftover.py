@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 from tasks.commit import read_json
-from tasks.manifest import digest
 from tasks.pool import Pool
+from tasks.sink import digest
 
 log = logging.getLogger("millrace")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet as pq
-import xxhash
 
 from tasks.commit import MANIFEST, read_json
 from tasks.errors import DataError
@@ -27,6 +25,7 @@ from tasks.plan import File
 from tasks.schema import Schema, dtype_name, plain_type
 from tasks.settings import Output
 from tasks.shuffle import PERMUTATION_VERSION
+from tasks.sink import digest
 from tasks.stored import stored
 
 FORMAT = 1
@@ -144,14 +143,6 @@ def outputs(folder: Path) -> list[Path]:
     if (folder / MANIFEST).exists():
         return [folder]
     return [folder / name for name in ("train", "valid") if (folder / name / MANIFEST).exists()]
-
-
-def digest(path: str | Path) -> str:
-    """xxh3-128 of a file's bytes, hexadecimal."""
-    if not Path(path).stat().st_size:
-        return xxhash.xxh3_128(b"").hexdigest()
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return xxhash.xxh3_128(content).hexdigest()
 
 
 def damages(folder: Path) -> list[str]:

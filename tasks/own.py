@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tasks.sink import digest as digest_of
+
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
@@ -37,6 +39,16 @@ WORK = re.compile(
     rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
     rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
 )
+
+# The beginning of the README.md of every fitted workflow.
+README = """# A fitted workflow of millrace
+
+`workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
+`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
+`.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
+`pyarrow.parquet.read_table`. What `state.json` calls partials, among them the values that a vocabulary left out, is for
+a later fit over more data; applying needs none of it. Load all of it with `tasks.workflow.Workflow.load(folder)`.
+"""
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,7 @@ def _of_output(folder: Path) -> dict[str, Known]:
     found = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
     for part in [*_records(data, "parts"), *_records(data, "footers")]:
         nbytes, digest = part.get("bytes"), part.get("xxh3_128")
-        same = (lambda path, digest=digest: _xxh3(path) == digest) if isinstance(digest, str) else None
+        same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
         found[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
     return found | _below(WORKFLOW, _of_workflow(folder / WORKFLOW))
 
@@ -233,15 +245,7 @@ def _is_our_report(path: Path) -> bool:
 
 
 def _is_our_readme(path: Path) -> bool:
-    from tasks.fitted import README
-
     return path.read_text(errors="replace") == README
-
-
-def _xxh3(path: Path) -> str:
-    from tasks.manifest import digest
-
-    return digest(path)
 
 
 def _sha256(path: Path) -> str:
