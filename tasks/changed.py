@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -22,7 +21,6 @@ from tasks.errors import DataError
 from tasks.plan import File
 
 VERSIONS = ("ETag", "etag", "version_id", "VersionId", "generation", "md5Hash", "content_md5")
-THREADS = 16
 
 
 def file_of(path: str) -> File:
@@ -117,27 +115,3 @@ def _time(nanoseconds: int) -> str:
 def are_same(files: Iterable[File], now: Mapping[str, File]) -> bool:
     """Whether all files are there as they were recorded."""
     return all(file.path in now and not difference(file, now[file.path]) for file in files)
-
-
-def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = None) -> None:
-    """A DataError that names the first file that is gone or not as it was recorded."""
-    from tasks.files import info_of, is_remote  # which opens files, and compares them by this module
-
-    forget_folders()
-    remote = [file for file in files if is_remote(file.path)]
-    for file in files:
-        if file.inode:
-            try:
-                now = file_of(file.path)
-            except OSError as error:
-                raise _gone(file, error.strerror or str(error)) from None
-            raise_changed(file, now)
-    if remote:
-        with ThreadPoolExecutor(min(THREADS, len(remote))) as threads:
-            for file, now in zip(remote, threads.map(lambda f: info_of(f.path, options), remote), strict=True):
-                raise_changed(file, now)
-
-
-def _gone(file: File, why: str) -> DataError:
-    return DataError("a source file went away while the run worked", where=file.path, why=why,
-                     do="bring it back, or run the same job again without it")  # fmt: skip

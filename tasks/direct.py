@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tasks import hive
-from tasks.changed import check_unchanged
 from tasks.commit import MANIFEST, WORKFLOW, Staging, write_json
 from tasks.exchange import memory_exchange
 from tasks.failed_casts import warn
+from tasks.files import check_unchanged
 from tasks.fitted import read_fitted, save_fitted
 from tasks.footers import write_footers
 from tasks.graph import Node, graph_to_json

@@ -1,6 +1,7 @@
 # Paths may be URLs, and thousands of them are quicker as strings.
 # ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH122, PTH123, PTH206, PTH207
-"""Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows."""
+"""Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows, and looked at
+again when a stage ends."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import glob
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO, cast
@@ -25,6 +27,7 @@ from tasks.secrets import masked
 
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
+LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
 STEP = 16 * 2**20  # bytes that are decompressed at a time
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
 
@@ -277,6 +280,28 @@ def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:
         return remote_file(url, fs.info(name))
     except Exception as error:
         raise unreadable(url, error, options) from None
+
+
+def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = None) -> None:
+    """A DataError that names the first file that is gone or not as it was recorded."""
+    forget_folders()
+    remote = [file for file in files if is_remote(file.path)]
+    for file in files:
+        if file.inode:
+            try:
+                now = file_of(file.path)
+            except OSError as error:
+                raise _gone(file, error.strerror or str(error)) from None
+            raise_changed(file, now)
+    if remote:
+        with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(remote))) as threads:
+            for file, now in zip(remote, threads.map(lambda f: info_of(f.path, options), remote), strict=True):
+                raise_changed(file, now)
+
+
+def _gone(file: File, why: str) -> DataError:
+    return DataError("a source file went away while the run worked", where=file.path, why=why,
+                     do="bring it back, or run the same job again without it")  # fmt: skip
 
 
 def open_binary(path: str | File, options: Mapping[str, Any] | None = None) -> BinaryIO:

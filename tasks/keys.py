@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import frame
-from tasks.changed import check_unchanged
 from tasks.commit import no_space
 from tasks.errors import JobError, near
 from tasks.exchange import memory_exchange
+from tasks.files import check_unchanged
 from tasks.graph import SOURCE, Bound, Node
 from tasks.plan import Block, File, Piece, Plan, cut_partitions
 from tasks.pool import Pool

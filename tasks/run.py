@@ -16,7 +16,6 @@ import numpy as np
 
 from tasks import decoded, hive, statistics
 from tasks.applied import adapted, adopt, differences_of, missing_labels, null_types, subject
-from tasks.changed import check_unchanged
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
 from tasks.decoded import Keeping
 from tasks.errors import DataError
@@ -25,7 +24,7 @@ from tasks.exchange import DaskMemory, LocalMemory
 from tasks.exchange_choice import choose, make_exchange, row_bytes
 from tasks.exchange_disk import DiskExchange
 from tasks.failed_casts import Record, largest
-from tasks.files import expand
+from tasks.files import check_unchanged, expand
 from tasks.finish import Closing, commit, commit_fitted
 from tasks.graph import Bound
 from tasks.ingest import make_plan, partition_size, read_options

@@ -12,13 +12,12 @@ import pyarrow as pa
 
 from tasks import frame
 from tasks.applied import in_fitted_types, labels_without, needed_columns, targets_of, without
-from tasks.changed import check_unchanged
 from tasks.dataset import Dataset
 from tasks.direct import write_transformed
 from tasks.errors import DataError, JobError, near
 from tasks.evaluation import Evaluation, filtered
 from tasks.failed_casts import Record, largest, records, warn
-from tasks.files import local_folder
+from tasks.files import check_unchanged, local_folder
 from tasks.fitted import load_fitted, save_fitted
 from tasks.formats.conform import conform
 from tasks.frame.convert import resolve_engine

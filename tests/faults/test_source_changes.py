@@ -21,10 +21,9 @@ from flows.job import make_application
 from flows.job import make_job as job_of
 from tasks import frame, ops, run
 from tasks.allowed import VARIABLE
-from tasks.changed import check_unchanged
 from tasks.dataset import Dataset, read
 from tasks.errors import DataError, JobError
-from tasks.files import expand
+from tasks.files import check_unchanged, expand
 from tasks.frame.side_table import read_side_table
 from tasks.ingest import make_plan
 from tasks.plan import Plan

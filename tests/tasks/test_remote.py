@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
-from tasks.changed import check_unchanged
 from tasks.commit import Staging
 from tasks.dataset import Dataset, read
 from tasks.errors import DataError, JobError
-from tasks.files import expand, read_range
+from tasks.files import check_unchanged, expand, read_range
 from tasks.ingest import make_plan
 from tasks.plan import Plan
 from tasks.settings import Source
