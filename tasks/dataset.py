@@ -6,30 +6,25 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tasks import hive
-from tasks.defects import at
-from tasks.errors import DataError, JobError, near
-from tasks.formats import FORMATS
-from tasks.formats.conform import conform_column
+from tasks.errors import JobError, near
 from tasks.frame import convert
 from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
 from tasks.ingest import PARTITION, make_plan, shared_out
-from tasks.plan import Partition, Piece, Plan, cut_partitions
+from tasks.plan import Partition, Plan, cut_partitions
+from tasks.reader import FramePlan, checked_names, read
 from tasks.reading import LAYOUT, ROWS, Fit, differences, with_values
-from tasks.reading_notes import listed, noted
-from tasks.schema import ROW, Schema, dtype_name
+from tasks.schema import Schema, dtype_name
 from tasks.settings import Source, checked, parse_bytes
 
 ENGINES = ("auto", "pandas", "cudf")
@@ -198,7 +193,7 @@ class Dataset:
         """The partitions one after another, as frames of the engine."""
         engine = convert.resolve_engine(self.engine)
         for partition in self.plan.partitions:
-            yield convert.to_frame(read(self, partition, columns), engine)
+            yield convert.to_frame(read(self.handle, partition, columns), engine)
 
     def head(self, n: int = 5) -> Any:
         """The first rows as a frame of the engine."""
@@ -206,7 +201,7 @@ class Dataset:
         for block in self.plan.blocks:
             if rows >= n:
                 break
-            tables.append(read(self, Partition(0, (block,))).slice(0, n - rows))
+            tables.append(read(self.handle, Partition(0, (block,))).slice(0, n - rows))
             rows += tables[-1].num_rows
         return convert.to_frame(pa.concat_tables(tables), convert.resolve_engine(self.engine))
 
@@ -215,7 +210,7 @@ class Dataset:
         from tasks.pool import graph_share
 
         engine = convert.resolve_engine(self.engine)
-        names = _checked_names(self.plan, columns)
+        names = checked_names(self.plan, columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
         handle = (self.handle, names, engine)
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
@@ -260,90 +255,9 @@ class _Keyed(_Replanned):
         return self.origin.own_types
 
 
-class FramePlan:
-    """A plan over frames together with the frames: as readable by partition as a plan over files."""
-
-    def __init__(self, plan: Plan, frames: Frames) -> None:
-        self.plan, self.frames = plan, frames
-
-
-def read(
-    source: Dataset | Plan | FramePlan, partition: int | Partition, columns: Sequence[str] | None = None,
-    plain: Collection[str] = (),
-) -> pa.Table:  # fmt: skip
-    """The rows of a partition (its number, or itself: halves too) as a table, in the plan's order and types.
-
-    Strings are dictionary<int32, string>, with one dictionary per column; those of the columns `plain` may be plain,
-    where that is quicker. Floats hold no NaN. A DataError if the rows are not as many as when they were counted.
-    """
-    if isinstance(source, Dataset):
-        source = source.handle
-    plan = source if isinstance(source, Plan) else source.plan
-    if isinstance(partition, int):
-        partition = plan.partitions[partition]
-    names = _checked_names(plan, columns)
-    pieces = [piece for block in partition.blocks for piece in block.pieces]
-    if isinstance(source, Plan):
-        table = read_pieces(source, pieces, names, plain)
-    else:
-        table = source.frames.read(pieces, names)
-    if names and table.num_rows != partition.rows:
-        files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
-        raise DataError(
-            f"{table.num_rows} rows were read where {partition.rows} had been counted",
-            where=", ".join(files[:3]),
-            why="the files changed since they were counted, or quotes in them do not match, or a line has two objects",
-            do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
-        )
-    return table
-
-
-def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
-    """The one place where pieces of files become a table."""
-    folders = plan.options.get("folders", {})
-    if not folders.keys().isdisjoint(columns):
-        return _with_folders(plan, pieces, columns, folders)
-    schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
-    options = {**plan.options, "plain": plain} if plain else plan.options
-    paths = list(dict.fromkeys(plan.files[p.file].path for p in pieces))
-    try:
-        with noted(options, *paths), at(f"reading {listed(paths)}"):
-            return FORMATS[plan.format].read(plan.files, pieces, schema, options)
-    except DataError as error:
-        files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
-        raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None
-
-
-def _with_folders(
-    plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], folders: dict[str, list[str | None]]
-) -> pa.Table:
-    """Pieces with the columns that their files' folders name: one value for all rows of a file."""
-    inside = [n for n in columns if n not in folders]
-    if not inside and FORMATS[plan.format].ranged:  # the pieces do not say how many rows they are
-        inside = [next(n for n in plan.schema if n not in folders)]
-    tables = []
-    for number, of_file in groupby(pieces, key=lambda piece: piece.file):
-        held = list(of_file)
-        found = dict(zip(inside, read_pieces(plan, held, inside).columns, strict=True)) if inside else {}
-        rows = len(found[inside[0]]) if inside else sum(piece.stop - piece.start for piece in held)
-        for name in (n for n in columns if n in folders):
-            values = hive.constant(folders[name][number], plan.schema[name].dtype, rows)
-            found[name] = conform_column(pa.chunked_array([values]), values.type)
-        tables.append(pa.table({name: found[name] for name in columns}))
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
-
-
 def _read_frame(handle: tuple[Plan | FramePlan, Sequence[str], str], number: int) -> Any:
     source, columns, engine = handle
     return convert.to_frame(read(source, number, columns), engine)
-
-
-def _checked_names(plan: Plan, columns: Sequence[str] | None) -> list[str]:
-    names = [n for n in plan.schema if n != ROW] if columns is None else list(columns)
-    for name in names:
-        if name not in plan.schema:
-            raise DataError(f"there is no column {name!r}", where="source", do=near(name, plan.schema))
-    return names
 
 
 def _is_path(source: Any) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tasks import frame, hive
 from tasks.applied import subject
-from tasks.dataset import Dataset, read
+from tasks.dataset import Dataset
 from tasks.failed_casts import Record, added, records
 from tasks.formats import FORMATS
 from tasks.frame.convert import decoded
@@ -21,6 +21,7 @@ from tasks.graph import Bound
 from tasks.ops.base import Learned
 from tasks.plan import Block, Partition, Piece, Plan
 from tasks.pool import LocalPool
+from tasks.reader import read
 from tasks.request import Request
 from tasks.schema import ROW, Schema
 from tasks.shuffle_write import Writing

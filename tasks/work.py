@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tasks import decoded, frame
-from tasks.dataset import read
 from tasks.decoded import Keeping
 from tasks.defects import at
 from tasks.errors import DataError
@@ -24,8 +23,8 @@ from tasks.frame.expression import Expression, parse
 from tasks.graph import SOURCE, Bound, Node, Step
 from tasks.ops.base import Columns, Context
 from tasks.plan import Partition
+from tasks.reader import read, read_side_by_side
 from tasks.schema import ROW, Schema
-from tasks.side_by_side import read_side_by_side
 from tasks.state import State
 
 SOURCE_FILTER = "source.filter"
@@ -50,7 +49,7 @@ class StateFolder:
 
 @dataclass(frozen=True)
 class Work:
-    """What every partition of a stage shares. `source` is whatever `tasks.dataset.read` takes: a plan, or a frame's
+    """What every partition of a stage shares. `source` is whatever `tasks.reader.read` takes: a plan, or a frame's
     handle."""
 
     source: Any

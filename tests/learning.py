@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.dataset import Dataset, FramePlan
+from tasks.dataset import Dataset
 from tasks.frame.values import listed
 from tasks.frames import frames_of
 from tasks.graph import as_node
 from tasks.plan import Limits, Partition, Plan
 from tasks.pool import LocalPool
+from tasks.reader import FramePlan
 from tasks.state import State
 from tasks.statistics import learn
 from tasks.work import Work

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from tasks.dataset import read_pieces
 from tasks.files import read_range
 from tasks.formats import FORMATS
 from tasks.formats.conform import conform
 from tasks.formats.parquet import source_of
 from tasks.hive import named_columns
 from tasks.plan import File, Piece, Plan
+from tasks.reader import read_pieces
 from tasks.schema import ROW
 
 ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from

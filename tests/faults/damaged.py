@@ -279,8 +279,8 @@ def read_flipped(number: int, folder: Path) -> str:
 def _read(path: Path) -> str:
     """Plan the source and read every partition, as ingest and transform do."""
     from tasks import frame
-    from tasks.dataset import read
     from tasks.ingest import make_plan
+    from tasks.reader import read
     from tasks.settings import Source
 
     plan, engine = make_plan(Source(path=str(path))), frame.engine("pandas")

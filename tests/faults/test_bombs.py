@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.dataset import read
 from tasks.errors import DataError
 from tasks.ingest import make_plan
+from tasks.reader import read
 from tasks.settings import Source
 from tests.conftest import python_path
 
@@ -115,7 +115,7 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 READ = """
 import resource, sys
-from tasks.dataset import read
+from tasks.reader import read
 from tasks.errors import DataError
 from tasks.ingest import make_plan
 from tasks.settings import Source

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.dataset import read
 from tasks.errors import DataError
 from tasks.ingest import make_plan
+from tasks.reader import read
 from tasks.settings import Source
 from tests.faults.damaged import FILES, outcomes, wrong
 

@@ -21,13 +21,14 @@ from flows.job import make_application
 from flows.job import make_job as job_of
 from tasks import frame, ops, run
 from tasks.allowed import VARIABLE
-from tasks.dataset import Dataset, read
+from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.files import check_unchanged, expand
 from tasks.frame.side_table import read_side_table
 from tasks.ingest import make_plan
 from tasks.plan import Plan
 from tasks.pool import LocalPool
+from tasks.reader import read
 from tasks.settings import Source
 from tasks.workflow import Workflow
 from tests.faults.jobs import BLOCK, digests, make_data, make_job

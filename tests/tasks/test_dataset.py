@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
-from tasks.dataset import Dataset, read
+from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
+from tasks.reader import read
 from tasks.workflow import Workflow
 
 TABLE = pa.table({"n": [1, 2, 3, 4], "s": ["a", None, "b", "a"], "f": [1.0, None, 2.5, 0.0]})
@@ -37,8 +38,8 @@ def frames() -> dict[str, Any]:
 def test_frames_give_their_rows(kind: str) -> None:
     dataset = Dataset(frames()[kind], engine="pandas")
     assert (dataset.num_rows, dataset.npartitions, list(dataset.schema)) == (4, 1, ["n", "s", "f"])
-    assert read(dataset, 0).to_pydict() == TABLE.to_pydict()
-    assert read(dataset, 0, ["s"]).schema.field("s").type == pa.dictionary(pa.int32(), pa.string())
+    assert read(dataset.handle, 0).to_pydict() == TABLE.to_pydict()
+    assert read(dataset.handle, 0, ["s"]).schema.field("s").type == pa.dictionary(pa.int32(), pa.string())
 
 
 def test_columns_of_pandas_that_arrow_does_not_hold_are_named() -> None:
@@ -67,7 +68,7 @@ def test_a_dask_frame_is_converted_on_the_workers_of_a_client() -> None:
         dataset = Dataset(frames()["dask"], engine="pandas")
         assert dataset.num_rows == 4
         assert client.submit(read, dataset.handle, 0, pure=False).result(timeout=60).to_pydict() == TABLE.to_pydict()
-        assert read(dataset, 0).to_pydict() == TABLE.to_pydict()
+        assert read(dataset.handle, 0).to_pydict() == TABLE.to_pydict()
 
 
 def test_text_is_read_as_a_job_reads_it(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_files_head_iter_and_ddf(tmp_path: Path) -> None:
 
 def test_a_missing_column_names_near_ones(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are: n, s, f"):
-        read(Dataset(TABLE), 0, ["quantity"])
+        read(Dataset(TABLE).handle, 0, ["quantity"])
 
 
 @pytest.mark.parametrize(("asked", "partitions"), [(None, 2), ("1GB", 1), ("8MiB", 4)])
@@ -131,7 +132,7 @@ def test_a_file_that_changed_after_counting_is_noticed(tmp_path: Path) -> None:
     times = path.stat()
     path.write_text("n\n1\n\n\n")
     with pytest.raises(DataError, match="a source file changed while the run worked"):
-        read(dataset, 0)
+        read(dataset.handle, 0)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # of the same size and time
     with pytest.raises(DataError, match="1 rows were read where 2 had been counted"):
-        read(dataset, 0)
+        read(dataset.handle, 0)

@@ -24,13 +24,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
-from tasks.dataset import Dataset, read
+from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.formats import records, text
 from tasks.formats.conform import conform
 from tasks.formats.records import Dialect, cut_text
 from tasks.ingest import make_plan
 from tasks.plan import File, Limits, Plan
+from tasks.reader import read
 from tasks.schema import dtype_name
 from tasks.settings import Source
 from tasks.workflow import Workflow
@@ -440,7 +441,7 @@ def test_uuids_are_texts_and_other_extensions_what_they_are_stored_as(tmp_path: 
         assert {c.name: dtype_name(c.dtype) for c in dataset.schema.columns} == {
             "user": "string", "seen": "list<string>", "event": "string", "n": "int64",
         }  # fmt: skip
-        assert read(dataset, 0).to_pydict() == expected
+        assert read(dataset.handle, 0).to_pydict() == expected
         coded = Workflow((["user", "seen"] >> ops.Categorify()) + ["n"]).fit_transform(dataset)
         (frame,) = coded.frames()
         assert to_list(frame["user"]) == [3, 4, 3, 1, 3]
@@ -460,20 +461,20 @@ def test_times_of_96_bits_are_exact_or_refused(tmp_path: Path, engine: str) -> N
             pq.write_table(part, path, use_deprecated_int96_timestamps=True, row_group_size=2)
         types = {"t": "timestamp[us]", "l": "list<timestamp[us]>"}
         exact = Dataset(path.parent, engine=engine, schema=types)
-        assert read(exact, 0).equals(table)
+        assert read(exact.handle, 0).equals(table)
         ticks = Workflow(["t"] >> ops.Lambda(expression="cast(_, 'int64')")).fit_transform(exact)
         assert to_list(ticks.head(9)["t"]) == times.cast(pa.int64()).to_pylist()
         default = Dataset(path.parent, engine=engine)
         assert dtype_name(default.schema["t"].dtype) == "timestamp[ns]"
         if name == "near":
-            assert read(default, 0)["t"].cast(pa.timestamp("us")).to_pylist() == times.to_pylist()
+            assert read(default.handle, 0)["t"].cast(pa.timestamp("us")).to_pylist() == times.to_pylist()
             continue
         with pytest.raises(DataError, match="'t' has times that nanoseconds cannot hold") as error:
-            read(default, 0)
+            read(default.handle, 0)
         assert "0001-01-01" in str(error.value.why)
         assert "source.schema: {t: timestamp[us]}" in str(error.value.do)
         with pytest.raises(DataError, match=r"source.schema: \{l: list<timestamp\[us\]>\}"):
-            read(Dataset(path.parent, engine=engine, schema={"t": "timestamp[us]"}), 0)
+            read(Dataset(path.parent, engine=engine, schema={"t": "timestamp[us]"}).handle, 0)
 
 
 def test_numbers_that_are_texts_keep_their_digits(tmp_path: Path) -> None:
@@ -532,7 +533,7 @@ def test_numbers_beyond_a_type_are_refused_and_not_infinite(tmp_path: Path, kind
         pq.write_table(table, path)
     source: Any = table if kind == "frame" else path
     whole = Dataset(source, engine=engine)
-    assert read(whole, 0)["x"].to_pylist()[1:] == [1e300, None]
+    assert read(whole.handle, 0)["x"].to_pylist()[1:] == [1e300, None]
     if kind == "frame":
         narrow = Workflow(["x"]).fit(pa.table({"x": pa.array([1.0], pa.float32())})).transform(whole)
     else:
@@ -553,10 +554,10 @@ def test_a_text_that_no_float_holds(tmp_path: Path, text: str) -> None:
     path = tmp_path / ("a.csv" if text.startswith("x") else "a.jsonl")
     path.write_text(text)
     with pytest.raises(DataError, match=r"row [23]"):
-        read(Dataset(path, schema={"x": "float64" if path.suffix == ".csv" else "list<float32>"}), 0)
+        read(Dataset(path, schema={"x": "float64" if path.suffix == ".csv" else "list<float32>"}).handle, 0)
     path.write_text("x\n+INF\n-infinity\n")
     if path.suffix == ".csv":
-        assert read(Dataset(path, schema={"x": "float64"}), 0)["x"].to_pylist() == [float("inf"), -float("inf")]
+        assert read(Dataset(path, schema={"x": "float64"}).handle, 0)["x"].to_pylist() == [float("inf"), -float("inf")]
 
 
 def test_times_that_orc_holds_and_nanoseconds_do_not(tmp_path: Path) -> None:

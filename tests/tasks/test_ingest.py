@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.dataset import read
 from tasks.errors import DataError, JobError
 from tasks.ingest import make_plan, partition_size
 from tasks.plan import Block, Limits, Plan, cut_partitions
+from tasks.reader import read
 from tasks.settings import Source
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import frame, keys, ops, run
-from tasks.dataset import Dataset, FramePlan, read
+from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.frames import frames_of
 from tasks.graph import as_node
@@ -22,6 +22,7 @@ from tasks.keys import by_keys, key_blocks, keys_of
 from tasks.ops.base import Context, Operator
 from tasks.plan import Limits, Partition, Plan
 from tasks.pool import LocalPool
+from tasks.reader import FramePlan, read
 from tasks.request import PlanOf, Request, make_request
 from tasks.schema import ROW
 from tasks.settings import Output, Source
@@ -390,7 +391,9 @@ def test_on_a_cluster_the_rows_are_the_same_and_no_piece_stays_published(
     dataset = Dataset(tmp_path / "in.parquet", engine=engine).shuffle_by_keys(["s", "n"], "t")
     assert client.list_datasets() == ()
     found = [
-        row for i in range(dataset.npartitions) for row in read(dataset, i, [*table.column_names, ROW]).to_pylist()
+        row
+        for i in range(dataset.npartitions)
+        for row in read(dataset.handle, i, [*table.column_names, ROW]).to_pylist()
     ]
     here = keyed(table, ["s", "n"], ["t"], tmp_path / "here", engine, size=1 << 30)
     assert sorted(found, key=lambda r: r["i"]) == sorted((r for p in here for r in p.to_pylist()), key=lambda r: r["i"])

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops, run, work
-from tasks.dataset import read
 from tasks.formats import parquet
 from tasks.ingest import make_plan
 from tasks.plan import Limits, Plan
+from tasks.reader import read
 from tasks.request import Request, make_request
 from tasks.settings import Output, Run, Source
 from tests.stages import run_stages

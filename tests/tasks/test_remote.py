@@ -21,11 +21,12 @@ import pytest
 
 from tasks import ops
 from tasks.commit import Staging
-from tasks.dataset import Dataset, read
+from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.files import check_unchanged, expand, read_range
 from tasks.ingest import make_plan
 from tasks.plan import Plan
+from tasks.reader import read
 from tasks.settings import Source
 from tasks.workflow import Workflow
 from tests.faults.jobs import make_job

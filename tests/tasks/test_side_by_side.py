@@ -9,13 +9,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import side_by_side
-from tasks.dataset import read
+from tasks import reader
 from tasks.errors import DataError
 from tasks.ingest import make_plan
 from tasks.plan import Limits, Plan
+from tasks.reader import read, read_side_by_side
 from tasks.settings import Source
-from tasks.side_by_side import read_side_by_side
 
 ROWS = 1000
 TABLE = pa.table(
@@ -41,7 +40,7 @@ def plan(request: pytest.FixtureRequest, tmp_path: Path) -> Plan:
 
 def test_rows_and_their_order_are_those_of_one_reader(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     (partition,), asked = plan.partitions, []
-    monkeypatch.setattr(side_by_side, "read", lambda *a: asked.append(a[1]) or read(*a))
+    monkeypatch.setattr(reader, "read", lambda *a: asked.append(a[1]) or read(*a))
     found = read_side_by_side(plan, partition, ["s", "f", "i"], smallest=1)
     assert found.to_pydict() == TABLE.select(["s", "f", "i"]).to_pydict()
     assert len(asked) > 2

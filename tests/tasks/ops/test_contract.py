@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import frame, ops
-from tasks.dataset import Dataset, FramePlan
+from tasks.dataset import Dataset
 from tasks.frame.convert import to_cudf
 from tasks.frame.values import listed
 from tasks.graph import Bound, Node, Step, as_node
 from tasks.ops.base import Context, Learned, Operator, make_operator
+from tasks.reader import FramePlan
 from tasks.state import State
 from tasks.statistics import Phase, finalize, merge, observe
 from tasks.work import Work
