@@ -19,13 +19,14 @@ from infra.expected import Expected, expected
 from tasks.applied import adapted, differences_of, missing_labels, null_types, subject
 from tasks.commit import existing
 from tasks.errors import GiveUpError, JobError, MillraceError
-from tasks.estimate import Needs, dividing_threads, needs, partition_limit, too_small
-from tasks.exchange_choice import row_bytes
+from tasks.estimate import Needs, needs, too_small
 from tasks.graph import Bound
 from tasks.ingest import make_plan
 from tasks.made_up import made_up, made_up_text
+from tasks.parallelism import dividing_threads, partition_limit
 from tasks.plan import Plan
 from tasks.request import Request
+from tasks.row_sizes import row_bytes
 from tasks.run import check_columns, same_schema
 from tasks.sampled import Sampled, filter_columns, phases_of, sampled
 from tasks.schema import Schema

@@ -21,7 +21,10 @@ from tasks.frame import convert
 from tasks.frame.serve import dask_frame
 from tasks.frames import Frames, frames_of
 from tasks.ingest import PARTITION, make_plan, shared_out
+from tasks.keys import by_keys
+from tasks.parallelism import dividing_threads
 from tasks.plan import Partition, Plan, cut_partitions
+from tasks.pool import current_pool, graph_share
 from tasks.reader import FramePlan, checked_names, read
 from tasks.reading import LAYOUT, ROWS, Fit, differences, with_values
 from tasks.schema import Schema, dtype_name
@@ -106,9 +109,6 @@ class Dataset:
     @property
     def _threads(self) -> int | None:
         """Threads that partitions are cut for, where nobody said how large they are."""
-        from tasks.estimate import dividing_threads
-        from tasks.pool import current_pool
-
         said = self._partition_size or (self._section and self._section.part_mem_fraction)
         return None if said else dividing_threads(convert.resolve_engine(self.engine), current_pool())
 
@@ -138,9 +138,6 @@ class Dataset:
 
         They lie in temporary files for as long as the result is in use; row numbers, hence folds, stay what they were.
         """
-        from tasks.keys import by_keys
-        from tasks.pool import current_pool
-
         folder = _Scratch(tempfile.mkdtemp(prefix="millrace-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
         engine, size = convert.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
@@ -207,8 +204,6 @@ class Dataset:
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """A Dask frame with one partition for each of this data set's (dask_cudf on the engine cudf)."""
-        from tasks.pool import graph_share
-
         engine = convert.resolve_engine(self.engine)
         names = checked_names(self.plan, columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()

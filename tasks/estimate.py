@@ -8,21 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.applied import subject
 from tasks.commit import Staging, existing
 from tasks.errors import GiveUpError, MillraceError
-from tasks.exchange_choice import POSITION, Workers, choose, row_bytes, spare, spare_on_device
+from tasks.exchange_choice import choose, spare, spare_on_device
 from tasks.frame import places
 from tasks.graph import Bound
 from tasks.ingest import largest_partition
 from tasks.keeping import is_costly
+from tasks.parallelism import computing_threads, partition_limit
 from tasks.plan import Plan
+from tasks.pool import Workers
 from tasks.report import amount
 from tasks.request import Request
+from tasks.row_sizes import POSITION, row_bytes
 from tasks.sampled import Sampled, sampled
 from tasks.schema import Schema
 
 COPIES = 3  # of a partition at work: its source columns, its output columns, its rows in another order
-SMALLER = 3  # times as many partitions on the CPU: a small one costs nothing more there
 
 
 @dataclass(frozen=True)
@@ -121,42 +124,11 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
 
 
 def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
-    from tasks.applied import subject
-
     return sample.schema if sample else Bound(*subject(request, plan.schema)).output
 
 
 def _width(schema: Schema) -> int:
     return row_bytes(schema) - POSITION
-
-
-def computing_threads(engine: str, workers: Workers) -> int:
-    """How many partitions are computed at once."""
-    if engine != "cudf":
-        return workers.threads
-    return min(workers.threads, places.places(_each_gpu(workers)) * len(workers.workers))
-
-
-def partition_limit(engine: str, workers: Workers) -> int | None:
-    """Bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if nobody knows
-    them yet."""
-    return places.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
-
-
-def _each_gpu(workers: Workers) -> int:
-    return workers.device_memory // max(len(workers.workers), 1)
-
-
-def dividing_threads(engine: str, workers: Workers) -> int:
-    """Threads that a source is divided for.
-
-    On the CPU three times as many as there are: what a partition makes on its way is memory that the system has to
-    clear first, and of twelve small partitions a thread needs a third of what four take. On GPUs one for each: it gets
-    two partitions, or a multiple, whose columns cost the interpreter the same time whatever their size.
-    """
-    if engine == "cudf":
-        return max(len(workers.workers), 1)
-    return SMALLER * computing_threads(engine, workers)
 
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from tasks.commit import existing
 from tasks.errors import GiveUpError
 from tasks.exchange import DaskMemory, LocalMemory, memory_exchange
 from tasks.exchange_disk import DiskExchange
-from tasks.pool import Pool
+from tasks.pool import Pool, Workers
 from tasks.report import amount
-from tasks.schema import Schema, is_list
+from tasks.row_sizes import row_bytes
+from tasks.schema import Schema
 
 SHARE = 0.5  # of the workers' memory that pieces may fill; the rest is for partitions and files at work
 KEPT = 0.25  # of the GPUs' memory that columns may fill which are only held so that they are not read again
-VARYING = {"string": 24, "list": 64, "other": 64}  # bytes assumed for a value whose width the type does not tell
-POSITION = 8
-
-
-def row_bytes(schema: Schema) -> int:
-    """About how many bytes a row of the output takes in memory, its position included."""
-    return POSITION + sum(_width(c.dtype, c.kind) for c in schema.columns)
-
-
-def _width(dtype: pa.DataType, kind: str) -> int:
-    if is_list(dtype) or kind not in ("number", "bool", "time"):
-        return VARYING.get(kind, VARYING["other"])
-    return max(1, dtype.bit_width // 8)
 
 
 class Choice(NamedTuple):
@@ -74,19 +59,6 @@ def spare_on_device(asked: str, rows: int, schema: Schema, pool: Workers) -> int
         return 0
     left = min(int(SHARE * pool.device_memory) - rows * row_bytes(schema), int(KEPT * pool.device_memory))
     return max(left, 0) // max(len(pool.workers), 1)
-
-
-class Workers(Protocol):
-    """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def workers(self) -> Sequence[str]: ...
-    @property
-    def memory(self) -> int: ...
-    @property
-    def device_memory(self) -> int: ...
 
 
 def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> LocalMemory | DaskMemory | DiskExchange:

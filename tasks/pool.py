@@ -31,6 +31,19 @@ def pickled_bytes(value: Any) -> int:
     return len(head) + sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
+class Workers(Protocol):
+    """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workers(self) -> Sequence[str]: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def device_memory(self) -> int: ...
+
+
 class Pool(Protocol):
     """`function(shared, item)` over items. `shared` is sent to a worker once, not with every item."""
 

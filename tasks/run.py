@@ -19,9 +19,9 @@ from tasks.applied import adapted, adopt, differences_of, missing_labels, null_t
 from tasks.commit import Staging, no_space, partial_folder, read_json, write_json
 from tasks.decoded import Keeping
 from tasks.errors import DataError
-from tasks.estimate import checked_needs, dividing_threads, partition_limit
+from tasks.estimate import checked_needs
 from tasks.exchange import DaskMemory, LocalMemory
-from tasks.exchange_choice import choose, make_exchange, row_bytes
+from tasks.exchange_choice import choose, make_exchange
 from tasks.exchange_disk import DiskExchange
 from tasks.failed_casts import Record, largest
 from tasks.files import check_unchanged, expand
@@ -34,11 +34,13 @@ from tasks.leftover import drop_damaged, halvings
 from tasks.made_up import made_up, made_up_text
 from tasks.manifest import seal
 from tasks.noted_forms import DIGEST
+from tasks.parallelism import dividing_threads, partition_limit
 from tasks.plan import Plan
 from tasks.pool import Pool
 from tasks.reading_notes import FOLDER
 from tasks.report import learned_tables
 from tasks.request import PlanOf, Request, fingerprint, make_request
+from tasks.row_sizes import row_bytes
 from tasks.schema import Schema
 from tasks.settings import Output
 from tasks.shuffle_write import Part, Writing, check_types, plan_parts, write_part, written

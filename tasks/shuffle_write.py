@@ -16,10 +16,10 @@ import pyarrow.orc as paorc
 from tasks import frame, hive, monitor, shuffle
 from tasks.commit import flush, no_space, partial_file, read_json, write_json
 from tasks.errors import DataError, GiveUpError, JobError
-from tasks.exchange_choice import row_bytes
 from tasks.memory import in_runs, megabytes, more_memory, shortage
 from tasks.on_host import joined_on_host, on_device
 from tasks.row_runs import runs_of, units_of
+from tasks.row_sizes import row_bytes
 from tasks.schema import HIDDEN, Column, Schema, dtype_name
 from tasks.settings import Output
 from tasks.sink import digest

@@ -15,11 +15,12 @@ import pytest
 from flows.job import make_job
 from tasks import exchange_choice, frame, run
 from tasks.errors import GiveUpError
-from tasks.exchange_choice import choose, row_bytes
+from tasks.exchange_choice import choose
 from tasks.frame.cpu.order import Pieces
 from tasks.manifest import Manifest
 from tasks.on_host import OnHost, joined_on_host, to_host
 from tasks.pool import DaskPool, LocalPool
+from tasks.row_sizes import row_bytes
 from tasks.schema import Schema
 from tasks.transform import Cut
 from tests.stages import run_stages
