@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.frame.canonical import canonical_bits, is_text
+from tasks.frame.murmur3 import NULL_HASH, hash_fixed, refuse_nested
 from tasks.frame.stand_ins import marked_type
 from tasks.schema import plain_type
 
@@ -71,12 +72,15 @@ def raw_values(series: Any, dtype: pa.DataType) -> tuple[Any, Any | None]:
     return values, valid
 
 
-def hash_series(series: Any, seed: int, dtype: pa.DataType) -> Any:
-    """MurmurHash3_x86_32 of the canonical bytes of each value as CuPy uint32; null -> 0xFFFFFFFF."""
+def hash_series(series: Any, seed: int = 0, dtype: pa.DataType | None = None) -> Any:
+    """MurmurHash3_x86_32 of the canonical bytes of each value as CuPy uint32; null -> 0xFFFFFFFF.
+
+    `dtype` is the column's type in the schema, where cuDF does not keep it apart (a date is a timestamp there).
+    """
     import cupy
 
-    from tasks.frame.murmur3 import NULL_HASH, hash_fixed
-
+    dtype = plain_type(dtype or arrow_type(series))
+    refuse_nested(dtype)
     if is_text(dtype) or pa.types.is_decimal(dtype):
         series = decategorized(series)
         text = series.astype("str") if pa.types.is_decimal(dtype) else series

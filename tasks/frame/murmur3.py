@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tasks.errors import JobError
 from tasks.frame.canonical import canonical_values, decimal_text, is_text
-from tasks.schema import is_list, plain_type
+from tasks.schema import is_list
 
 NULL_HASH = 0xFFFFFFFF
 BLOCK_ROWS = 1 << 13  # the words, hashes and one temporary of a block stay in the first levels of cache
@@ -194,7 +194,7 @@ def hash_array(array: pa.Array | pa.ChunkedArray, seed: int = 0) -> np.ndarray:
         return np.concatenate([np.empty(0, np.uint32), *(hash_array(chunk, seed) for chunk in array.chunks)])
     if pa.types.is_dictionary(array.type):
         return _hash_dictionary(array, seed)
-    _refuse_nested(array.type)
+    refuse_nested(array.type)
     if pa.types.is_null(array.type):
         return np.full(len(array), NULL_HASH, dtype=np.uint32)
     if pa.types.is_decimal(array.type):
@@ -210,19 +210,8 @@ def _has_nan(array: pa.Array) -> bool:
     return bool(pc.any(pc.is_nan(array), min_count=0).as_py())
 
 
-def hash_series(series: Any, seed: int = 0, dtype: pa.DataType | None = None) -> Any:
-    """The same of a cuDF Series, as a CuPy uint32 array.
-
-    `dtype` is the column's type in the schema, where cuDF does not keep it apart (a date is a timestamp there).
-    """
-    from tasks.frame import canonical_cudf
-
-    dtype = plain_type(dtype or canonical_cudf.arrow_type(series))
-    _refuse_nested(dtype)
-    return canonical_cudf.hash_series(series, seed, dtype)
-
-
-def _refuse_nested(dtype: pa.DataType) -> None:
+def refuse_nested(dtype: pa.DataType) -> None:
+    """A JobError for a type whose values are made of others."""
     if is_list(dtype) or pa.types.is_nested(dtype):
         raise JobError(f"a column of type {dtype} cannot be hashed", why="only single values have canonical bytes",
                        do="hash single values; Categorify codes the elements of lists")  # fmt: skip

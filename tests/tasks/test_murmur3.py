@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.errors import JobError
-from tasks.frame.murmur3 import NULL_HASH, hash_array, hash_fixed, hash_series, hash_strings, hash_words
+from tasks.frame.canonical_cudf import hash_series
+from tasks.frame.murmur3 import NULL_HASH, hash_array, hash_fixed, hash_strings, hash_words
 from tests.frames import make_column
 
 MASK = 0xFFFFFFFF

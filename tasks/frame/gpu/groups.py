@@ -15,7 +15,7 @@ import cupy
 import pyarrow as pa
 import pylibcudf as plc
 
-from tasks.frame import exact, murmur3
+from tasks.frame import canonical_cudf, exact, murmur3
 from tasks.frame.cpu.tables import sort_keys, sorted_groups
 from tasks.frame.gpu.columns import (
     Column,
@@ -49,7 +49,7 @@ __all__ = [
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> cupy.ndarray:
     """MurmurHash3_x86_32 of each row as uint32; several columns: the hash of their hashes."""
-    hashes = [murmur3.hash_series(c, seed, dtype(c)) for c in columns]
+    hashes = [canonical_cudf.hash_series(c, seed, dtype(c)) for c in columns]
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, cupy)
 
 
