@@ -37,15 +37,11 @@ from __future__ import annotations
 import ast
 import threading
 import warnings
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from tasks.errors import JobError, near
-from tasks.schema import Column, Schema
+from tasks.frame.expression_nodes import Node, failure
 
 MAX_DEPTH = 100
 MAX_LENGTH = 20_000
@@ -75,16 +71,6 @@ _SIGNS = {
 
 
 @dataclass(frozen=True)
-class Node:
-    """One step of an expression: a verb, its arguments, what is literal in it, its place (start, end) in the text."""
-
-    verb: str
-    args: tuple[Node, ...]
-    value: Any
-    place: tuple[int, int]
-
-
-@dataclass(frozen=True)
 class Expression:
     """A parsed expression; equal, hashed and pickled by its text. `columns` are the names it uses, in order."""
 
@@ -103,50 +89,6 @@ class Expression:
         [('a',), ('b', 'c'), ('a',), ('d',)]
         """
         return [Expression(self.text, node, tuple(dict.fromkeys(_columns(node)))) for node in _conjuncts(self.root)]
-
-    def dtype(self, schema: Schema) -> pa.DataType:
-        """The type of the result; JobError, with the place, for what does not fit the schema."""
-        from tasks.frame.expression_types import typed
-
-        return typed(self.root, schema, self.text).dtype
-
-    def evaluate(
-        self, columns: Mapping[str, Any], schema: Schema | None = None, failed: Counter[str] | None = None
-    ) -> Any:
-        """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the same kind comes back.
-
-        The index is that of the first column used, the type exactly `dtype(schema)`. Types are those of the columns; a
-        `schema` is needed only for dates under cuDF, which has them as timestamps. `failed` counts the rows that are
-        null because a cast failed, under the expression's text. DataError for whole numbers beyond 64 bits.
-        """
-        from tasks.frame.expression_run import run
-
-        return run(self.steps(columns, schema), columns, self, failed)
-
-    def steps(self, columns: Mapping[str, Any], schema: Schema | None = None) -> Any:
-        """The typed steps for the columns of a frame."""
-        from tasks.frame.expression_types import typed
-
-        known = schema_of({name: columns[name] for name in columns if name in self.columns} or columns, schema)
-        return typed(self.root, known, self.text)
-
-
-def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:
-    """The schema that the columns of a frame have by themselves; those that are dates in `dates` are dates."""
-    from tasks.frame.expression_run import engine_of
-
-    found = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
-    told = {name: dates[name].dtype for name in found if dates is not None and name in dates}
-    return Schema(
-        Column(name, pa.date32() if told.get(name) == pa.date32() else dtype) for name, dtype in found.items()
-    )
-
-
-def failure(what: str, text: str, place: tuple[int, int], do: str = "", why: str = "") -> JobError:
-    """The error that shows where in the expression it is."""
-    start, end = place
-    caret = " " * (len("  where: ") + start) + "^" * max(end - start, 1)
-    return JobError(f"expression: {what}", where=f"{text}\n{caret}", why=why, do=do)
 
 
 def parse(text: str) -> Expression:

@@ -14,12 +14,14 @@ import pyarrow.compute as pc
 
 from tasks.errors import DataError
 from tasks.frame import verbs_numbers as numbers
-from tasks.frame.expression import Expression, failure
-from tasks.frame.expression_types import Typed, columns_of, family, unit_of
+from tasks.frame.expression import Expression
+from tasks.frame.expression_dtypes import family, unit_of
+from tasks.frame.expression_nodes import failure
+from tasks.frame.expression_types import Typed, columns_of, typed
 from tasks.frame.verbs_numbers import Flat
 from tasks.frame.verbs_text import decimal_numbers, format_text, parse_text
 from tasks.frame.whole import any_true
-from tasks.schema import Schema
+from tasks.schema import Column, Schema
 
 FLAT = ("bool", "int", "float", "time")
 
@@ -38,10 +40,20 @@ def engine_of(column: Any) -> ModuleType:
 Failed = Counter[str]  # rows that are null because a cast failed, by expression
 
 
-def run(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Failed | None = None) -> Any:
-    """The column that the steps make; its index is that of the first column of the expression."""
-    like = columns[of.columns[0]]
-    return engine_of(like).column(_answer(root, columns, of, failed), root.dtype, like)
+def evaluate(
+    expression: Expression,
+    columns: Mapping[str, Any],
+    schema: Schema | None = None,
+    failed: Failed | None = None,
+) -> Any:
+    """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the same kind comes back.
+
+    The index is that of the first column used, the type exactly `dtype_of(expression, schema)`. Types are those of the
+    columns; a `schema` is needed only for dates under cuDF, which has them as timestamps. `failed` counts the rows that
+    are null because a cast failed, under the expression's text. DataError for whole numbers beyond 64 bits.
+    """
+    root, like = _steps(expression, columns, schema), columns[expression.columns[0]]
+    return engine_of(like).column(_answer(root, columns, expression, failed), root.dtype, like)
 
 
 def filter_mask(
@@ -49,9 +61,9 @@ def filter_mask(
 ) -> Any:
     """Which rows to keep, as numpy (or CuPy) array: true where the condition is true, false where it is false or null.
 
-    JobError for an expression that is not true or false. `schema` and `failed` as for `Expression.evaluate`.
+    JobError for an expression that is not true or false. `schema` and `failed` as for `evaluate`.
     """
-    root = condition.steps(columns, schema)
+    root = _steps(condition, columns, schema)
     if root.dtype != pa.bool_():
         what = f"a filter needs true or false, this is {root.dtype}"
         raise failure(what, condition.text, (0, len(condition.text)), "compare it: x != 0, x is not None")
@@ -60,6 +72,21 @@ def filter_mask(
     mask = flat.values if flat.valid is None else flat.values & flat.valid
     xp = engine_of(columns[first]).xp
     return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
+
+
+def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:
+    """The schema that the columns of a frame have by themselves; those that are dates in `dates` are dates."""
+    found = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
+    told = {name: dates[name].dtype for name in found if dates is not None and name in dates}
+    return Schema(
+        Column(name, pa.date32() if told.get(name) == pa.date32() else dtype) for name, dtype in found.items()
+    )
+
+
+def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | None) -> Typed:
+    """The typed steps for the columns of a frame."""
+    known = schema_of({name: columns[name] for name in columns if name in expression.columns} or columns, schema)
+    return typed(expression, known)
 
 
 def _answer(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Failed | None) -> Any:

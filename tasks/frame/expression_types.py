@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import JobError, near
-from tasks.frame.expression import Node, failure
-from tasks.schema import Schema, is_list, parse_dtype, plain_type
-
-INT64, UINT64, FLOAT64, BOOL, STRING = pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.string()
-NANOSECONDS = {"day": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+from tasks.frame.expression import Expression
+from tasks.frame.expression_dtypes import BOOL, FLOAT64, INT64, NANOSECONDS, STRING, UINT64, family, unit_of
+from tasks.frame.expression_nodes import Node, failure
+from tasks.schema import Schema, parse_dtype, plain_type
 
 
 @dataclass(frozen=True)
@@ -34,29 +33,19 @@ class Typed:
         return self.verb == "literal"
 
 
-def family(dtype: pa.DataType) -> str:
-    """What the rules tell apart: bool, int, float, string, time, decimal, list, none or other."""
-    if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):
-        return "time"
-    tests = {"bool": pa.types.is_boolean, "int": pa.types.is_integer, "float": pa.types.is_floating,
-             "none": pa.types.is_null, "string": pa.types.is_string, "decimal": pa.types.is_decimal,
-             "list": is_list}  # fmt: skip
-    return next((name for name, test in tests.items() if test(dtype)), "other")
-
-
-def unit_of(dtype: pa.DataType) -> str:
-    """The unit in which a time type counts: day for dates, else s, ms, us or ns."""
-    return "day" if pa.types.is_date32(dtype) else dtype.unit
-
-
 def columns_of(step: Typed) -> list[str]:
     """The columns that a step computes with."""
     return [step.value] if step.verb == "column" else [name for arg in step.args for name in columns_of(arg)]
 
 
-def typed(node: Node, schema: Schema, text: str) -> Typed:
+def typed(expression: Expression, schema: Schema) -> Typed:
     """The typed steps of an expression; JobError with the place where it does not fit the schema."""
-    return _Rules(schema, text).type(node)
+    return _Rules(schema, expression.text).type(expression.root)
+
+
+def dtype_of(expression: Expression, schema: Schema) -> pa.DataType:
+    """The type of the result; JobError, with the place, for what does not fit the schema."""
+    return typed(expression, schema).dtype
 
 
 def _numeric(step: Typed) -> bool:

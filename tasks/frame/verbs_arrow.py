@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tasks.frame.canonical import raw_values
 from tasks.frame.cpu import columns
-from tasks.frame.expression_types import family
+from tasks.frame.expression_dtypes import family
 from tasks.frame.verbs_numbers import Flat, nan_to_null
 from tasks.schema import plain_type
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tasks.frame import canonical_cudf
 from tasks.frame.canonical_cudf import TICKS_PER_DAY
-from tasks.frame.expression_types import family
+from tasks.frame.expression_dtypes import family
 from tasks.frame.gpu.columns import device, from_pylibcudf
 from tasks.frame.gpu.text import joined
 from tasks.frame.stand_ins import is_foreign, mark_of, stand_in

@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.frame.expression_types import NANOSECONDS, Typed, family, unit_of
+from tasks.frame.expression_dtypes import NANOSECONDS, family, unit_of
+from tasks.frame.expression_types import Typed
 from tasks.frame.whole import all_true, any_true, extremes
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

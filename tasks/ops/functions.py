@@ -12,6 +12,8 @@ from pydantic import field_serializer, model_validator
 
 from tasks.errors import JobError
 from tasks.frame.expression import Expression, parse
+from tasks.frame.expression_run import evaluate
+from tasks.frame.expression_types import dtype_of
 from tasks.ops.base import Columns, Context, Operator, Unit
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
 from tasks.schema import Column, Schema, dtype_name, parse_dtype, plain_type
@@ -95,7 +97,7 @@ class Lambda(Operator):
         if self.dtype is not None:
             dtype = plain_type(parse_dtype(self.dtype))
         elif self.expression is not None:
-            dtype = self.parsed.dtype(Schema([*schema.columns, Column(HERE, column.dtype)]))
+            dtype = dtype_of(self.parsed, Schema([*schema.columns, Column(HERE, column.dtype)]))
         else:
             dtype = column.dtype
         return [Column(self.name or unit[0], dtype, column.tags if dtype == column.dtype else frozenset())]
@@ -103,7 +105,7 @@ class Lambda(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
-            made = self.parsed.evaluate({**columns, HERE: column}, failed=context.failed)
+            made = evaluate(self.parsed, {**columns, HERE: column}, failed=context.failed)
             return {self.name or unit[0]: made}
         result = self._call(column, columns, context)
         made = context.engine.adopt(result)

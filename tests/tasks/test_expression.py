@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.errors import DataError, JobError
-from tasks.frame import expression
-from tasks.frame.expression import Expression, parse, schema_of
-from tasks.frame.expression_run import filter_mask
+from tasks.frame import expression, expression_run
+from tasks.frame.expression import Expression, parse
+from tasks.frame.expression_run import filter_mask, schema_of
+from tasks.frame.expression_types import dtype_of
 from tasks.frame.stand_ins import lacks_zone
 from tasks.schema import Column, Schema
 from tests.frames import make_column, to_arrow, to_list
@@ -33,8 +34,8 @@ def evaluate(text: str, engine: str, **columns: object) -> list[object]:
     schema = Schema(Column(name, array.type) for name, array in arrays.items())
     frame = {name: make_column(array, engine=engine) for name, array in arrays.items()}
     expression = parse(text)
-    result = to_arrow(expression.evaluate(frame, schema))
-    promised = expression.dtype(schema)
+    result = to_arrow(expression_run.evaluate(expression, frame, schema))
+    promised = dtype_of(expression, schema)
     if engine == "cudf" and pa.types.is_date32(promised):
         result = result.cast(pa.date32())
     if engine == "cudf" and lacks_zone(promised):  # integers that a mark tells apart
@@ -92,7 +93,7 @@ NUMBERS = [
 @pytest.mark.parametrize(("text", "expected", "dtype"), NUMBERS)
 def test_numbers(text, expected, dtype, engine):
     assert evaluate(text, engine, x=typed([7, None, -7], "int32")) == expected
-    assert parse(text).dtype(Schema([Column("x", pa.int32())])) == pa.type_for_alias(dtype)
+    assert dtype_of(parse(text), Schema([Column("x", pa.int32())])) == pa.type_for_alias(dtype)
 
 
 TRUTH = [
@@ -273,7 +274,7 @@ def test_whole_numbers_beyond_64_bits_are_refused(text, values, dtype, engine):
     """Not wrapped, and no row is dropped by a filter for it."""
     column = {"x": make_column(values, dtype, engine)}
     with pytest.raises(DataError, match=r"is beyond u?int64 in 1 row\(s\), column\(s\) 'x'") as told:
-        parse(text).evaluate(column)
+        expression_run.evaluate(parse(text), column)
     assert "cast(x, 'float64')" in told.value.do
     assert repr(text) in told.value.why
     with pytest.raises(DataError, match="is beyond"):
@@ -299,7 +300,7 @@ WITHIN = [
 
 @pytest.mark.parametrize(("text", "values", "dtype", "expected"), WITHIN)
 def test_narrow_integers_are_widened(text, values, dtype, expected, engine):
-    found = parse(text).evaluate({"x": make_column(values, dtype, engine)})
+    found = expression_run.evaluate(parse(text), {"x": make_column(values, dtype, engine)})
     assert to_list(found) == expected
 
 
@@ -328,7 +329,7 @@ def test_what_lies_under_a_null_is_no_overflow(engine):
 def test_casts_that_fail_are_null_and_counted(text, values, dtype, expected, failed, engine):
     """Where the result is null for them: what `where`, `or` and `is None` answer for is not."""
     counted = Counter()
-    found = parse(text).evaluate({"x": make_column(values, dtype, engine)}, failed=counted)
+    found = expression_run.evaluate(parse(text), {"x": make_column(values, dtype, engine)}, failed=counted)
     assert to_list(found) == expected
     assert counted == ({text: failed} if failed else {})
 
@@ -402,13 +403,13 @@ def test_dictionaries_and_empty_frames(engine):
     assert evaluate("x + 1", engine, x=pa.array([], pa.int8())) == []
     assert evaluate('s + "!"', engine, s=pa.array([], pa.string())) == []
     column = make_column(pa.array(["b", None, "b"]).dictionary_encode(), engine=engine)
-    assert to_list(parse('s == "b"').evaluate({"s": column})) == [True, None, True]
+    assert to_list(expression_run.evaluate(parse('s == "b"'), {"s": column})) == [True, None, True]
 
 
 def test_the_result_keeps_the_index(engine):
     frame = {"x": make_column([1, 2, 3], "int64", engine)}
     frame["x"].index = [5, 6, 7]
-    assert to_list(parse("x * 2").evaluate(frame).index) == [5, 6, 7]
+    assert to_list(expression_run.evaluate(parse("x * 2"), frame).index) == [5, 6, 7]
 
 
 def test_filter_mask_keeps_what_is_true(engine):
@@ -471,7 +472,7 @@ ERRORS = [
 def test_an_error_shows_the_place(text, what, caret, hint):
     schema = Schema([Column("x", pa.int64()), Column("name", pa.string()), Column("t", pa.timestamp("us"))])
     with pytest.raises(JobError) as caught:
-        parse(text).dtype(schema)
+        dtype_of(parse(text), schema)
     lines = str(caught.value).splitlines()
     assert what in lines[0]
     assert lines[1] == f"  where: {text}"
@@ -481,7 +482,7 @@ def test_an_error_shows_the_place(text, what, caret, hint):
 
 def test_the_caret_stands_below_the_name():
     with pytest.raises(JobError) as caught:
-        parse('"ü" + nme').dtype(Schema([Column("name", pa.string())]))
+        dtype_of(parse('"ü" + nme'), Schema([Column("name", pa.string())]))
     _, shown, caret = str(caught.value).splitlines()[:3]
     assert shown[caret.index("^") :] == "nme"
 
@@ -502,7 +503,7 @@ def test_what_is_no_expression(text):
 
 def test_a_missing_column_is_named(engine):
     with pytest.raises(JobError, match="there is no column 'y'"):
-        parse("x + y").evaluate({"x": make_column([1], "int64", engine)})
+        expression_run.evaluate(parse("x + y"), {"x": make_column([1], "int64", engine)})
 
 
 def test_the_schema_of_a_frame(engine):
