@@ -174,6 +174,18 @@ def cut_partitions(blocks: tuple[Block, ...], partition_size: int, even: bool = 
     return tuple(Partition(i, tuple(run)) for i, run in enumerate(runs))
 
 
+def rows_together(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with neighbouring rows of one row group put together again."""
+    together: list[Piece] = []
+    for piece in pieces:
+        last = together[-1] if together else None
+        if last and (last.file, last.group, last.stop) == (piece.file, piece.group, piece.start):
+            together[-1] = replace(last, stop=piece.stop)
+        else:
+            together.append(piece)
+    return together
+
+
 def runs_of(
     blocks: Sequence[Block], most: int, together: Callable[[Block, Block], bool] = lambda last, block: False
 ) -> list[list[Block]]:

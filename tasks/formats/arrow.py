@@ -21,8 +21,7 @@ from tasks.files import open_binary, read_range
 from tasks.formats.bounds import check_block, readable, validated
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
-from tasks.formats.parquet import merged
-from tasks.plan import File, Piece, Unit
+from tasks.plan import File, Piece, Unit, rows_together
 
 TAIL = 64 * 2**10
 MAGIC = b"ARROW1"
@@ -55,7 +54,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             with open_binary(files[number], options.get("storage_options")) as raw, _buffered(raw) as source:
                 names = schema.names or pa.ipc.open_file(source).schema.names[:1]
                 reader = _of_columns(source, names)
-                for piece in merged([p for p in pieces if p.file == number]):
+                for piece in rows_together([p for p in pieces if p.file == number]):
                     whole = validated(pa.Table.from_batches([reader.get_batch(piece.group)]))
                     batch = whole.slice(piece.start, piece.stop - piece.start)
                     tables.append(conform(batch.select(names), schema))

@@ -15,8 +15,7 @@ from tasks.files import open_binary, read_range
 from tasks.formats.bounds import MOST_ROWS, readable, validated
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
-from tasks.formats.parquet import merged
-from tasks.plan import File, Piece, Unit
+from tasks.plan import File, Piece, Unit, rows_together
 
 TAIL = 64 * 2**10
 
@@ -54,7 +53,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             with open_binary(files[number], options.get("storage_options")) as source:
                 orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
                 names = schema.names or orc.schema.names[:1]
-                for piece in merged([p for p in pieces if p.file == number]):
+                for piece in rows_together([p for p in pieces if p.file == number]):
                     stripe = validated(pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)]))
                     tables.append(stripe.slice(piece.start, piece.stop - piece.start).select(names))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -19,7 +19,7 @@ from tasks.formats import int96
 from tasks.formats.bounds import MOST_ROWS, readable, validated
 from tasks.formats.conform import conform
 from tasks.formats.inspected import Inspected
-from tasks.plan import File, Piece, Unit
+from tasks.plan import File, Piece, Unit, rows_together
 from tasks.schema import is_uuid, leaf_type, plain_type
 
 TAIL = 64 * 2**10
@@ -96,24 +96,12 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     them takes several times as long as to read them.
     """
     tables = []
-    for number, run in groupby(merged(pieces), key=lambda piece: piece.file):
+    for number, run in groupby(rows_together(pieces), key=lambda piece: piece.file):
         tables.append(_read_file(files[number], list(run), schema, options))
     if len(tables) == 1:
         return tables[0]
     plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
     return pa.concat_tables(conform(t, schema, plain) for t in tables).unify_dictionaries()
-
-
-def merged(pieces: Sequence[Piece]) -> list[Piece]:
-    """Pieces with neighbouring rows of one row group put together again."""
-    merged: list[Piece] = []
-    for piece in pieces:
-        last = merged[-1] if merged else None
-        if last and (last.file, last.group, last.stop) == (piece.file, piece.group, piece.start):
-            merged[-1] = replace(last, stop=piece.stop)
-        else:
-            merged.append(piece)
-    return merged
 
 
 @contextmanager

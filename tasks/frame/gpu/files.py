@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pylibcudf as plc
 import rmm
 
+from tasks.files import checked_name
 from tasks.frame.expression import Expression
 from tasks.frame.gpu.columns import (
     DATE,
@@ -31,7 +32,7 @@ from tasks.frame.gpu.columns import (
 )
 from tasks.frame.gpu.order import Rows
 from tasks.frame.stand_ins import mark_of
-from tasks.plan import File
+from tasks.plan import File, rows_together
 from tasks.schema import Schema, described, leaf_type
 from tasks.schema import is_list as is_list_type
 from tasks.sink import DigestedFile
@@ -106,8 +107,6 @@ def _readable(leaf: pa.DataType) -> bool:
 @lru_cache(maxsize=4096)
 def _footer_rows(file: File) -> tuple[int, ...]:
     """The rows of each row group of a file as it was when it was planned."""
-    from tasks.files import checked_name
-
     with checked_name(file) as name:
         metadata = pq.read_metadata(name)
     return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
@@ -116,10 +115,8 @@ def _footer_rows(file: File) -> tuple[int, ...]:
 def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
     """What one call of the reader takes: whole row groups of up to `OPEN_FILES` files together, a cut row group by
     itself."""
-    from tasks.formats.parquet import merged
-
     runs: list[Run] = []
-    for piece in merged(pieces):
+    for piece in rows_together(pieces):
         file = files[piece.file]
         rows = _footer_rows(file)
         whole = piece.start == 0 and piece.stop == rows[piece.group]
@@ -138,8 +135,6 @@ def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
 def _read(run: Run, columns: list[str]) -> plc.Table:
     """The rows of a run; a DataError for a file that is no longer the one of the plan. cuDF opens the files by names of
     descriptors that are compared already, so that it reads no other ones."""
-    from tasks.files import checked_name
-
     files, groups, skip, rows = run
     with ExitStack() as opened:
         names = [opened.enter_context(checked_name(file)) for file in files]
