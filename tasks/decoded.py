@@ -7,15 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from tasks.frame.size import nbytes
-
-if TYPE_CHECKING:
-    from tasks.plan import Partition
-    from tasks.pool import Pool
+from tasks.plan import Partition
+from tasks.pool import Pool
 
 FREE = 0.25  # of the host's memory, which stays free
 Rows = Any  # an Arrow table in host memory, or a dict of columns on a GPU

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from tasks import decoded
+from tasks import decoded, frame
 from tasks.errors import GiveUpError, JobError, MillraceError, TransientError
 from tasks.plan import Partition
 
@@ -190,8 +190,6 @@ def shortage(error: BaseException, engine: str) -> str:
 def available(engine: str) -> str:
     """The memory of this process's frames in words: of its GPU, or what a worker may use of the host's."""
     if engine == "cudf":
-        from tasks import frame
-
         free, total = frame.engine(engine).device_memory()
         return f"{megabytes(free)} of the GPU's {megabytes(total)} are free"
     host = psutil.virtual_memory()
