@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tasks import frame
 from tasks.frame.size import nbytes
+from tasks.frame.task_result import TaskResult
 from tasks.frame.values import stored_type
 from tasks.memory import frugal
 from tasks.ops.base import Learned, Operator, Unit
@@ -56,7 +57,7 @@ def sizes_of(table: Any) -> Sizes:
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(TaskResult):
     """A large partial: tables by the hash of the key."""
 
     tables: tuple[Any, ...]
@@ -65,13 +66,12 @@ class Split:
     def nbytes(self) -> int:
         return nbytes(self.tables)
 
-    def __sizeof__(self) -> int:
-        """What Dask takes for the size of a result: it spills by it."""
-        return self.nbytes
+    def device_parts(self) -> list[Any]:
+        return list(self.tables)
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(TaskResult):
     """Tables of a step that share no key; arranged: one table in order, and the numbers to be summed."""
 
     op: Keyed
@@ -83,8 +83,12 @@ class Part:
     def rows(self) -> int:
         return sum(len(t) for t in self.tables)
 
-    def __sizeof__(self) -> int:
+    @property
+    def nbytes(self) -> int:
         return nbytes(list(self.tables))
+
+    def device_parts(self) -> list[Any]:
+        return list(self.tables)
 
 
 def split(op: Operator, partial: Any) -> Split:
@@ -315,13 +319,17 @@ def _first_not_before(op: Keyed, table: Any, edges: Sequence[tuple[Any, ...]]) -
 
 
 @dataclass(frozen=True)
-class Piece:
+class Piece(TaskResult):
     """A slice of a table that travels without the rest of it (pickle takes an Arrow slice's whole buffers along)."""
 
     table: Any
 
-    def __sizeof__(self) -> int:
+    @property
+    def nbytes(self) -> int:
         return nbytes(self.table)
+
+    def device_parts(self) -> list[Any]:
+        return [self.table]
 
     def __getstate__(self) -> dict[str, Any]:
         table = self.table

@@ -13,7 +13,7 @@ import ctypes
 import os
 import pickle
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from errno import EFAULT, ESRCH
 from functools import cache
@@ -25,6 +25,7 @@ import numpy as np
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from tasks import monitor
+from tasks.frame.task_result import TaskResult
 
 OFFER = "millrace-host"  # what workers tell each other of when they connect
 LEAST = 1 << 20  # bytes from which on a message's buffers are not sent
@@ -47,8 +48,7 @@ class Place(NamedTuple):
 def dask_setup(worker: Any) -> None:
     """Offer to read from the workers of this host, and lend to them (a preload of Dask)."""
     offer(worker)
-    for dispatch in (dask_serialize, dask_deserialize):
-        dispatch.register_lazy("tasks", _register)
+    register()
 
 
 def offer(worker: Any) -> None:
@@ -68,15 +68,34 @@ def told_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
     return ((context or {}).get("recipient") or {}).get(name)
 
 
-def _register() -> None:
-    from tasks.exchange import Packed
-    from tasks.large import Part, Piece, Split
-    from tasks.statistics import Observed
-    from tasks.transform import Cut
+class Transport(NamedTuple):
+    """How results go to another worker: `dump(result, context)` makes a header and frames, `load` the result again."""
 
-    for cls in (Cut, Packed, Observed, Part, Piece, Split):
-        dask_serialize.register(cls)(dump)
-        dask_deserialize.register(cls)(load)
+    dump: Callable[[TaskResult, Mapping[str, Any] | None], tuple[dict[str, Any], list[Any]]]
+    load: Callable[[dict[str, Any], list[Any]], Any]
+
+
+_of_gpu: Transport | None = None
+
+
+def register(of_gpu: Transport | None = None) -> None:
+    """Have Dask's serializer `dask` take results of tasks by `dump` and `load`, or by a GPU's transport.
+
+    That one knows these two, and holds whichever registers first: the worker's preload, or the engine with its import.
+    """
+    global _of_gpu
+    _of_gpu = of_gpu or _of_gpu
+    dask_serialize.register(TaskResult)(_dump)
+    dask_deserialize.register(TaskResult)(_load)
+
+
+def _dump(result: TaskResult, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+    """Dask keeps what it has found for a class: this, which asks anew each time who dumps."""
+    return _of_gpu.dump(result, context) if _of_gpu else dump(result, context)
+
+
+def _load(header: dict[str, Any], frames: list[Any]) -> Any:
+    return _of_gpu.load(header, frames) if _of_gpu else load(header, frames)
 
 
 def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:

@@ -14,6 +14,7 @@ from tasks.errors import DataError
 from tasks.evaluation import explained
 from tasks.failed_casts import Record, added, records
 from tasks.frame.size import nbytes
+from tasks.frame.task_result import TaskResult
 from tasks.graph import Bound, Node, Step
 from tasks.memory import frugal, in_halves
 from tasks.ops.base import Learned
@@ -58,7 +59,7 @@ class Partial:
 
 
 @dataclass(eq=False)
-class Observed:
+class Observed(TaskResult):
     """The partials of some blocks by step, how often a partition was halved to make them, and the casts that failed."""
 
     partials: dict[str, Partial]
@@ -69,9 +70,8 @@ class Observed:
     def nbytes(self) -> int:
         return sum(nbytes(partial.tree) for partial in self.partials.values())
 
-    def __sizeof__(self) -> int:
-        """What Dask takes for the size of a result, which it asks for several times in the thread that serves it."""
-        return self.nbytes
+    def device_parts(self) -> list[Any]:
+        return [partial.tree for partial in self.partials.values()]
 
 
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,

@@ -12,6 +12,7 @@ import numpy as np
 from tasks import frame, hive, monitor, shuffle
 from tasks.errors import JobError, near
 from tasks.failed_casts import Record, added, records
+from tasks.frame.task_result import PiecesResult
 from tasks.graph import SOURCE
 from tasks.memory import in_halves
 from tasks.on_host import to_host
@@ -65,7 +66,7 @@ class Cutting:
 
 
 @dataclass
-class Cut:
+class Cut(PiecesResult):
     """A partition's pieces (several where it had to be halved), with the rows that came in and went out."""
 
     pieces: list[Any] = field(default_factory=list)
@@ -76,14 +77,6 @@ class Cut:
     @property
     def counts(self) -> np.ndarray:
         return sum((p.counts for p in self.pieces[1:]), self.pieces[0].counts)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(p.nbytes for p in self.pieces)
-
-    def __sizeof__(self) -> int:
-        """What Dask takes for the size of a result: it spills and moves pieces by it."""
-        return int(self.nbytes)
 
     def ranges(self, first: int, last: int) -> list[Any]:
         return [p.ranges(first, last) for p in self.pieces]

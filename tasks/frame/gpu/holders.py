@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -144,11 +144,3 @@ def load(header: dict[str, Any], frames: list[Any]) -> Any:
     found = _Unpickler(io.BytesIO(header["value"]), held).load()
     synchronize()
     return found
-
-
-def register(classes: Sequence[type], kinds: Mapping[str, Sequence[Any]]) -> None:
-    """Make `dump` and `load` known to distributed for the classes, by kind of serializer."""
-    for kind, (dumps, loads) in kinds.items():
-        for cls in classes:
-            dumps.register(cls)(lambda value, context=None, kind=kind: dump(value, kind, context))
-            loads.register(cls)(load)

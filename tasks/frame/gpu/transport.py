@@ -1,4 +1,4 @@
-"""Pieces between workers: not through pickle, but as buffers of the device.
+"""Results of tasks between workers: not through pickle, but as buffers of the device.
 
 A worker of the same host copies a buffer out of this GPU by itself; to others it travels as a frame, over UCX without
 touching the host.
@@ -21,6 +21,7 @@ from tasks import neighbours
 from tasks.frame.gpu import holders
 from tasks.frame.gpu.buffers import Context, sent, taken
 from tasks.frame.gpu.order import Pieces, unpacked
+from tasks.frame.task_result import PiecesResult, TaskResult
 
 KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, dask_deserialize)}
 
@@ -42,66 +43,50 @@ def _register_pieces(kind: str) -> None:
         return unpacked(metadata, taken(header["buffer"], frames), marks, offsets)
 
 
-def _register_cuts(kind: str) -> None:
-    """A cut is a list of pieces and a few numbers; pieces in host memory travel as they do between CPUs."""
-    from tasks.exchange import Packed
-    from tasks.transform import Cut
+def dump(result: TaskResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+    """Header and frames of a result: piece by piece if it is made of pieces, else its tables in one buffer."""
+    if isinstance(result, PiecesResult):
+        return _dump_pieces(result, kind, context)
+    return holders.dump(result, kind, context)
 
-    dumps, loads = KINDS[kind]
 
-    def dump(cut: Any, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
-        if not all(isinstance(piece, Pieces) for piece in cut.pieces):
-            return neighbours.dump(cut, context)
-        dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in cut.pieces]
-        rest = pickle.dumps({name: value for name, value in cut.__dict__.items() if name != "pieces"})
-        header = {"packed": type(cut) is Packed, "rest": rest, "pieces": [header for header, _ in dumped],
-                  "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
-        return header, [frame for _, frames in dumped for frame in frames]
+def load(header: dict[str, Any], frames: list[Any]) -> Any:
+    """The result again."""
+    return _load_pieces(header, frames) if "pieces" in header else holders.load(header, frames)
 
-    def load(header: dict[str, Any], frames: list[Any]) -> Any:
-        if "pieces" not in header:
-            return neighbours.load(header, frames)
-        cut = Packed() if header["packed"] else Cut()
-        left = iter(frames)
-        cut.pieces = [
-            deserialize(piece, list(islice(left, count)))
-            for piece, count in zip(header["pieces"], header["frames"], strict=True)
-        ]
-        cut.__dict__.update(pickle.loads(header["rest"]))  # noqa: S301  as Dask sends everything else
-        return cut
 
-    for cls in (Cut, Packed):
-        dumps.register(cls)(dump)
-        loads.register(cls)(load)
+def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+    """A list of pieces and a few numbers; pieces in host memory travel as they do between CPUs."""
+    if not all(isinstance(piece, Pieces) for piece in result.pieces):
+        return neighbours.dump(result, context)
+    dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in result.pieces]
+    rest = {name: value for name, value in result.__dict__.items() if name != "pieces"}
+    header = {"rest": pickle.dumps((type(result), rest)), "pieces": [header for header, _ in dumped],
+              "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
+    return header, [frame for _, frames in dumped for frame in frames]
+
+
+def _load_pieces(header: dict[str, Any], frames: list[Any]) -> PiecesResult:
+    kind, rest = pickle.loads(header["rest"])  # noqa: S301  as Dask sends everything else
+    left, result = iter(frames), kind.__new__(kind)
+    result.pieces = [
+        deserialize(piece, list(islice(left, count)))
+        for piece, count in zip(header["pieces"], header["frames"], strict=True)
+    ]
+    result.__dict__.update(rest)
+    return result
 
 
 def register() -> None:
-    """Make the serializers known to distributed, and the sizes to Dask."""
+    """Make the serializers known to distributed, and the sizes of pieces to Dask."""
     import distributed.protocol.cupy  # noqa: F401  the serializers of CuPy's arrays
 
     for kind in KINDS:
         _register_pieces(kind)
-    sizeof.register(Pieces)(lambda pieces: pieces.nbytes)
-
-
-def _when_first_asked() -> None:
-    from tasks.large import Part, Piece, Split
-    from tasks.statistics import Observed
-
-    for kind in KINDS:
-        _register_cuts(kind)
-    holders.register((Observed, Part, Piece, Split), KINDS)
-
-
-def _register_sizes() -> None:
-    from tasks.exchange import Packed
-    from tasks.transform import Cut
-
-    for cls in (Cut, Packed):
-        sizeof.register(cls)(lambda cut: cut.nbytes)
+    cuda_serialize.register(TaskResult)(lambda result: dump(result, "cuda", None))
+    cuda_deserialize.register(TaskResult)(load)
+    neighbours.register(neighbours.Transport(lambda result, context: dump(result, "dask", context), load))
+    sizeof.register((Pieces, PiecesResult))(lambda pieces: pieces.nbytes)
 
 
 register()
-sizeof.register_lazy("tasks", _register_sizes)
-for _dispatch in (*KINDS["cuda"], *KINDS["dask"]):
-    _dispatch.register_lazy("tasks", _when_first_asked)
