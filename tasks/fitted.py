@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,9 @@ def save_fitted(
     }
     lines = [f"    {line}\n" for line in reading_lines(data["source"])]
     lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
-    (folder / "README.md").write_text(README + (SOURCE + "".join(lines) if lines else ""))
-    write_json(folder / FITTED, seal(data))
+    readme = README + (SOURCE + "".join(lines) if lines else "")
+    (folder / "README.md").write_text(readme)
+    write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
 
 
 def fitted_folder(path: Path) -> Path:

@@ -193,11 +193,12 @@ def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 def _of_workflow(folder: Path) -> dict[str, Known]:
     """The graph, the state, its tables and the README."""
-    finished, digest = _finished(folder / FITTED), _json(folder / FITTED).get("state")
+    finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
+    digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
     found = {
         FITTED: Known(None, finished, None),
-        "README.md": Known(None, finished, _is_our_readme),
-        "state.json": Known(None, finished, (lambda path: _sha256(path) == digest) if digest else None),
+        "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
+        "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
     for table, sha256 in _tables(_json(folder / "state.json")):
         found[table] = Known(None, finished, partial(_has_sha256, sha256))

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from tasks import ops, own
 from tasks.commit import MANIFEST, STALE_SECONDS, Staging, namespace
+from tasks.dataset import Dataset
 from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tasks.retention import drop_versions
@@ -213,6 +214,18 @@ def test_a_file_that_was_written_over_a_link_and_an_empty_folder_count_too(tmp_p
     assert own.own_output(tmp_path / "copy")
     fitted = out / "_workflow"
     assert own.own_output(fitted)
+
+
+def test_the_readme_of_a_workflow_says_how_text_was_read_and_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("x\n1\n2\n")
+    fitted = tmp_path / "fitted"
+    Workflow(["x"] >> ops.Normalize()).fit(Dataset(tmp_path / "in.csv")).save(fitted)
+    text = (fitted / "README.md").read_text()
+    assert "How its source was read" in text
+    (fitted / "README.md").write_text(text)
+    assert own.own_output(fitted)  # touched, as by a copy
+    (fitted / "README.md").write_text(text + "\n my own words")
+    assert list(own.strangers(fitted)) == ["README.md"]
 
 
 def test_versions_with_a_file_of_somebody_else_anywhere_stay(tmp_path: Path) -> None:
