@@ -6,11 +6,11 @@ from typing import Any
 
 from prefect import flow
 
-from flows.form import application_form, with_form
-from flows.job import Application, make_application
-from flows.naming import run_name
-from flows.parameters import job_data
-from flows.preprocess import ingested, looked_at, on_cluster, started, write_out
+from flows.job.form import application_form, with_form
+from flows.job.job import Application, make_application
+from flows.job.parameters import job_data
+from flows.run.run_names import run_name
+from flows.run.session import ingested, looked_at, on_cluster, started, write_out
 
 
 @flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
-from rich.traceback import Traceback
 from typer.core import TyperGroup
 
-from flows.clean import clean
-from flows.look import preview
-from flows.offer import announce, deploy, serve
-from flows.terminal import terminal
-from tasks.errors import MillraceError
-
-P = ParamSpec("P")
-R = TypeVar("R")
-WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, DEFECT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 3, 70, 130, 143
-
+from flows.commands.clean import clean
+from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, say_error, say_failure, terminal, told
+from flows.commands.preview import preview
+from flows.commands.serve import announce, deploy, serve
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
@@ -72,70 +61,6 @@ def main() -> None:
         sys.exit(say_failure(error, "millrace"))
 
 
-def told(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose failures are said as what, where, why and what to do; with --debug as a traceback too."""
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except KeyboardInterrupt:
-            say_error("stopped by Ctrl-C; the same command goes on from what is done")
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(WHOLE) from None
-        except MillraceError as error:
-            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise
-        except Exception as error:
-            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
-
-    return run
-
-
-def say_failure(error: BaseException, doing: str, more: str = "") -> int:
-    """Say what failed, as what, where, why and what to do; the exit status for it. What nobody foresaw is a defect,
-    status 70. With --debug the traceback comes first."""
-    from tasks.defects import DefectError, defect
-
-    said: BaseException | None = error
-    while said is not None and not isinstance(said, MillraceError):
-        said = said.__cause__
-    if said is None:
-        if isinstance(error, MemoryError):
-            do = "\n  do: end other programs, or work on less at once: a smaller source.partition_size"
-            say_error(f"there is not enough memory for {doing}{do}{more}")
-        else:
-            said = defect(error, doing)
-    if said is None:
-        return FAILED
-    show_traceback(error)
-    if isinstance(said, DefectError) and said.trace and debugging():
-        print(said.trace, file=sys.stderr)
-    say_error(f"{said}{more}")
-    return DEFECT if isinstance(said, DefectError) else FAILED
-
-
-def debugging() -> bool:
-    return os.environ.get("MILLRACE_DEBUG", "") not in ("", "0")
-
-
-def show_traceback(error: BaseException) -> None:
-    if debugging():
-        Console(stderr=True).print(Traceback.from_exception(type(error), error, error.__traceback__))
-
-
-def say_error(message: str) -> None:
-    """On stderr: the first line in red, then where, why and what to do."""
-    first, *rest = message.splitlines() or [""]
-    text = Text("error: ", style="bold red").append(first, style="bold")
-    for line in rest:
-        text.append(f"\n{line}", style="not bold")
-    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
-
-
 @app.callback()
 def millrace(
     debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error, too")] = False,
@@ -166,7 +91,7 @@ def demo(
 
       millrace demo --rows 10000000 --path /data/demo
     """
-    from flows.launch import launch
+    from flows.commands.launch import launch
 
     console = terminal()
     data, out = path / "data", path / "out"
@@ -206,7 +131,7 @@ def run(
 
       millrace run ecommerce --set source.path=/scratch/shop --sample
     """
-    from flows.launch import job_of, launch
+    from flows.commands.launch import job_of, launch
 
     launch(job_of(job, set_ or [], sample), terminal(), debugging())
 
@@ -234,7 +159,7 @@ def fit(
 
       millrace fit ecommerce --path fitted/shop --set source.sample.rows=100000 --set output.on_existing=version
     """
-    from flows.launch import job_of, launch
+    from flows.commands.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
     launch(job_of(job, [*(set_ or []), place], sample), terminal(), debugging(), "fit")
@@ -268,7 +193,7 @@ def apply(
 
       millrace apply out/ecommerce --source 'data/december/*.csv' --output out/december --set source.filter=null
     """
-    from flows.launch import application_of, launch
+    from flows.commands.launch import application_of, launch
 
     launch(application_of(fitted, source or [], output, set_ or []), terminal(), debugging(), "apply")
 
@@ -298,7 +223,7 @@ def sample(
       millrace sample criteo --rows 5000000 --seed 7 --path data/criteo --files 8 --format tsv
     """
     from flows.sample import make_sample
-    from tasks.report import amount
+    from tasks.core.units import amount
 
     console = terminal()
     with console.status(f"making {rows:,} rows"):
@@ -320,8 +245,8 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
       millrace verify out/toy && python train.py
     """
-    from flows.launch import importable
-    from flows.show import verified
+    from flows.commands.inspect import verified
+    from flows.commands.launch import importable
     from tasks.errors import DataError
 
     importable(Path.cwd())
@@ -358,14 +283,14 @@ def inspect(
 
       millrace inspect out/toy --embeddings > embeddings.json
     """
-    from flows import show
-    from flows.launch import importable
+    from flows.commands import inspect as commands_inspect
+    from flows.commands.launch import importable
 
     importable(Path.cwd())
     if embeddings:
-        print(show.embeddings_json(out))
+        print(commands_inspect.embeddings_json(out))
     else:
-        show.show_folder(out, rows, values)
+        commands_inspect.show_folder(out, rows, values)
 
 
 @app.command()
@@ -386,8 +311,8 @@ def report(
 
       millrace report out/ecommerce
     """
-    from flows.launch import importable
-    from tasks.report.making import reports_of
+    from flows.commands.launch import importable
+    from tasks.report.html import reports_of
 
     importable(Path.cwd())
     for path in reports_of(out, again):
@@ -415,20 +340,20 @@ def ops(
 
       millrace ops mine:Twice    # of mine.py in the current folder
     """
-    from flows import show
-    from flows.launch import importable
+    from flows.commands import inspect as commands_inspect
+    from flows.commands.launch import importable
 
     importable(Path.cwd())
     if page:
-        from flows.reference import reference_page
+        from flows.commands.reference import reference_page
 
         print(reference_page())
     elif markdown:
-        print(show.operators_markdown())
+        print(commands_inspect.operators_markdown())
     elif name is None:
-        show.show_operators()
+        commands_inspect.show_operators()
     else:
-        show.show_operator(name)
+        commands_inspect.show_operator(name)
 
 
 for command in (preview, serve, deploy, announce, clean):

@@ -7,14 +7,14 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
-from flows import history
-from flows.form import job_form, with_form
-from flows.job import Job
-from flows.naming import run_name
-from flows.parameters import job_of
-from flows.preprocess import COMMITTED, ingested, looked_at, make_samples, on_cluster, run_stage, started
-from tasks import run as runs
-from tasks import stage
+from flows.job.form import job_form, with_form
+from flows.job.job import Job
+from flows.job.parameters import job_of
+from flows.preview import history
+from flows.run.run_names import run_name
+from flows.run.session import COMMITTED, ingested, looked_at, make_samples, on_cluster, started
+from flows.run.stages import run_stage
+from tasks.stages import commit, task
 
 
 @flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -67,8 +67,8 @@ def run_fit(job: Job) -> str:
     request = replace(job.request(job.cluster.resolved().engine), flow="fit")
     with started(job, request) as request:
         make_samples(job)
-        done = [ingested(job, request), run_stage(stage.statistics, job, request)]
-        folder = runs.commit_fitted(request)
+        done = [ingested(job, request), run_stage(task.statistics, job, request)]
+        folder = commit.commit_fitted(request)
         COMMITTED[:] = [folder]
         history.record(request, done, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)

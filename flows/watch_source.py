@@ -18,15 +18,15 @@ from prefect.events import Event, RelatedResource, Resource
 from prefect.events.clients import get_events_client
 from prefect.states import Cancelled
 
-from flows.alive import label_host
-from flows.deployed import check_lasting, enter_folder
-from flows.naming import run_name
-from tasks.allowed import check_path
-from tasks.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from flows.job.deployed import check_lasting, enter_folder
+from flows.job.run_labels import label_host
+from flows.run.run_names import run_name
+from tasks.core.plan import File
 from tasks.errors import JobError, MillraceError
-from tasks.files import expand, is_remote, local_folder, local_path
-from tasks.plan import File
-from tasks.secrets import storage
+from tasks.storage.allowed_roots import check_path
+from tasks.storage.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.storage.credentials import storage
+from tasks.storage.files import expand, is_remote, local_folder, local_path
 
 ARRIVED, NOTHING = "millrace.data.arrived", "there is no input"
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")

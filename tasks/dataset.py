@@ -16,19 +16,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.cluster.current import current_pool, graph_share
+from tasks.cluster.parallelism import dividing_threads
+from tasks.core.dtypes import dtype_name
+from tasks.core.plan import Partition, Plan, cut_partitions
+from tasks.core.schema import Schema
+from tasks.core.settings import Source, checked, parse_bytes
+from tasks.engines.convert import libraries
+from tasks.engines.convert.user_frames import dask_frame
 from tasks.errors import JobError, near
-from tasks.frame import convert
-from tasks.frame.serve import dask_frame
-from tasks.frames import Frames, frames_of
-from tasks.ingest import PARTITION, make_plan, shared_out
-from tasks.keys import by_keys
-from tasks.parallelism import dividing_threads
-from tasks.plan import Partition, Plan, cut_partitions
-from tasks.pool import current_pool, graph_share
-from tasks.reader import FramePlan, checked_names, read
-from tasks.reading import LAYOUT, ROWS, Fit, differences, with_values
-from tasks.schema import Schema, dtype_name
-from tasks.settings import Source, checked, parse_bytes
+from tasks.shuffle.group_by_keys import by_keys
+from tasks.sources.frames import Frames, frames_of
+from tasks.sources.planning import PARTITION, make_plan, shared_out
+from tasks.sources.reader import FramePlan, checked_names, read
+from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
 
 ENGINES = ("auto", "pandas", "cudf")
 
@@ -110,7 +111,7 @@ class Dataset:
     def _threads(self) -> int | None:
         """Threads that partitions are cut for, where nobody said how large they are."""
         said = self._partition_size or (self._section and self._section.part_mem_fraction)
-        return None if said else dividing_threads(convert.resolve_engine(self.engine), current_pool())
+        return None if said else dividing_threads(libraries.resolve_engine(self.engine), current_pool())
 
     def _bytes_of_a_partition(self, total: int) -> int:
         threads = self._threads
@@ -140,7 +141,7 @@ class Dataset:
         """
         folder = _Scratch(tempfile.mkdtemp(prefix="millrace-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
-        engine, size = convert.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
+        engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
             plan = by_keys(self.handle, self.plan, names, sort, engine, current_pool(), Path(folder.path), size)
         except BaseException:
@@ -150,7 +151,8 @@ class Dataset:
         return _Keyed(self, plan, names, sort)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
-        """The same rows, read as those of a fit were (`tasks.reading`) where this data set says nothing else.
+        """The same rows, read as those of a fit were (`tasks.sources.reading_rules`) where this data set says nothing
+        else.
 
         Of the fit's filter, keys and sort_by nothing is taken: a data set is taken whole.
         """
@@ -188,9 +190,9 @@ class Dataset:
 
     def to_iter(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """The partitions one after another, as frames of the engine."""
-        engine = convert.resolve_engine(self.engine)
+        engine = libraries.resolve_engine(self.engine)
         for partition in self.plan.partitions:
-            yield convert.to_frame(read(self.handle, partition, columns), engine)
+            yield libraries.to_frame(read(self.handle, partition, columns), engine)
 
     def head(self, n: int = 5) -> Any:
         """The first rows as a frame of the engine."""
@@ -200,11 +202,11 @@ class Dataset:
                 break
             tables.append(read(self.handle, Partition(0, (block,))).slice(0, n - rows))
             rows += tables[-1].num_rows
-        return convert.to_frame(pa.concat_tables(tables), convert.resolve_engine(self.engine))
+        return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
         """A Dask frame with one partition for each of this data set's (dask_cudf on the engine cudf)."""
-        engine = convert.resolve_engine(self.engine)
+        engine = libraries.resolve_engine(self.engine)
         names = checked_names(self.plan, columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
         handle = (self.handle, names, engine)
@@ -252,7 +254,7 @@ class _Keyed(_Replanned):
 
 def _read_frame(handle: tuple[Plan | FramePlan, Sequence[str], str], number: int) -> Any:
     source, columns, engine = handle
-    return convert.to_frame(read(source, number, columns), engine)
+    return libraries.to_frame(read(source, number, columns), engine)
 
 
 def _is_path(source: Any) -> bool:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +12,18 @@ import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from tasks.commit import MANIFEST, read_json
+from tasks.core.dtypes import dtype_name, plain_type
+from tasks.core.plan import File
+from tasks.core.schema import Schema
+from tasks.core.versions import stable_json
 from tasks.errors import DataError
-from tasks.files import LATEST
-from tasks.formats import arrow
-from tasks.noted_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.plan import File
-from tasks.schema import Schema, dtype_name, plain_type
-from tasks.settings import Output
-from tasks.shuffle import PERMUTATION_VERSION
-from tasks.sink import digest
-from tasks.stored import stored
+from tasks.sources.formats import arrow
+from tasks.storage.atomic import read_json
+from tasks.storage.checksum import digest
+from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
+from tasks.storage.own_files import LATEST, MANIFEST
 
 FORMAT = 1
-PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "cudf-cu13", "cudf-cu12")
 
 
 @dataclass(frozen=True)
@@ -213,52 +207,3 @@ def _differs(path: Path, known: str) -> str:
         return "" if digest(path) == known else "has other content than when it was written (xxh3-128 differs)"
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
-
-
-def describe(
-    rows_in: int, records: Sequence[dict[str, Any]], schema: Schema, output: Output, engine: str, **more: Any
-) -> dict[str, Any]:
-    """The manifest's content; `more` are run, labels, fingerprints, exchange, seconds and stages."""
-    rows_out = sum(r["rows"] for r in records)
-    return {
-        "format": FORMAT,
-        "millrace": millrace_version(),
-        "run": more.pop("run", ""),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rows": {
-            "in": rows_in,
-            "dropped": max(rows_in - rows_out, 0),
-            "added": max(rows_out - rows_in, 0),
-            "out": rows_out,
-        },
-        "parts": list(records),
-        "schema": stored(schema, output).to_json(),
-        "labels": list(more.pop("labels", ())),
-        "output": output.model_dump(exclude={"path"}) | {"files": len({Path(r["path"]).name for r in records})},
-        "seed": output.seed,
-        "permutation": PERMUTATION_VERSION,
-        "versions": versions(),
-        "engine": engine,
-        **more,
-    }
-
-
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """The versions of those packages that are installed."""
-    return {package: found for package in packages if (found := _version(package))}
-
-
-@cache
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def millrace_version() -> str:
-    return _version("millrace") or "0.1.0"
-
-
-def stable_json(data: Any) -> str:
-    return json.dumps(data, sort_keys=True, default=str)

@@ -10,30 +10,32 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks import frame
-from tasks.applied import in_fitted_types, labels_without, needed_columns, targets_of, without
+from tasks import engines
+from tasks.cluster.current import current_pool, graph_share
+from tasks.core.dtypes import plain_type
+from tasks.core.plan import Plan
+from tasks.core.schema import ROW, Column, Schema, check_kinds, embeddings_of
+from tasks.core.settings import Output, checked
 from tasks.dataset import Dataset
-from tasks.direct import write_transformed
+from tasks.engines.convert.libraries import resolve_engine
+from tasks.engines.convert.user_frames import dask_frame, open_frame
 from tasks.errors import DataError, JobError, near
-from tasks.evaluation import Evaluation, filtered
-from tasks.failed_casts import Record, largest, records, warn
-from tasks.files import check_unchanged, local_folder
-from tasks.fitted import load_fitted, save_fitted
-from tasks.formats.conform import conform
-from tasks.frame.convert import resolve_engine
-from tasks.frame.serve import dask_frame, open_frame
-from tasks.graph import SOURCE, Bound, Node, as_node
-from tasks.keys import check_runs, keys_of
+from tasks.graph.binding import SOURCE, Bound
+from tasks.graph.evaluation import Evaluation, filtered
+from tasks.graph.failed_casts import Record, largest, records, warn
+from tasks.graph.node import Node, as_node
+from tasks.graph.partition_work import Work
+from tasks.graph.saved_workflow import load_fitted, save_fitted
+from tasks.graph.state import State
+from tasks.job.apply_fitted import in_fitted_types, labels_without, needed_columns, targets_of, without
+from tasks.learning.observe import learn
 from tasks.manifest import Manifest
 from tasks.ops.base import Context
 from tasks.ops.categorify import Categorify
-from tasks.plan import Plan
-from tasks.pool import current_pool, graph_share
-from tasks.schema import ROW, Column, Schema, check_kinds, embeddings_of, plain_type
-from tasks.settings import Output, checked
-from tasks.state import State
-from tasks.statistics import learn
-from tasks.work import Work
+from tasks.shuffle.group_by_keys import check_runs, keys_of
+from tasks.sources.formats.conform import conform
+from tasks.stages.without_prefect import write_transformed
+from tasks.storage.files import check_unchanged, local_folder
 
 log = logging.getLogger("millrace")
 
@@ -131,7 +133,7 @@ class Workflow:
         if not {*needed} <= {*table.column_names}:
             bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
             table = table.select(needed)
-        kernels = frame.engine(engine)
+        kernels = engines.engine(engine)
         columns = kernels.from_arrow(_conformed(table, schema, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
         evaluation = filtered(bound, columns, state, context, where="the given frame")
@@ -169,7 +171,7 @@ class Workflow:
             values = step.op.inverse(column.combine_chunks(), self._fitted().values[step.key])
             names = list(step.unit) if step.op.combo and len(step.unit) > 1 else [name]
             columns.update(zip(names, values, strict=True))
-        kernels = frame.engine(engine)
+        kernels = engines.engine(engine)
         return restore(kernels.from_arrow(pa.table(columns)), kernels, None)
 
     # what is known

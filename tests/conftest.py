@@ -103,7 +103,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if os.environ.get("MILLRACE_TEST_OWNER") != str(os.getpid()):
         return
     if (SESSION / "prefect" / "millrace-server.json").exists():
-        from infra.server import stop_server
+        from infra.orchestration.server import stop_server
 
         with contextlib.suppress(OSError):
             stop_server()
@@ -125,7 +125,7 @@ def xp(engine: str) -> ModuleType:
 @pytest.fixture(scope="session")
 def prefect_server() -> Any:
     """A real Prefect server, one for the session and all its xdist workers; flows of this process report to it."""
-    from infra.server import ensure_server
+    from infra.orchestration.server import ensure_server
 
     return ensure_server()
 
@@ -133,7 +133,8 @@ def prefect_server() -> Any:
 @pytest.fixture(scope="session")
 def cluster(engine: str) -> Iterator[Any]:
     """A running cluster of one worker process with two threads, or of a GPU; no default client is left behind."""
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     asked = Cluster(kind="cuda", workers=1) if engine == "cudf" else Cluster(kind="cpu", threads_per_worker=2)
     with make_cluster(asked) as running:

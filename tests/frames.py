@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.schema import parse_dtype
+from tasks.core.dtypes import parse_dtype
 
 
 def make_column(

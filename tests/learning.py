@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Limits, Partition, Plan
 from tasks.dataset import Dataset
-from tasks.frame.values import listed
-from tasks.frames import frames_of
-from tasks.graph import as_node
-from tasks.plan import Limits, Partition, Plan
-from tasks.pool import LocalPool
-from tasks.reader import FramePlan
-from tasks.state import State
-from tasks.statistics import learn
-from tasks.work import Work
+from tasks.engines.convert.python_values import listed
+from tasks.graph.node import as_node
+from tasks.graph.partition_work import Work
+from tasks.graph.state import State
+from tasks.learning.observe import learn
+from tasks.sources.frames import frames_of
+from tasks.sources.reader import FramePlan
 from tasks.workflow import Workflow, transformed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 def section_of(cluster: Any) -> dict[str, Any]:
     """Its address, and its certificates as files of this user, which are not removed."""
-    from infra.encryption import contents_of
+    from infra.clusters.encryption import contents_of
 
     where = {"kind": "address", "address": cluster.scheduler_address}
     texts = contents_of(cluster.security)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks import run
-from tasks.pool import LocalPool
-from tasks.request import Request
+from tasks.cluster.local_pool import LocalPool
+from tasks.job.request import Request
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 
 def run_stages(request: Request, threads: int = 2) -> list[dict[str, Any]]:
     """Ingest to commit; the summaries of the stages."""
     pool, kept = LocalPool(threads), dict[str, Any]()
     with request.staging.locked():
-        done = [run.ingest(request, pool), *([] if request.fitted else [run.learn(request, pool)])]
+        done = [ingest.ingest(request, pool), *([] if request.fitted else [statistics.learn(request, pool)])]
         for split in request.splits:
-            done += [run.cut(request, split, pool, kept=kept), run.write(request, split, pool, kept=kept)]
-        run.commit(request, done)
+            done += [
+                transform.cut(request, split, pool, kept=kept),
+                shuffle_write.write(request, split, pool, kept=kept),
+            ]
+        commit.commit(request, done)
     return done

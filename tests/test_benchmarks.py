@@ -110,7 +110,7 @@ def test_the_storage_alone_is_measured_with_as_many_bytes(tmp_path: Path) -> Non
 def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = ["--rows", "3000", "--files", "2", "--repeats", "1", "--rounds", "2", "--plain", "--folder", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["gpu", *said, "--cluster", '{"kind": "cpu"}', "--out", str(tmp_path / "found")])
-    monkeypatch.setattr("infra.server.stop_server", bool)  # the session's server is left alone
+    monkeypatch.setattr("infra.orchestration.server.stop_server", bool)  # the session's server is left alone
     gpu.main()
     found = json.loads((tmp_path / "found").read_text())
     assert [run["rows"] for run in found["runs"]] == [3000, 3000]

@@ -94,7 +94,7 @@ def test_every_message_of_the_table_of_failures_has_a_test() -> None:
 
 
 def test_the_defaults_of_the_table_are_those_of_the_job() -> None:
-    from flows.job import Job
+    from flows.job.job import Job
 
     table = (ROOT / "README.md").read_text().partition("| key | default")[2].partition("\n\n")[0]
     seen = 0

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tasks.schema import Schema, Tags
-from tasks.torch_rows import Rows
+from tasks.core.schema import Schema, Tags
+from tasks.loading.torch import Rows
 
 
 class Tower(nn.Module):

@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from flows.sample import criteo, ecommerce, toy, wide
 from flows.sample.columns import plain
 from tasks.errors import JobError, near
-from tasks.files import local_folder
-from tasks.made_up import MARKER, marker
+from tasks.storage.files import local_folder
+from tasks.storage.sample_data import MARKER, marker
 
 Block = Callable[..., pa.Table]
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
+from tasks.core.schema import Column, Schema
+from tasks.core.strict_json import decoded, encoded
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.user_code import import_path
-from tasks.schema import Column, Schema, dtype_name, is_list, kind_of, leaf_type
-from tasks.strict_json import decoded, encoded
 
 Unit = tuple[str, ...]  # the input columns that an operator treats together: one column, or a group
 Entry = str | tuple[str, ...]  # what stands in a selection: a column or a group (nested list)
@@ -320,3 +321,25 @@ def operator_class(name: str) -> type[Operator]:
     if not (isinstance(cls, type) and issubclass(cls, Operator)):
         raise JobError(f"{name!r} is no operator", why=f"it is {cls!r}", do="name a subclass of tasks.ops.Operator")
     return cls
+
+
+def refuse_infinite(operator: str, names: Sequence[str], columns: Columns, context: Context, why: str) -> None:
+    """A DataError about the first row that holds an infinite value in one of the named columns, if there is one."""
+    engine, xp = context.engine, context.engine.xp
+    first: tuple[int, str, float] | None = None
+    for name in names:
+        values, valid = engine.numbers(columns[name])
+        if values.dtype.kind != "f":
+            continue
+        infinite = xp.isinf(values) if valid is None else xp.logical_and(xp.isinf(values), valid)
+        places = xp.flatnonzero(infinite)
+        if len(places) and (first is None or int(places[0]) < first[0]):
+            first = int(places[0]), name, float(values[places[0]])
+    if first is None:
+        return
+    place, name, value = first
+    raise DataError(
+        f"{operator} cannot learn from {value} in column {name!r}",
+        why=f"row {int(context.rows[place]):,} of the source holds it; {why}",
+        do="limit the values with Clip first, or leave such rows out with a filter",
+    )

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import model_validator
 
-from tasks import frame
+from tasks import engines
+from tasks.core.schema import Column, Schema, Tags
 from tasks.errors import JobError, near
 from tasks.ops.base import Columns, Context, Operator, Unit
-from tasks.schema import Column, Schema, Tags
 
 MOST = 2**31 - 1  # ids are int32
 
@@ -78,7 +78,7 @@ class Bucketize(Operator):
 
 def bucket(column: Any, edges: Sequence[int | float]) -> Any:
     """The number of edges at or below each value, int32; null stays. Integers are compared exactly with any edge."""
-    engine = frame.engine_of(column)
+    engine = engines.engine_of(column)
     values, valid = engine.numbers(column)
     if values.dtype.kind in "iu":
         low, high = np.iinfo(values.dtype).min, np.iinfo(values.dtype).max

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import model_validator
 
-from tasks import frame
+from tasks import engines
+from tasks.core.dtypes import dtype_name, is_list, kind_of
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError, JobError, near
-from tasks.frame.whole import any_true
 from tasks.ops.base import Columns, Context, Entry, Unit
 from tasks.ops.continuous import DURATION
 from tasks.ops.keyed import Keyed, ascending_place, names_of
-from tasks.schema import Column, Schema, Tags, dtype_name, is_list, kind_of
 
 PADDING, NULL, FIRST = 0, 1, 2
 
@@ -163,7 +164,7 @@ class Categorify(Keyed):
         return self.merge_all([a, b])
 
     def merge_all(self, partials: Sequence[Any]) -> Any:
-        return frame.engine_of(partials[0]).merge_sums(partials, self.key_names(partials[0]))
+        return engines.engine_of(partials[0]).merge_sums(partials, self.key_names(partials[0]))
 
     def key_names(self, partial: Any) -> list[str]:
         return names_of(partial)[:-1]
@@ -171,13 +172,13 @@ class Categorify(Keyed):
     def arrange(self, partial: Any, unit: Unit) -> tuple[Any, dict[str, Any]]:
         """The values that are not null, in vocabulary order; how often null occurs, and how many are frequent
         enough."""
-        engine = frame.engine_of(partial)
+        engine = engines.engine_of(partial)
         table, nulls = engine.split_nulls(partial, self.key_names(partial))
         kept = engine.count_at_least(table, max(self._per_column(self.freq_threshold, unit), 1))
         return self.in_order([table]), {"nulls": int(nulls), "kept": int(kept)}
 
     def in_order(self, tables: Sequence[Any]) -> Any:
-        engine = frame.engine_of(tables[0])
+        engine = engines.engine_of(tables[0])
         return engine.sort_counts(engine.join_tables(tables), self.key_names(tables[0]))
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -237,7 +238,7 @@ class Categorify(Keyed):
         A list of ids gives a list of values.
         """
         if is_list(ids.type):
-            engine = frame.engine("pandas")
+            engine = engines.engine("pandas")
             (values,) = self.inverse(ids.flatten(), fitted)
             return [engine.host(engine.with_leaves(engine.column(ids), engine.column(values)))]
         table = fitted["values"].slice(0, fitted["size"])

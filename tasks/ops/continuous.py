@@ -12,12 +12,12 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import TypeAdapter, model_validator
 
-from tasks import frame
+from tasks import engines
+from tasks.core.dtypes import dtype_name, is_list, leaf_type
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.moments import Moments, deviation, joined
 from tasks.errors import DataError
-from tasks.frame.moments import Moments, deviation, joined
-from tasks.ops.base import Columns, Context, Learned, Operator, Unit
-from tasks.ops.refusal import refuse_infinite
-from tasks.schema import Column, Schema, Tags, dtype_name, is_list, leaf_type
+from tasks.ops.base import Columns, Context, Learned, Operator, Unit, refuse_infinite
 
 HUGE = 2.0**1000
 INFINITE = "mean and standard deviation of infinite values do not exist"
@@ -65,7 +65,7 @@ class Normalize(Learned):
         return made
 
     def observe(self, column: Any) -> Moments:
-        return _finite(frame.engine_of(column).moments(column, [0, len(column)])[0])
+        return _finite(engines.engine_of(column).moments(column, [0, len(column)])[0])
 
     def merge(self, a: Moments, b: Moments) -> Moments:
         return joined(a, b)
@@ -84,7 +84,7 @@ class Normalize(Learned):
         return {"n": n, "mean": mean, "std": std}
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
-        engine, mean, std = frame.engine_of(column), fitted["mean"], fitted["std"] or 1.0
+        engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0
         if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
             column, mean, std = engine.affine(column, 0.0, 4.0, pa.float64()), mean / 4, std / 4
         scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
@@ -135,7 +135,7 @@ class FillMissing(Operator):
         return self
 
     def transform(self, column: Any, fitted: Any) -> Any:
-        engine = frame.engine_of(column)
+        engine = engines.engine_of(column)
         return engine.fill_null(column, _held(self.fill_value, engine.dtype(column)))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
@@ -197,7 +197,7 @@ class Clip(Operator):
         return super().output(column)
 
     def transform(self, column: Any, fitted: Any) -> Any:
-        engine = frame.engine_of(column)
+        engine = engines.engine_of(column)
         dtype = engine.dtype(column)
         return engine.clip(column, _held(self.min_value, dtype), _held(self.max_value, dtype))
 
@@ -222,7 +222,7 @@ class LogOp(Operator):
         return pa.float32()
 
     def transform(self, column: Any, fitted: Any) -> Any:
-        return frame.engine_of(column).log1p(column, pa.float32())
+        return engines.engine_of(column).log1p(column, pa.float32())
 
 
 def _held(value: Any, dtype: pa.DataType) -> Any:

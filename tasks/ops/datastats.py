@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks import frame
-from tasks.frame import sketches
-from tasks.frame.moments import Moments, deviation, joined
-from tasks.frame.values import listed, value_of
-from tasks.frame.whole import exact_sum
+from tasks import engines
+from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
+from tasks.core.schema import Column, Schema
+from tasks.engines.algorithms import sketches
+from tasks.engines.algorithms.moments import Moments, deviation, joined
+from tasks.engines.algorithms.reductions import exact_sum
+from tasks.engines.convert.python_values import listed, value_of
 from tasks.ops.base import Columns, Context, Learned, Unit
-from tasks.schema import Column, Schema, dtype_name, kind_of, leaf_type, parse_dtype
 
 EXACT = 1_000_000  # distinct values that are all counted
 CANDIDATES = 1024  # above: so many of the most frequent values are followed on
@@ -91,7 +92,7 @@ class DataStats(Learned):
 
     def finalize(self, partial: Partial) -> dict[str, Any]:
         """The report of a column: plain JSON values."""
-        engine, leaf = frame.engine("pandas"), leaf_type(parse_dtype(partial["dtype"]))
+        engine, leaf = engines.engine("pandas"), leaf_type(parse_dtype(partial["dtype"]))
         report: dict[str, Any] = {
             name: partial[name] for name in ("dtype", "rows", "nulls", "infinite") if name in partial
         }
@@ -177,14 +178,14 @@ def _counted(table: pa.Table, registers: Any) -> Partial:
     """Counts of values, all of them while they are few; `registers` are HyperLogLog's once they are not."""
     if registers is None and len(table) <= EXACT:
         return {"counts": table, "registers": None}
-    engine = frame.engine("pandas")
+    engine = engines.engine("pandas")
     if registers is None:
         registers = sketches.registers(engine.split_nulls(table, ["v0"])[0]["v0"].combine_chunks())
     return {"counts": engine.sort_counts(table, ["v0"]).slice(0, CANDIDATES), "registers": registers}
 
 
 def _merged_counts(a: Partial, b: Partial) -> Partial:
-    engine, registers = frame.engine("pandas"), None
+    engine, registers = engines.engine("pandas"), None
     if a["registers"] is not None or b["registers"] is not None:
         registers = np.maximum(*(_registers(engine, p) for p in (a, b)))
     return _counted(engine.merge_sums([a["counts"], b["counts"]], ["v0"]), registers)

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 from pydantic import field_serializer, model_validator
 
+from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.schema import Column, Schema
+from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.syntax import Expression, parse
+from tasks.engines.expression.typing import dtype_of
 from tasks.errors import JobError
-from tasks.frame.expression import Expression, parse
-from tasks.frame.expression_run import evaluate
-from tasks.frame.expression_types import dtype_of
 from tasks.ops.base import Columns, Context, Operator, Unit
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
-from tasks.schema import Column, Schema, dtype_name, parse_dtype, plain_type
 
 HERE = "_"  # in an expression: the selected column
 

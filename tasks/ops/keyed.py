@@ -7,16 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks import frame
+from tasks import engines
 from tasks.ops.base import Learned, Unit
 
 
 class Keyed(Learned):
     """An operator whose partial is one table with each key once, and whose fitted values are such a table in order.
 
-    Where merging is exact in any order, a large partial is split by the hash of its keys (`tasks.large`): `summary` and
-    `arrange` then see one part after another, `finish` gets the sum of the summaries and all rows in order. A small
-    one goes the same way as a single part, so both learn the same.
+    Where merging is exact in any order, a large partial is split by the hash of its keys
+    (`tasks.learning.large_tables`): `summary` and `arrange` then see one part after another, `finish` gets the sum of
+    the summaries and all rows in order. A small one goes the same way as a single part, so both learn the same.
     """
 
     def key_names(self, partial: Any) -> list[str]:
@@ -41,11 +41,11 @@ class Keyed(Learned):
 
     def split(self, partial: Any, parts: int) -> list[Any]:
         """The partial as `parts` partials without a common key, by the first bits of the keys' hash."""
-        return frame.engine_of(partial).split_table(partial, self.key_names(partial), parts)
+        return engines.engine_of(partial).split_table(partial, self.key_names(partial), parts)
 
     def finalize_unit(self, partial: Any, unit: Unit) -> dict[str, Any]:
         table, sums = self.arrange(partial, unit)
-        return self.finish(frame.engine_of(table).host_table(table), sums, unit)
+        return self.finish(engines.engine_of(table).host_table(table), sums, unit)
 
     def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
         """Nothing: the fitted table holds every key, and all that a refit needs."""

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.linear import Factor, merge, principal_axes
 from tasks.errors import DataError, JobError
-from tasks.frame.linear import Factor, merge, principal_axes
-from tasks.ops.base import Columns, Context, Entry, Learned, Unit
-from tasks.ops.refusal import refuse_infinite
-from tasks.schema import Column, Schema, Tags, dtype_name
+from tasks.ops.base import Columns, Context, Entry, Learned, Unit, refuse_infinite
 
 COLLINEAR = 1e-7  # of its length: what is left of a column beside another one; below, a fit would lose its digits
 

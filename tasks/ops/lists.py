@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import model_validator
 
+from tasks.core.schema import Column, Schema, Tags
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit
 from tasks.ops.continuous import _fits
-from tasks.schema import Column, Schema, Tags
 
 
 class ListSlice(Operator):

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from tasks import frame
+from tasks import engines
+from tasks.core.dtypes import dtype_name, is_list, leaf_type, parse_dtype
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.exact_sums import whole_difference
 from tasks.errors import DataError
-from tasks.frame.exact import whole_difference
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.ops.continuous import FLOATS
-from tasks.schema import Column, Schema, Tags, dtype_name, is_list, leaf_type, parse_dtype
 
 Range = tuple[Any, Any] | None  # (smallest, largest) of the values that are not null, None if there is none
 
@@ -26,7 +27,7 @@ class _Ranged(Learned):
         return True
 
     def observe(self, column: Any) -> Range:
-        engine = frame.engine_of(column)
+        engine = engines.engine_of(column)
         values, valid = engine.numbers(column)
         values = values if valid is None else values[valid]
         if values.dtype.kind == "f":
@@ -70,7 +71,7 @@ class NormalizeMinMax(_Ranged):
         return FLOATS[self.dtype]
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
-        engine, dtype = frame.engine_of(column), FLOATS[self.dtype]
+        engine, dtype = engines.engine_of(column), FLOATS[self.dtype]
         low, high = fitted["min"] or 0, fitted["max"] or 0
         if high <= low:
             return engine.affine(column, low, math.inf, dtype)

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.dtypes import dtype_name, is_list
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.convert.side_tables import read_side_table
 from tasks.errors import DataError, JobError
-from tasks.frame.side_table import read_side_table
 from tasks.ops.base import Columns, Context, Learned, Unit
-from tasks.schema import Column, Schema, Tags, dtype_name, is_list
 
 Features = str | list[list[int]]
 

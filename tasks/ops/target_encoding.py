@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from pydantic import model_validator
 
-from tasks import frame
+from tasks import engines
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.reductions import exact_sum, refuse_wrapped, sums_fit
 from tasks.errors import DataError, near
-from tasks.frame import exact
-from tasks.frame.whole import exact_sum, refuse_wrapped, sums_fit
-from tasks.ops.base import Columns, Context, Unit
+from tasks.ops.base import Columns, Context, Unit, refuse_infinite
 from tasks.ops.continuous import FLOATS
 from tasks.ops.keyed import Keyed, ascending_place, names_of
-from tasks.ops.refusal import refuse_infinite
-from tasks.schema import Column, Schema, Tags, dtype_name
 
 FOLD = "__fold__"
 
@@ -160,16 +160,16 @@ class TargetEncoding(Keyed):
 
     def merge_all(self, partials: Sequence[Any]) -> Any:
         keys = [n for n in names_of(partials[0]) if not n.startswith("t")]
-        return frame.engine_of(partials[0]).merge_sums(partials, keys)
+        return engines.engine_of(partials[0]).merge_sums(partials, keys)
 
     def key_names(self, partial: Any) -> list[str]:
         return [n for n in names_of(partial) if n.startswith("v")]
 
     def arrange(self, partial: Any, unit: Unit) -> tuple[pa.Table, dict[str, Any]]:
         """One row per key in key order, with count and sum of each target in each fold; their totals."""
-        table = frame.engine_of(partial).host_table(partial)
+        table = engines.engine_of(partial).host_table(partial)
         keys = self.key_names(table)
-        groups, codes = frame.engine("pandas").sorted_groups(table, keys)
+        groups, codes = engines.engine("pandas").sorted_groups(table, keys)
         folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
         columns, totals = {name: groups[name] for name in keys}, {}
         for i in range(len(self.targets)):
@@ -186,7 +186,7 @@ class TargetEncoding(Keyed):
         return pa.table(columns), totals
 
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return frame.engine("pandas").sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
+        return engines.engine("pandas").sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("v")])
@@ -228,11 +228,15 @@ class TargetEncoding(Keyed):
     def _encoded(self, counts: np.ndarray, sums: tuple[np.ndarray, np.ndarray], mean: float) -> np.ndarray:
         """(sum + p_smooth mean) / (count + p_smooth) by group, rounded once; `mean` where that is 0 / 0."""
         with np.errstate(over="ignore", invalid="ignore"):
-            smoothed = exact.two_product(np.float64(self.p_smooth), np.float64(mean)) if self.p_smooth else (0.0, 0.0)
+            smoothed = (
+                exact_sums.two_product(np.float64(self.p_smooth), np.float64(mean)) if self.p_smooth else (0.0, 0.0)
+            )
             rough = sums[0] + smoothed[0]
-            total, rest = exact.added(sums, smoothed) if np.isfinite(smoothed[1]) else (rough, np.zeros(len(rough)))
+            total, rest = (
+                exact_sums.added(sums, smoothed) if np.isfinite(smoothed[1]) else (rough, np.zeros(len(rough)))
+            )
         below = counts + self.p_smooth
-        return np.where(below == 0, mean, exact.divided(total, rest, np.where(below == 0, 1.0, below), np))
+        return np.where(below == 0, mean, exact_sums.divided(total, rest, np.where(below == 0, 1.0, below), np))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         engine, xp = context.engine, context.engine.xp
@@ -259,7 +263,7 @@ class TargetEncoding(Keyed):
 def _total(values: np.ndarray) -> Fraction | float:
     """The sum of floats, exactly; a float where it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        (total,), (rest,) = exact.sums(values.ravel(), lambda v: v.sum(keepdims=True), values.size, np)
+        (total,), (rest,) = exact_sums.sums(values.ravel(), lambda v: v.sum(keepdims=True), values.size, np)
     return Fraction(float(total)) + Fraction(float(rest)) if np.isfinite(total) else float(total)
 
 
@@ -279,7 +283,7 @@ def _added_up(sums: np.ndarray, rests: np.ndarray) -> Sums:
         return sums.sum(axis=0), rests[0]
     total = sums[0], rests[0]
     for more in zip(sums[1:], rests[1:], strict=True):
-        total = exact.added(total, more)
+        total = exact_sums.added(total, more)
     return total
 
 
@@ -287,12 +291,12 @@ def _without(everything: Sums, sums: Sums, fold: int) -> Sums:
     """The sums over all folds but one, as floats."""
     if sums[0].dtype.kind == "i":
         return _as_floats((everything[0] - sums[0][fold], everything[1]))
-    found: Sums = exact.added(everything, (-sums[0][fold], -sums[1][fold]))
+    found: Sums = exact_sums.added(everything, (-sums[0][fold], -sums[1][fold]))
     return found
 
 
 def _as_floats(sums: Sums) -> Sums:
     if sums[0].dtype.kind != "i":
         return sums
-    found: Sums = exact.two_sum((sums[0] >> 32) * 2.0**32, (sums[0] & 0xFFFFFFFF).astype(np.float64))
+    found: Sums = exact_sums.two_sum((sums[0] >> 32) * 2.0**32, (sums[0] & 0xFFFFFFFF).astype(np.float64))
     return found

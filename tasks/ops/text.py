@@ -7,9 +7,10 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Column, Schema, Tags
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Operator, Unit
-from tasks.schema import Column, Schema, Tags, dtype_name
 
 DatePart = Literal["hour", "minute", "second", "weekday", "day", "month", "year", "dayofyear"]
 

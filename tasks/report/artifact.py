@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tasks.core.units import amount
 from tasks.report import series
 from tasks.report.svg import data_url
-from tasks.report.text import amount, markdown_table, stage_line
+from tasks.report.text import markdown_table, stage_line
 
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 HIDDEN = {"parts", "digest", "tables", "began", "ended", "failed_casts"}
@@ -20,8 +21,8 @@ def stage_markdown(
 ) -> str:
     """Numbers of a stage, what its workers did, throughput and memory as plots, and the workflow as a diagram.
 
-    `diagram` is an SVG, `workers` are samples as tasks.monitor takes them, `dashboard` is a link that works while the
-    run lives.
+    `diagram` is an SVG, `workers` are samples as tasks.cluster.monitor takes them, `dashboard` is a link that works
+    while the run lives.
     """
     where = " → ".join(f"**{s}**" if s == summary["stage"] else s for s in STAGES)
     sample = [f"**Made-up data**: {summary['made_up']}."] if summary.get("made_up") else []

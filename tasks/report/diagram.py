@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.applied import subject
-from tasks.graph import SOURCE, Bound, Step
+from tasks.core.dtypes import dtype_name
+from tasks.core.strict_json import decoded
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.job.apply_fitted import subject
+from tasks.job.fingerprints import fingerprint
+from tasks.job.request import PlanOf, Request
 from tasks.ops.base import Operator
 from tasks.report import svg
-from tasks.request import PlanOf, Request, fingerprint
-from tasks.schema import dtype_name
-from tasks.strict_json import decoded
 
 NAMES, BOXES, WIDTH = 4, 16, 44  # names in a box, boxes of a kind in a picture, characters of an operator's parameters
 

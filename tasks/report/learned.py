@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.frame.values import rows_listed
-from tasks.graph import Bound, Step
+from tasks.engines.convert.python_values import rows_listed
+from tasks.graph.binding import Bound, Step
 from tasks.ops.base import Learned
 
 

@@ -11,14 +11,15 @@ from typing import Any
 import jinja2
 import pyarrow as pa
 
-from tasks.commit import REPORTS
-from tasks.failed_casts import sentence
-from tasks.graph import Bound
-from tasks.made_up import made_up_text
-from tasks.reading import reading_lines
+from tasks.core.units import amount, rate
+from tasks.graph.binding import Bound
+from tasks.graph.failed_casts import sentence
 from tasks.report import diagram, profile, sampling, series, svg
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
-from tasks.report.text import amount, rate, title_of
+from tasks.report.text import title_of
+from tasks.sources.reading_rules import reading_lines
+from tasks.storage.own_files import REPORTS
+from tasks.storage.sample_data import made_up_text
 
 REPORT = REPORTS[0]
 MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; the manifest has them all

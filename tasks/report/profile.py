@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.frame.values import listed, stored_type, value_of
-from tasks.graph import SOURCE, Bound, Step
+from tasks.core.dtypes import dtype_name, is_list, kind_of
+from tasks.core.schema import Schema
+from tasks.engines.convert.python_values import listed, stored_type, value_of
+from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.report.learned import distinct_values
-from tasks.schema import Schema, dtype_name, is_list, kind_of
 
 BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a value that is shown
 

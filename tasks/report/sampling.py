@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from tasks.files import read_range
-from tasks.formats import FORMATS
-from tasks.formats.conform import conform
-from tasks.formats.parquet import source_of
-from tasks.hive import named_columns
-from tasks.plan import File, Piece, Plan
-from tasks.reader import read_pieces
-from tasks.schema import ROW
+from tasks.core.plan import File, Piece, Plan
+from tasks.core.schema import ROW
+from tasks.sources.formats import FORMATS
+from tasks.sources.formats.conform import conform
+from tasks.sources.formats.parquet import source_of
+from tasks.sources.reader import read_pieces
+from tasks.storage.files import read_range
+from tasks.storage.hive import named_columns
 
 ROWS, PLACES = 10_000, 4  # rows of a sample; places of the source that they are from
 TEXT_BYTES, LARGE = 2**19, 2**26  # bytes of a text file that are read; decoded size of blocks that are not read whole

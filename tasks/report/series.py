@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.monitor import Sample
+from tasks.cluster.monitor import Sample
+from tasks.core.units import amount
 from tasks.report import svg
-from tasks.report.text import amount
 
 Workers = Mapping[str, Mapping[str, Any]]
 Curve = list[tuple[float, float]]

@@ -6,24 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.units import rate
+
 TABLE_ROWS = 20
-
-
-def amount(nbytes: float) -> str:
-    """Bytes in the unit a person reads.
-
-    >>> amount(1_234_567), amount(0)
-    ('1.2 MB', '0 B')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if nbytes < 1000 or unit == "TB":
-            return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
-        nbytes /= 1000
-    raise AssertionError
-
-
-def rate(rows: float, seconds: float) -> str:
-    return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "-"
 
 
 def title_of(summary: Mapping[str, Any]) -> str:

@@ -171,7 +171,7 @@ def main() -> None:
     variants = {name: changes for name, *changes in args.variant}
 
     from flows.sample import make_sample
-    from infra.server import ensure_server, stop_server
+    from infra.orchestration.server import ensure_server, stop_server
 
     os.environ.setdefault("PREFECT_HOME", str(args.folder / "prefect"))
     source, names = args.folder / f"toy-{args.rows}", ["millrace", *variants, *args.peers]

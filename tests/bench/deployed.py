@@ -46,7 +46,7 @@ def main() -> int:
         "PREFECT_HOME": str(place / "prefect"), "HOME": str(place / "home"), "PYTHONPATH": str(ROOT),
         "PREFECT_SERVER_API_PORT": "4299", "PREFECT_WORKER_QUERY_SECONDS": "1",
     }  # fmt: skip
-    from infra.server import ensure_server, stop_server
+    from infra.orchestration.server import ensure_server, stop_server
 
     try:
         began = time.monotonic()

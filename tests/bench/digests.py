@@ -52,7 +52,7 @@ def output_digests(folder: Path) -> dict[str, str]:
 
 def run(recipe: str, mode: str, folder: Path, address: str) -> dict[str, dict[str, str]]:
     """Digests of every folder that one job commits."""
-    from flows.job import load_job
+    from flows.job.job import load_job
     from flows.preprocess import preprocess
 
     _, changes = make_source(recipe, folder, ROWS[recipe], 60 if recipe == "pca" else None)
@@ -78,8 +78,9 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     args = parser.parse_args()
 
-    from infra.clusters import Cluster, make_cluster
-    from infra.server import ensure_server, stop_server
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
+    from infra.orchestration.server import ensure_server, stop_server
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
     ensure_server()

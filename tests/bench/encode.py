@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks import frame
+from tasks import engines
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Partition
 from tasks.dataset import Dataset
-from tasks.direct import sent
-from tasks.fitted import save_fitted
-from tasks.plan import Partition
-from tasks.pool import DaskPool, Pool
-from tasks.work import Work
+from tasks.graph.partition_work import Work
+from tasks.graph.saved_workflow import save_fitted
+from tasks.stages.without_prefect import sent
 from tasks.workflow import Workflow, transformed
 
 FIRST = 3  # id of the first value: padding, null and one bucket for what is not known stand before it
@@ -51,9 +52,9 @@ def encode(pool: Pool, work: Work, partitions: list[Partition]) -> int:
 
 
 def _encoded(work: Work, partition: Partition) -> int:
-    with frame.computing(work.engine, partition.nbytes):
+    with engines.computing(work.engine, partition.nbytes):
         rows = work.kernels.length(transformed(work, partition))
-        frame.synchronize()
+        engines.synchronize()
         return rows
 
 
@@ -63,7 +64,7 @@ class _Counts:
     def __init__(self, size: int, xp: Any) -> None:
         self.xp, self.lock = xp, threading.Lock()
         self.seen = xp.zeros(size, dtype=xp.uint32)
-        frame.synchronize()
+        engines.synchronize()
 
     def add(self, ids: Any) -> None:
         if self.xp is np:
@@ -106,7 +107,7 @@ def _in_each_process(pool: Pool, function: Callable[..., Any], *arguments: Any) 
 
 def _counted(shared: tuple[Work, str, int], partition: Partition) -> int:
     work, run, size = shared
-    with frame.computing(work.engine, partition.nbytes):
+    with engines.computing(work.engine, partition.nbytes):
         made = transformed(work, partition)
         ids, valid = work.kernels.numbers(made["c"])
         assert valid is None, "an id is null"
@@ -115,7 +116,7 @@ def _counted(shared: tuple[Work, str, int], partition: Partition) -> int:
             if run not in _counts:
                 _counts[run] = _Counts(size, work.kernels.xp)
         _counts[run].add(ids)
-        frame.synchronize()
+        engines.synchronize()
         return len(ids)
 
 

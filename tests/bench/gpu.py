@@ -33,7 +33,7 @@ from typing import Any
 
 import xxhash
 
-from tasks.manifest import versions
+from tasks.core.versions import versions
 from tests.bench import plain
 from tests.bench.timeline import recorded
 from tests.running import section_of
@@ -54,7 +54,7 @@ def run_flow(
     where: dict[str, Any], recipe: str, changes: list[str], target: Path, trace: Path | None = None
 ) -> dict[str, Any]:
     """One flow run; the manifest's times, and one digest of all files: the same on any number of GPUs."""
-    from flows.job import load_job
+    from flows.job.job import load_job
     from flows.preprocess import preprocess
     from tasks.manifest import Manifest
 
@@ -80,7 +80,7 @@ def run_flow(
 
 def make_source(recipe: str, folder: Path, rows: int, columns: int | None) -> tuple[int, list[str]]:
     """Make what a recipe reads, where it is not there yet; (its bytes, the changes to the job that name it)."""
-    from flows.job import load_job
+    from flows.job.job import load_job
     from flows.sample import make_sample
 
     name, path = SAMPLES[recipe][0], folder / "-".join(map(str, [recipe, rows, *([columns] if columns else [])]))
@@ -116,7 +116,8 @@ def flow_runs(
     args: argparse.Namespace, changes: list[str], target: Path, trace: Path | None
 ) -> Iterator[dict[str, Any]]:
     """The flow on a cluster of its own; the first run does not count."""
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
     start = time.perf_counter()
@@ -181,7 +182,7 @@ def main() -> None:
     if args.columns and args.recipe != "pca":
         parser.error("--columns is of the recipe pca")
 
-    from infra.server import ensure_server, stop_server
+    from infra.orchestration.server import ensure_server, stop_server
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
     target, rows = args.folder / "out", args.rows or SAMPLES[args.recipe][1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tasks import monitor
+from tasks.cluster import monitor
 
 
 class Memory(threading.Thread):

@@ -19,12 +19,12 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[])
     args = parser.parse_args()
 
-    from infra.server import ensure_server
+    from infra.orchestration.server import ensure_server
 
     ensure_server()
     import quiet
 
-    from flows.job import load_job
+    from flows.job.job import load_job
     from flows.preprocess import preprocess
     from tasks.manifest import Manifest
 

@@ -32,14 +32,16 @@ from unittest import mock
 import psutil
 import pyarrow as pa
 
-from tasks import exchange
-from tasks.graph import as_node
-from tasks.plan import LIMITS, File, Partition, Piece, Plan, Unit, cut_blocks, cut_partitions
-from tasks.pool import DaskPool, merged, pickled_bytes
-from tasks.schema import Column, Schema
-from tasks.settings import Output
-from tasks.transform import RANGES_PER_FILE, Cut, Cutting, make_order
-from tasks.work import StateFolder, Work
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.pool import merged, pickled_bytes
+from tasks.core.plan import LIMITS, File, Partition, Piece, Plan, Unit, cut_blocks, cut_partitions
+from tasks.core.schema import Column, Schema
+from tasks.core.settings import Output
+from tasks.graph.node import as_node
+from tasks.graph.partition_work import StateFolder, Work
+from tasks.shuffle import memory_exchange
+from tasks.shuffle.order import RANGES_PER_FILE, make_order
+from tasks.shuffle.pieces import Cut, Cutting
 
 TOY = {"decoded": 41.2, "file in": 23.8, "file out": 20.4}  # bytes per row of the toy workload
 PARTITION = 1_000_000_000
@@ -160,7 +162,7 @@ def counted(partitions: int, files: int, workers: int) -> dict[str, dict[str, in
     with mock.patch("distributed.as_completed", Completed):
         merged(pool, len, [pool.gather(no_work, len, None, range(partitions))])
     lap("statistics, a phase")
-    memory = exchange.DaskMemory(pool, "x")  # type: ignore[arg-type]
+    memory = memory_exchange.DaskMemory(pool, "x")  # type: ignore[arg-type]
     memory.fill(cutting_for(files), range(partitions), None)  # type: ignore[arg-type]
     lap("transform")
     memory.deliver(no_work, None, range(files), ranges_of, None)
@@ -274,10 +276,10 @@ def squared(side: int) -> dict[str, Any]:
     partitions = [Partition(i, ()) for i in range(side)]
     with contextlib.ExitStack() as stack:
         for name, stand_in in (("cut_partition", no_cut), ("summary", no_summary)):
-            stack.enter_context(mock.patch.object(exchange, name, stand_in))
+            stack.enter_context(mock.patch.object(memory_exchange, name, stand_in))
         client, scheduler = stack.enter_context(running(2))
         with Watched(scheduler) as watched:
-            memory = exchange.DaskMemory(DaskPool(client), "scale")
+            memory = memory_exchange.DaskMemory(DaskPool(client), "scale")
             memory.fill(cutting_for(side), partitions, None)
             memory.deliver(no_write, None, list(range(side)), ranges_of, None)
             memory.close()
@@ -309,7 +311,7 @@ def needs(nbytes: int, gpus: int, rows_per_second: float) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    from tasks.manifest import versions
+    from tasks.core.versions import versions
 
     return {"cores": len(os.sched_getaffinity(0)), "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
             "load_before": round(os.getloadavg()[0], 2), "nice": os.nice(0), "python": sys.version.split()[0],

@@ -22,10 +22,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.job import load_job
+from flows.job.job import load_job
 from flows.sample import make_sample
-from tasks.manifest import versions
-from tasks.workflow import Dataset, Workflow
+from tasks.core.versions import versions
+from tasks.dataset import Dataset
+from tasks.workflow import Workflow
 
 RESULT = Path(__file__).parent / "results" / "serving-cpu.json"
 TARGETS = {1: 0.005, 1_000: 0.020}  # rows -> seconds

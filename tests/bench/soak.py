@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "PREFECT_HOME": str(place / "prefect"), "HOME": str(place / "home"), "PYTHONPATH": str(ROOT),
         "PREFECT_SERVER_API_PORT": str(options.port), "TMPDIR": str(place / "tmp"),
     }  # fmt: skip
-    from infra.server import ensure_server, stop_server
+    from infra.orchestration.server import ensure_server, stop_server
 
     try:
         server = ensure_server()

@@ -25,10 +25,11 @@ def recorded(where: dict[str, Any], path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    from flows import preprocess as flow
+    from flows import preprocess
+    from flows.run import stages as run_stages
 
     stages: list[dict[str, Any]] = []
-    run_stage = flow.run_stage
+    run_stage = run_stages.run_stage
 
     def timed(function: Any, *args: Any) -> Any:
         start = time.time()
@@ -37,15 +38,15 @@ def recorded(where: dict[str, Any], path: Path | None) -> Iterator[None]:
                        **{name: summary[name] for name in ("began", "ended", "seconds")}})  # fmt: skip
         return summary
 
-    from infra.clusters import Cluster
-    from infra.encryption import security_of
+    from infra.clusters.encryption import security_of
+    from infra.clusters.model import Cluster
 
     security = security_of(Cluster(**where))
     with Client(where["address"], security=security, set_as_default=False) as client:
         client.get_task_stream(count=0)  # from here on the scheduler keeps them
         client.run(_watch_garbage)
         start = time.time()
-        with mock.patch.object(flow, "run_stage", timed):
+        with mock.patch.object(preprocess, "run_stage", timed):
             yield
         tasks = [_short(task) for task in client.get_task_stream(start=start)]
         garbage = client.run(_garbage_seen)

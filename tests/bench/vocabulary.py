@@ -76,8 +76,8 @@ def measure(folder: Path) -> dict[str, Any]:
 def measure_on(client: Any, folder: Path, engine: str, repeats: int, partition_size: str) -> dict[str, Any]:
     """Fit and transform on the workers of a client, `repeats` times after one that does not count; ids are checked."""
     from tasks import ops
+    from tasks.cluster.dask_pool import DaskPool
     from tasks.dataset import Dataset
-    from tasks.pool import DaskPool
     from tasks.workflow import Workflow
 
     pool, data = DaskPool(client), folder / "data"
@@ -141,8 +141,8 @@ def encode_sizes(kind: str, distinct: int, sizes: Sequence[int], folder: Path, r
     Each source holds every value, as often as its rows allow: the first is learned from.
     """
     from tasks import ops
+    from tasks.cluster.local_pool import LocalPool
     from tasks.dataset import Dataset
-    from tasks.pool import LocalPool
     from tasks.workflow import Workflow
 
     pool, workflow, found = LocalPool(), None, []
@@ -168,7 +168,7 @@ def encode_sizes(kind: str, distinct: int, sizes: Sequence[int], folder: Path, r
 
 
 def machine(engine: str) -> dict[str, Any]:
-    from tasks.manifest import versions
+    from tasks.core.versions import versions
     from tests.bench.gpu import PACKAGES, gpus
 
     return {

@@ -84,7 +84,7 @@ def out_of_memory() -> None:
 
 def stall() -> None:
     """What this process submits next takes what no worker offers: it waits for ever."""
-    from tasks.pool import DaskPool
+    from tasks.cluster.dask_pool import DaskPool
 
     submitted = DaskPool._mapped
 

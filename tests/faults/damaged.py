@@ -278,12 +278,12 @@ def read_flipped(number: int, folder: Path) -> str:
 
 def _read(path: Path) -> str:
     """Plan the source and read every partition, as ingest and transform do."""
-    from tasks import frame
-    from tasks.ingest import make_plan
-    from tasks.reader import read
-    from tasks.settings import Source
+    from tasks import engines
+    from tasks.core.settings import Source
+    from tasks.sources.planning import make_plan
+    from tasks.sources.reader import read
 
-    plan, engine = make_plan(Source(path=str(path))), frame.engine("pandas")
+    plan, engine = make_plan(Source(path=str(path))), engines.engine("pandas")
     rows = 0
     for partition in plan.partitions:
         found = read(plan, partition)
@@ -354,9 +354,9 @@ def read_job(number: int, folder: Path) -> str:
     """A job as values, or as the text of a file, bound to the columns of a source."""
     import yaml
 
-    from flows.job import load_job, make_job
-    from tasks.graph import Bound
-    from tasks.schema import Schema
+    from flows.job.job import load_job, make_job
+    from tasks.core.schema import Schema
+    from tasks.graph.binding import Bound
 
     random = np.random.default_rng(number)
     if number % 2:
@@ -375,7 +375,7 @@ def read_job(number: int, folder: Path) -> str:
 
 def _whole_output(folder: Path) -> Path:
     """An output with its fitted workflow, made once."""
-    from flows.job import make_job
+    from flows.job.job import make_job
     from tests.faults.jobs import make_data
     from tests.stages import run_stages
 
@@ -409,8 +409,8 @@ def read_folder(number: int, folder: Path) -> str:
     import pyarrow as pa
     from rich.console import Console
 
-    from flows import show
-    from flows.show import verified
+    from flows.commands import inspect
+    from flows.commands.inspect import verified
     from tasks.manifest import Manifest
     from tasks.workflow import Workflow
 
@@ -437,7 +437,7 @@ def read_folder(number: int, folder: Path) -> str:
     steps: list[Callable[[], Any]] = [
         lambda: said.extend(verified(out)[1]),
         lambda: Manifest.load(out).partitioning,
-        lambda: show.show_folder(out, console=Console(file=open(os.devnull, "w"))),  # noqa: PTH123, SIM115
+        lambda: inspect.show_folder(out, console=Console(file=open(os.devnull, "w"))),  # noqa: PTH123, SIM115
         lambda: Workflow.load(out).transform(frame),
         lambda: Workflow.load(out).embeddings(),
     ]

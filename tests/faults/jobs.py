@@ -20,10 +20,10 @@ from tests.running import section_of
 
 BLOCK = 65_536  # rows: the smallest row group that is a block of its own
 STAGES = {
-    "ingest": "tasks.run:_each",
-    "statistics": "tasks.statistics:_observe",
-    "transform": "tasks.transform:_cut",
-    "shuffle_write": "tasks.shuffle_write:check_footer",
+    "ingest": "tasks.stages.ingest:_each",
+    "statistics": "tasks.learning.observe:_observe",
+    "transform": "tasks.shuffle.cutting:_cut",
+    "shuffle_write": "tasks.shuffle.file_writer:check_footer",
 }
 FEATURES = [
     {"columns": ["x"], "ops": [{"op": "FillMissing", "fill_value": 0.5}, {"op": "Normalize"}]},
@@ -109,8 +109,8 @@ def plan_chaos(path: Path, faults: Iterable[dict[str, Any]]) -> Path:
 def run_here(job: dict[str, Any], cluster: Any) -> Any:
     """The final state of a run of the real flow on a running cluster, which saves its start; nothing is raised."""
     from flows.preprocess import preprocess
-    from infra.clusters import Cluster
-    from infra.runner import runner
+    from infra.clusters.model import Cluster
+    from infra.orchestration.task_runner import runner
 
     where = section_of(cluster)
     on_cluster: Any = runner(Cluster(**where))

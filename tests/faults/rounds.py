@@ -115,9 +115,9 @@ class Rounds:
 
 def run_stages(job: dict[str, Any]) -> list[str]:
     """All stages of a job in this process as its flow runs them, without Prefect and without a cluster."""
-    from flows.job import make_job
-    from tasks import run
-    from tasks.pool import LocalPool
+    from flows.job.job import make_job
+    from tasks.cluster.local_pool import LocalPool
+    from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
     made = make_job(job)
     request = made.request("pandas")
@@ -126,15 +126,18 @@ def run_stages(job: dict[str, Any]) -> list[str]:
     with staging.locked(wait=made.run.lock == "wait") as owner:
         staging.check(made.output.on_existing)
         request = replace(request, owner=owner)
-        done = [run.ingest(request, pool), run.learn(request, pool)]
+        done = [ingest.ingest(request, pool), statistics.learn(request, pool)]
         for split in request.splits:
-            done += [run.cut(request, split, pool, kept=kept), run.write(request, split, pool, kept=kept)]
-        return [manifest.path for manifest in run.commit(request, done)]
+            done += [
+                transform.cut(request, split, pool, kept=kept),
+                shuffle_write.write(request, split, pool, kept=kept),
+            ]
+        return [manifest.path for manifest in commit.commit(request, done)]
 
 
 def run_flow(job: dict[str, Any]) -> list[str]:
     """The real flow, which starts its workers and reports to the session's server."""
-    from infra.server import ensure_server
+    from infra.orchestration.server import ensure_server
 
     ensure_server()
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -199,7 +202,7 @@ def child(question: dict[str, Any]) -> NoReturn:
 
 def main() -> None:
     """Forks as it is asked on stdin, a JSON object a line."""
-    for module in ("flows.preprocess", "infra.loaded", "tasks.report.page"):
+    for module in ("flows.preprocess", "infra.workers.preimport", "tasks.report.page"):
         importlib.import_module(module)
     assert threading.active_count() == 1, threading.enumerate()
     answers = os.fdopen(os.dup(1), "w")

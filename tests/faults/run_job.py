@@ -19,14 +19,16 @@ def die() -> None:
 
 
 def main() -> None:
-    from infra.server import ensure_server
+    from infra.orchestration.server import ensure_server
 
     ensure_server()
     from flows import preprocess
-    from tasks import commit
+    from flows.run import session, stages
+    from tasks.stages import commit
+    from tasks.storage import atomic, staging
 
     victim, reused = os.environ.get("MILLRACE_TEST_DIE_BEFORE"), []
-    run_stage, publish, rename = preprocess.run_stage, preprocess.run.commit, commit._rename
+    run_stage, publish, rename = stages.run_stage, commit.commit, atomic._rename
 
     def stage(function: Any, *args: Any) -> Any:
         if function.name == victim:
@@ -45,7 +47,8 @@ def main() -> None:
             die()
         return rename(source, target)
 
-    preprocess.run_stage, preprocess.run.commit, commit._rename = stage, committed, renamed
+    preprocess.run_stage, commit.commit, staging._rename = stage, committed, renamed
+    session.run_stage = preprocess.run_stage
     preprocess.preprocess(**json.loads(Path(sys.argv[1]).read_text()))
     print(json.dumps(reused))
 

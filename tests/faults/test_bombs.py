@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.core.settings import Source
 from tasks.errors import DataError
-from tasks.ingest import make_plan
-from tasks.reader import read
-from tasks.settings import Source
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
 from tests.conftest import python_path
 
 MARKER = b"0123456789abcdef"
@@ -115,10 +115,10 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 READ = """
 import resource, sys
-from tasks.reader import read
+from tasks.sources.reader import read
 from tasks.errors import DataError
-from tasks.ingest import make_plan
-from tasks.settings import Source
+from tasks.sources.planning import make_plan
+from tasks.core.settings import Source
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 try:

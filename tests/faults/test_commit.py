@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from tasks import commit
-from tasks.commit import MANIFEST, STALE_SECONDS, Staging, namespace, own_output, until_of
 from tasks.errors import GiveUpError, JobError
+from tasks.storage import own_files
+from tasks.storage import staging as storage_staging
+from tasks.storage.own_files import MANIFEST, own_output
+from tasks.storage.staging import STALE_SECONDS, Staging, namespace, until_of
 from tests.conftest import python_path
 
 
@@ -216,7 +218,7 @@ def test_where_folders_cannot_be_exchanged_two_renames_do_it_and_the_log_says_so
         raise OSError(errno.EINVAL, "Invalid argument", str(other))
 
     publish(tmp_path / "out", "one")
-    monkeypatch.setattr(commit, "exchange", refused)
+    monkeypatch.setattr(storage_staging, "exchange", refused)
     with caplog.at_level(logging.WARNING, "millrace"):
         publish(tmp_path / "out", "two", "replace", keep_replaced=60)
     assert "cannot exchange folders (Invalid argument): two renames" in caplog.text
@@ -240,10 +242,10 @@ def killed_at(step: int, out: Path, scratch: Path | None, can_exchange: bool) ->
             return line
 
         def traced(frame: Any, event: str, argument: Any) -> Any:
-            return line if frame.f_code.co_filename.endswith("tasks/commit.py") else None
+            return line if frame.f_code.co_filename.endswith("tasks/storage/staging.py") else None
 
         if not can_exchange:
-            commit.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
+            storage_staging.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
         staging = Staging(out, scratch, 60)
         with staging.locked():
             fill(staging.new, "new")
@@ -345,7 +347,7 @@ def test_a_url_is_no_scratch_folder(tmp_path: Path) -> None:
 
 # Who lives
 
-LOCKS = "import sys; from tasks.commit import Staging\nwith Staging(sys.argv[1]).locked(): print('mine')"
+LOCKS = "import sys; from tasks.storage.staging import Staging\nwith Staging(sys.argv[1]).locked(): print('mine')"
 
 
 def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
@@ -386,7 +388,7 @@ def test_only_processes_of_one_name_space_are_told_by_their_number(tmp_path: Pat
 def test_a_run_that_was_taken_over_gives_no_sign_of_life_for_the_other_and_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit, "STALE_SECONDS", 0.6)
+    monkeypatch.setattr(storage_staging, "STALE_SECONDS", 0.6)
     staging = Staging(tmp_path / "out")
     with staging.locked() as owner:
         staging.check_owner(owner)
@@ -414,7 +416,7 @@ def test_a_lock_can_be_taken_where_files_have_one_name_only(tmp_path: Path, monk
 def test_folders_that_another_run_removes_meanwhile_are_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staging, probe, gone = Staging(tmp_path / "out"), commit._probe, []
+    staging, probe, gone = Staging(tmp_path / "out"), storage_staging._probe, []
 
     def removed_first(folder: Path, name: str) -> None:
         if folder == staging.folder and len(gone) < 3:
@@ -422,7 +424,7 @@ def test_folders_that_another_run_removes_meanwhile_are_made_again(
             folder.rmdir()
         probe(folder, name)
 
-    monkeypatch.setattr(commit, "_probe", removed_first)
+    monkeypatch.setattr(storage_staging, "_probe", removed_first)
     with staging.locked():
         assert len(gone) == 3
     assert list(tmp_path.iterdir()) == []
@@ -432,7 +434,7 @@ def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_someb
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(tmp_path / "out", "one")
-    known_files, looks = commit.own.known_files, []
+    known_files, looks = own_files.known_files, []
 
     def swapped_first(folder: Path) -> object:
         looks.append(folder)
@@ -441,7 +443,7 @@ def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_someb
         publish(tmp_path / "out", "two", "replace")
         return {}  # what a mix of both looks like
 
-    monkeypatch.setattr(commit.own, "known_files", swapped_first)
+    monkeypatch.setattr(own_files, "known_files", swapped_first)
     Staging(tmp_path / "out").check("replace")
     assert content(tmp_path / "out") == "two"
     assert len(looks) >= 2

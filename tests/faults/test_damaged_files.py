@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.settings import Source
 from tasks.errors import DataError
-from tasks.ingest import make_plan
-from tasks.reader import read
-from tasks.settings import Source
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
 from tests.faults.damaged import FILES, outcomes, wrong
 
 SAMPLE = range(10 * len(FILES))

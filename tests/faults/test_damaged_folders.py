@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.job import make_application
+from flows.job.job import make_application
 from tasks.errors import DataError
 from tasks.manifest import Manifest, seal
 from tasks.workflow import Workflow

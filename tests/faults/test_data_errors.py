@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
+from flows.job.job import make_job
 from tasks.errors import MillraceError
 from tests.stages import run_stages
 

@@ -14,13 +14,14 @@ import pytest
 from distributed import KilledWorker
 from typer.testing import CliRunner
 
-import flows.show
-from flows.cli import DEFECT, app
-from flows.job import make_job
-from tasks.defects import DefectError, defect
+from flows.cli import app
+from flows.commands import inspect
+from flows.commands.console import DEFECT
+from flows.job.job import make_job
+from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, MillraceError, TransientError
-from tasks.formats import FORMATS, Format
-from tasks.stage import may_pass, reported
+from tasks.sources.formats import FORMATS, Format
+from tasks.stages.task import may_pass, reported
 from tests.faults.jobs import make_data
 from tests.stages import run_stages
 
@@ -34,7 +35,7 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     def verified(out: Path) -> Any:
         return {}["parts"]
 
-    monkeypatch.setattr(flows.show, "verified", verified)
+    monkeypatch.setattr(inspect, "verified", verified)
 
 
 def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_what_the_host_refuses_is_no_defect(error: Exception, tmp_path: Path, mo
     def verified(out: Path) -> Any:
         raise error
 
-    monkeypatch.setattr(flows.show, "verified", verified)
+    monkeypatch.setattr(inspect, "verified", verified)
     done = typed("verify", str(tmp_path))
     assert done.exit_code == 1
     assert "defect" not in done.stderr
@@ -78,7 +79,7 @@ def test_a_stage_says_which_partition_of_which_file(
     )
     monkeypatch.setitem(FORMATS, "parquet", Format(FORMATS["parquet"].survey, read))
     if engine == "cudf":
-        monkeypatch.setattr("tasks.frame.gpu.files._is_read", lambda *_: False)
+        monkeypatch.setattr("tasks.engines.gpu.files._is_read", lambda *_: False)
     with pytest.raises(DefectError) as caught, reported("transform", logging.getLogger("millrace")):
         run_stages(job.request(engine))
     assert caught.value.what == "the stage transform ended with an error that nobody foresaw"

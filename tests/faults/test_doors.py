@@ -20,9 +20,10 @@ import psutil
 import pytest
 from distributed import Client
 
-from infra import clusters
-from infra.clusters import Cluster, make_cluster
-from infra.dask_settings import own_folder
+from infra.clusters import encryption
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from infra.environment import own_folder
 from tests.conftest import python_path
 from tests.infra.elsewhere import make_certificates
 
@@ -210,18 +211,18 @@ def test_a_scratch_folder_that_somebody_else_has_put_there_is_not_used(tmp_path:
 
 
 def test_certificates_cost_less_than_a_tenth_of_a_second() -> None:
-    from infra.encryption import temporary
+    from infra.clusters.encryption import temporary
 
     temporary()
     began = time.thread_time()
     made = temporary()
     assert time.thread_time() - began < 0.1
     assert made.require_encryption
-    assert clusters.security_of(Cluster(kind="cpu", unencrypted=True)) is None
+    assert encryption.security_of(Cluster(kind="cpu", unencrypted=True)) is None
 
 
 def test_a_server_whose_user_nobody_knows_is_a_strangers() -> None:
-    from infra.dashboard import listener, user_of
+    from infra.workers.dashboard_access import listener, user_of
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert listener(server.getsockname()[1]) == os.getuid()
@@ -262,7 +263,7 @@ def test_a_prefect_server_of_another_user_on_prefects_port_is_not_used(user: int
     import prefect
     from prefect.settings import PREFECT_SERVER_API_PORT, temporary_settings
 
-    from infra import server
+    from infra.orchestration import server
 
     command = [sys.executable, "-c", SERVER, str(user), prefect.__version__]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.looking import looked
+from flows.preview.own_process import looked
+from tasks.core.plan import OPTION
 from tasks.errors import DataError, GiveUpError
-from tasks.reading_notes import FOLDER, OPTION, noted, notes_left
+from tasks.storage.files_being_read import FOLDER, noted, notes_left
 from tests.conftest import python_path
 from tests.faults.jobs import make_data, make_job, run_flow
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("faults")
 
 ENDING = """
 import os, signal
-from tasks.formats import parquet
+from tasks.sources.formats import parquet
 
 def ended(*_):
     os.kill(os.getpid(), signal.{name})
@@ -88,7 +89,7 @@ def test_notes_are_gone_when_a_file_is_read(tmp_path: Path) -> None:
 def test_a_run_names_the_file_that_its_worker_was_reading(
     faults: Callable[..., None], tmp_path: Path, prefect_server: Any
 ) -> None:
-    faults({"at": "tasks.formats.parquet:_read_file", "always": True})
+    faults({"at": "tasks.sources.formats.parquet:_read_file", "always": True})
     state = run_flow(job_of(tmp_path, run={"retries": 0}))
     assert "a worker was lost in each of 1 attempts of statistics" in state.message
     assert f"while it read {tmp_path / 'in' / '0.parquet'}" in state.message

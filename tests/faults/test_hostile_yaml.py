@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flows.job import load_job, make_job, set_key
-from infra.deployment_file import read_file
+from flows.job.job import load_job, make_job, set_key
+from infra.orchestration.deployment_file import read_file
 from tasks.errors import JobError
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

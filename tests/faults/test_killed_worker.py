@@ -70,8 +70,10 @@ def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_wri
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flows import preprocess
+    from flows.run import session
+    from flows.run import stages as run_stages
 
-    run_stage, started, of_others = preprocess.run_stage, [], workers()
+    run_stage, started, of_others = run_stages.run_stage, [], workers()
 
     def between(function: Any, *args: Any) -> Any:
         started.append(function.name)
@@ -81,6 +83,7 @@ def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_wri
         return run_stage(function, *args)
 
     monkeypatch.setattr(preprocess, "run_stage", between)
+    monkeypatch.setattr(session, "run_stage", between)
     faults(*({"at": place} for place in STAGES.values()))  # the first call of each: two partitions, two workers
     two = {"workers": 2, "threads_per_worker": 1}
     state = run_flow(

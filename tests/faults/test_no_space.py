@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.commit import Staging
 from tasks.errors import GiveUpError
+from tasks.storage.staging import Staging
 from tests.faults.jobs import digests, flow_state, make_data, make_job, reused, run_here, task_runs
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -53,8 +53,9 @@ def expected(data: Path, tmp_path_factory: pytest.TempPathFactory, prefect_serve
 def fills(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Path]:
     """fills(stage, left): the disk is full but for `left` bytes when the stage begins; the file that fills it."""
     from flows import preprocess
+    from flows.run import session, stages
 
-    run_stage, plan = preprocess.run_stage, dict[str, int]()
+    run_stage, plan = stages.run_stage, dict[str, int]()
 
     def filling(function: Any, *args: Any) -> Any:
         if function.name in plan:
@@ -67,6 +68,7 @@ def fills(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], P
         return disk / "filler"
 
     monkeypatch.setattr(preprocess, "run_stage", filling)
+    monkeypatch.setattr(session, "run_stage", filling)
     return at
 
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.job import make_job as job_of
-from tasks import memory
-from tasks import run as stages
+from flows.job.job import make_job as job_of
+from tasks.cluster import out_of_memory
+from tasks.core.plan import Limits
 from tasks.errors import DataError, GiveUpError, JobError
 from tasks.manifest import Manifest
-from tasks.plan import Limits
-from tasks.row_runs import runs_of
-from tasks.shuffle_write import Part
+from tasks.shuffle.parts import Part, runs_of
+from tasks.sources import planning
+from tasks.stages import ingest
 from tests.faults.jobs import digests, flow_state, make_data, make_job, run_flow, task_runs
 from tests.stages import run_stages
 
@@ -58,9 +58,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row group is a block, and a thread has four partitions, in this process."""
-    monkeypatch.setattr(stages, "make_plan", partial(stages.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
     halved = {"cudf": 2, "pandas": 1}  # on a GPU a thread has half as many partitions
-    monkeypatch.setattr(stages, "dividing_threads", lambda engine, pool: halved[engine] * pool.threads)
+    monkeypatch.setattr(ingest, "dividing_threads", lambda engine, pool: halved[engine] * pool.threads)
 
 
 def small_job(source: Path, out: Path, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_halves_write_the_same_bytes_and_are_counted(
 ) -> None:
     sections = SHAPES[shape]
     assert set(run(source, tmp_path / "quiet", engine, **sections).values()) == {0}
-    monkeypatch.setenv(memory.VARIABLE, EVERYWHERE)
+    monkeypatch.setenv(out_of_memory.VARIABLE, EVERYWHERE)
     counted = run(source, tmp_path / "short", engine, **sections)
     assert counted == {"statistics": 1, "transform": 4, "shuffle_write": 4}
     assert written(tmp_path / "short") == written(tmp_path / "quiet")
@@ -119,7 +119,7 @@ def test_the_flow_answers_with_halves_on_the_workers_of_a_cluster(
     job = small_job(source, tmp_path / "quiet", output={"row_group_size": 10_000})
     run_stages(job_of(job).request("pandas"))
     faults = "statistics:0:1,transform:0:1,transform:2:1,shuffle_write:0:1,shuffle_write:3:2"
-    monkeypatch.setenv(memory.VARIABLE, faults)
+    monkeypatch.setenv(out_of_memory.VARIABLE, faults)
     short = {**job, "output": {**job["output"], "path": str(tmp_path / "short")}}
     state = run_flow(short | {"cluster": {"kind": "cpu", "threads_per_worker": 1}})
     done = [(n, "Completed") for n in ("ingest", "statistics", "transform", "shuffle_write")]
@@ -164,7 +164,7 @@ def test_what_does_not_fit_in_the_smallest_part_is_told(
     case: str, source: Path, small_blocks: None, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     injected, sections, told = REFUSED[case]
-    monkeypatch.setenv(memory.VARIABLE, injected)
+    monkeypatch.setenv(out_of_memory.VARIABLE, injected)
     with pytest.raises((GiveUpError, JobError)) as caught:
         run(source, tmp_path / "out", engine, **sections)
     if engine == "cudf":
@@ -176,7 +176,7 @@ def test_what_does_not_fit_in_the_smallest_part_is_told(
 def test_a_block_of_text_has_no_smaller_unit(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "logs.csv").write_text("row,x,name,word\n1,2.5,a,b\n")
-    monkeypatch.setenv(memory.VARIABLE, "statistics:0:9")
+    monkeypatch.setenv(out_of_memory.VARIABLE, "statistics:0:9")
     with pytest.raises(GiveUpError, match="one block of rows does not fit into memory") as caught:
         run(tmp_path / "in", tmp_path / "out", engine)
     assert "do: give each thread more memory" in str(caught.value)
@@ -186,7 +186,7 @@ def test_what_cannot_be_halved_is_tried_again_and_told(
     faults: Callable[..., None], tmp_path: Path, prefect_server: Any
 ) -> None:
     data = make_data(tmp_path / "data", files=1, rows=1000)
-    fault = {"at": "tasks.statistics:finalize", "do": "out-of-memory"}
+    fault = {"at": "tasks.learning.finalize:finalize", "do": "out-of-memory"}
     faults({**fault, "always": True})
     job = make_job(data, tmp_path / "out")
     state = run_flow(job)
@@ -231,7 +231,7 @@ def caused(kind: type[Exception], cause: BaseException) -> Exception:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_out_of_memory_is_told_from_other_failures(error: Exception, found: bool) -> None:
-    assert memory.is_out_of_memory(error) is found
+    assert out_of_memory.is_out_of_memory(error) is found
 
 
 @given(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tasks.retention import leftovers, remove
+from tasks.storage.retention import leftovers, remove
 from tests.faults.conftest import Known
 from tests.faults.rounds import Rounds
 from tests.faults.seeds import VARIANTS, beside, contents, seeds, variant

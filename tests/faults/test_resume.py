@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job as job_of
-from tasks import request as requests
-from tasks import run
+from flows.job.job import make_job as job_of
+from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError
-from tasks.pool import LocalPool
+from tasks.job import request as job_request
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.faults.jobs import FEATURES, STAGES, digests, flow_state, make_data, make_job, run_here
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -35,7 +35,12 @@ def job(data: Path, out: Path, **sections: Any) -> dict[str, Any]:
 def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[], Any] = int) -> list[str]:
     """The stages of a job as the flow runs them, the action `before` one (or `commit`); those that were found done."""
     request, pool, done = job_of(asked).request(engine), LocalPool(2), []
-    work = {"ingest": run.ingest, "statistics": run.learn, "transform": run.cut, "shuffle_write": run.write}
+    work = {
+        "ingest": ingest.ingest,
+        "statistics": statistics.learn,
+        "transform": transform.cut,
+        "shuffle_write": shuffle_write.write,
+    }
     request.staging.check(request.settings[1].on_existing)
     with request.staging.locked():
         for name, stage in work.items():
@@ -44,7 +49,7 @@ def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[]
             done.append(stage(request, *([""] if name in NAMES[2:] else []), pool))
         if before == "commit":
             action()
-        run.commit(request, done)
+        commit.commit(request, done)
     return [s["stage"] for s in done if s["reused"]]
 
 
@@ -130,7 +135,7 @@ def test_another_version_of_the_code_does_everything_again(
 ) -> None:
     asked = job(data, tmp_path / "out")
     cut_off(asked, engine, "commit")
-    monkeypatch.setattr(requests, "own_code", lambda: "another version")
+    monkeypatch.setattr(job_request, "own_code", lambda: "another version")
     assert go(asked, engine) == []
     assert digests(tmp_path / "out") == expected
 

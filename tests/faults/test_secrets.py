@@ -20,8 +20,8 @@ from prefect import get_client
 from prefect.blocks.system import Secret
 
 from tasks.errors import DataError, JobError, TransientError
-from tasks.files import expand
-from tasks.secrets import StorageOptions, call_masked, masked, storage
+from tasks.storage.credentials import StorageOptions, call_masked, masked, storage
+from tasks.storage.files import expand
 from tests.faults import vault
 from tests.faults.jobs import digests, make_data, make_job, run_flow
 
@@ -113,7 +113,7 @@ def test_blocks_by_type_and_name_and_what_is_no_object(token: str, monkeypatch: 
 
 
 def test_credentials_of_clouds_under_the_names_of_their_file_systems() -> None:
-    from tasks.stage import BLOCKS
+    from tasks.stages.storage_blocks import BLOCKS
 
     aws = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "eu-1", "aws_session_token": None}
     assert BLOCKS["aws-credentials"](aws) == {"key": "k", "secret": "s", "client_kwargs": {"region_name": "eu-1"}}

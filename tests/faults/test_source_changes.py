@@ -17,23 +17,29 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_application
-from flows.job import make_job as job_of
-from tasks import frame, ops, run
-from tasks.allowed import VARIABLE
+from flows.job.job import make_application
+from flows.job.job import make_job as job_of
+from tasks import engines, ops
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Plan
+from tasks.core.settings import Source
 from tasks.dataset import Dataset
+from tasks.engines.convert.side_tables import read_side_table
 from tasks.errors import DataError, JobError
-from tasks.files import check_unchanged, expand
-from tasks.frame.side_table import read_side_table
-from tasks.ingest import make_plan
-from tasks.plan import Plan
-from tasks.pool import LocalPool
-from tasks.reader import read
-from tasks.settings import Source
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tasks.storage.allowed_roots import VARIABLE
+from tasks.storage.files import check_unchanged, expand
 from tasks.workflow import Workflow
 from tests.faults.jobs import BLOCK, digests, make_data, make_job
 
-STAGES = {"ingest": run.ingest, "statistics": run.learn, "transform": run.cut, "shuffle_write": run.write}
+STAGES = {
+    "ingest": ingest.ingest,
+    "statistics": statistics.learn,
+    "transform": transform.cut,
+    "shuffle_write": shuffle_write.write,
+}
 
 
 def go(asked: dict[str, Any], engine: str, during: str = "", action: Callable[[], Any] = int) -> list[str]:
@@ -50,7 +56,7 @@ def go(asked: dict[str, Any], engine: str, during: str = "", action: Callable[[]
                     action()
 
             done.append(stage(request, *([""] if name in ("transform", "shuffle_write") else []), pool, told))
-        run.commit(request, done)
+        commit.commit(request, done)
     return [summary["stage"] for summary in done if summary["reused"]]
 
 
@@ -154,7 +160,7 @@ WRITERS: dict[str, Callable[[pa.Table, str], Any]] = {
 
 def rows(plan: Plan, engine: str) -> int:
     """The rows of a plan, read as a run on this engine reads them."""
-    kernels, partition = frame.engine(engine), plan.partitions[0]
+    kernels, partition = engines.engine(engine), plan.partitions[0]
     reader = getattr(kernels, "read_partition", None)
     found = reader(plan, partition, ["a", "b"]) if reader else {}
     return len(found["a"]) if found else read(plan, partition).num_rows
@@ -285,7 +291,7 @@ def test_a_fitted_workflow_that_leads_outside_is_not_copied(house: Path, engine:
     (house / "in/fitted/state.json").unlink()
     (house / "in/fitted/state.json").symlink_to(house / "out/fitted/state.json")
     with request.staging.locked(), pytest.raises(JobError, match="outside of what runs may use"):
-        run.ingest(request, LocalPool(1))
+        ingest.ingest(request, LocalPool(1))
 
 
 def test_listing_records_what_is_compared(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from prefect_dask.task_runners import PrefectDaskFuture
 
-from flows.preprocess import wait_for
-from tasks import stalls
+from flows.run.stages import wait_for
+from tasks.cluster import stalled_tasks
+from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import TransientError
 from tasks.manifest import Manifest
-from tasks.pool import DaskPool
 from tests.faults.jobs import digests, flow_state, make_data, make_job, run_flow
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -33,7 +33,7 @@ def slow(shared: float, item: int) -> int:
 
 def test_a_stage_whose_tasks_nobody_can_run_fails_and_says_what_the_scheduler_knows(client: Any) -> None:
     pool, began = DaskPool(client, {"nowhere": 1}), time.monotonic()
-    with pytest.raises(TransientError) as caught, stalls.watched("transform", pool, 2):
+    with pytest.raises(TransientError) as caught, stalled_tasks.watched("transform", pool, 2):
         pool.map(double, 2, [1, 2, 3])
     assert 2 <= time.monotonic() - began < 60
     assert caught.value.what == "transform stood still for 2 s"
@@ -47,20 +47,20 @@ def test_a_stage_whose_tasks_nobody_can_run_fails_and_says_what_the_scheduler_kn
 
 def test_a_stage_whose_tasks_take_long_or_that_works_itself_does_not_stand_still(client: Any) -> None:
     pool = DaskPool(client)
-    with stalls.watched("transform", pool, 1):
+    with stalled_tasks.watched("transform", pool, 1):
         assert pool.map(slow, 4.0, [1]) == [1]  # a worker says every half second what it runs
         time.sleep(3)
         assert pool.map(double, 2, [1]) == [2]
 
 
 def test_workers_that_are_expected_are_waited_for(client: Any) -> None:
-    stall = stalls.Stall(client, lambda: ["a task"], 0.2)
-    stalls.expect_workers(client, SimpleNamespace(plan={0, 1}, observed={0}), 600)
+    stall = stalled_tasks.Stall(client, lambda: ["a task"], 0.2)
+    stalled_tasks.expect_workers(client, SimpleNamespace(plan={0, 1}, observed={0}), 600)
     for _ in range(3):
         assert stall.check() is None
         time.sleep(0.3)
-    client.set_metadata(stalls.EXPECTED, 0.0)
-    stalls.expect_workers(client, SimpleNamespace(plan={0}, observed={0}), 600)  # all have come
+    client.set_metadata(stalled_tasks.EXPECTED, 0.0)
+    stalled_tasks.expect_workers(client, SimpleNamespace(plan={0}, observed={0}), 600)  # all have come
     deadline, facts = time.monotonic() + 60, None
     while facts is None and time.monotonic() < deadline:
         time.sleep(0.3)
@@ -71,7 +71,7 @@ def test_workers_that_are_expected_are_waited_for(client: Any) -> None:
 
 def test_a_stage_that_no_worker_begins_is_not_waited_for(client: Any) -> None:
     stage = client.submit(double, 1, 2, resources={"nowhere": 1}, pure=False)
-    with pytest.raises(stalls.NotBegunError, match="transform stood still for 1 s"):
+    with pytest.raises(stalled_tasks.NotBegunError, match="transform stood still for 1 s"):
         wait_for(PrefectDaskFuture(uuid.uuid4(), stage), "transform", 1)
     assert stage.cancelled()
     done = client.submit(slow, 4.0, 1, pure=False)
@@ -87,7 +87,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stage_that_stands_still_once_is_tried_again(faults: Callable[..., None], data: Path, tmp_path: Path) -> None:
     faults()
     assert run_flow(make_job(data, tmp_path / "quiet")).is_completed()
-    faults({"at": "tasks.stalls:watched", "call": 3, "do": "stall"})  # as transform begins
+    faults({"at": "tasks.cluster.stalled_tasks:watched", "call": 3, "do": "stall"})  # as transform begins
     assert run_flow(make_job(data, tmp_path / "out", run={"stalled_after": 3})).is_completed()
     stages = Manifest.load(tmp_path / "out").data["stages"]
     assert {name: stage["retries"] for name, stage in stages.items()} == {
@@ -99,7 +99,7 @@ def test_a_stage_that_stands_still_once_is_tried_again(faults: Callable[..., Non
 def test_a_stage_that_stands_still_in_every_attempt_is_a_failed_run(
     faults: Callable[..., None], data: Path, tmp_path: Path
 ) -> None:
-    faults({"at": "tasks.stalls:watched", "do": "stall", "always": True})
+    faults({"at": "tasks.cluster.stalled_tasks:watched", "do": "stall", "always": True})
     state = run_flow(make_job(data, tmp_path / "out", run={"stalled_after": 3}))
     assert flow_state(state) == "Failed"
     assert "stood still for 3 s" in state.message

@@ -15,14 +15,15 @@ import dask
 import pytest
 from distributed import Client
 
-from infra.clusters import Cluster, make_cluster
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import plan_chaos
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-AT_START = "infra.worker:dask_setup"
+AT_START = "infra.workers.preload:dask_setup"
 ONE = Cluster(kind="cpu", threads_per_worker=1)
 
 
@@ -94,7 +95,7 @@ def test_too_little_address_space_is_an_error_not_a_hang(limit: int, tmp_path: P
 
 DIES = """
 import threading, time
-from flows.launch import ends_without_memory
+from flows.commands.launch import ends_without_memory
 
 def die():
     raise MemoryError

@@ -23,7 +23,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Cancelling
 from prefect_dask.task_runners import PrefectDaskFuture
 
-from flows.preprocess import wait_for
+from flows.run.stages import wait_for
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, plan_chaos, run_flow

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.schema import Column
 from tasks.ops.base import Learned
-from tasks.schema import Column
 
 
 class ShareOfLargest(Learned):

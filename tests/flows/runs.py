@@ -24,8 +24,8 @@ def run_on(flow: Any, data: Mapping[str, Any], cluster: Any) -> Any:
     """Run any of the flows with its parameters on a running cluster; what it returns."""
     from prefect import tags
 
-    from infra.clusters import Cluster
-    from infra.runner import runner
+    from infra.clusters.model import Cluster
+    from infra.orchestration.task_runner import runner
 
     where = section_of(cluster)
     on_cluster: Any = runner(Cluster(**where))

@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.access import CLUSTERS, ROOTS, limits, serving_limits
-from flows.job import make_application, make_job
+from flows.job.access import CLUSTERS, limits, serving_limits
+from flows.job.job import make_application, make_job
 from tasks import ops
 from tasks.errors import DataError, JobError
 from tasks.ops.user_code import VARIABLE as MODULES
+from tasks.storage.allowed_roots import VARIABLE as ROOTS
 from tasks.workflow import Workflow
 
 pytestmark = pytest.mark.xdist_group("faults")

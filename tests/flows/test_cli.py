@@ -88,7 +88,7 @@ def test_an_unknown_command_is_refused() -> None:
 
 
 def test_ops_lists_every_operator_with_its_first_sentence() -> None:
-    from flows.show import operators
+    from flows.commands.inspect import operators
 
     done = typed("ops")
     assert done.exit_code == 0
@@ -365,7 +365,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path: Path, prefec
 def test_a_stop_is_understood_where_a_library_makes_an_error_of_it(name: str, ends: int) -> None:
     code = f"""
 import signal
-from flows.stopping import stoppable
+from flows.commands.stopping import stoppable
 with stoppable([]):
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Prefect does, with one of its own
     try:
@@ -430,12 +430,13 @@ def test_verify_names_a_part_that_cannot_be_read_and_looks_at_the_others(
 ) -> None:
     from tasks import manifest
     from tasks.dataset import Dataset
+    from tasks.storage import checksum
     from tasks.workflow import Workflow
 
     made = Workflow(["x"]).fit_transform(Dataset(pa.table({"x": [1, 2, 3]}), engine="pandas"))
     made.to_parquet(tmp_path / "out", files=3)
     (tmp_path / "out/part-00002.parquet").unlink()
-    digest = manifest.digest
+    digest = checksum.digest
 
     def closed(path: Path) -> str:
         if path.name == "part-00001.parquet":

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.deployed import FOLDER, enter_folder
+from flows.job.deployed import enter_folder
+from infra.orchestration.deployment_file import FOLDER
 from tasks.errors import GiveUpError
 
 

@@ -12,11 +12,11 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import load_job, make_application, make_job
-from tasks import run
+from flows.job.job import load_job, make_application, make_job
+from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
-from tasks.pool import LocalPool
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of, run_flow, run_on
 from tests.stages import run_stages
@@ -79,9 +79,9 @@ def fit_here(data: dict[str, Any], engine: str) -> Path:
     """The two stages of a fit in this process; the folder of the fitted workflow."""
     request = make_job(data).request(engine)
     with request.staging.locked():
-        run.ingest(request, LocalPool(2))
-        run.learn(request, LocalPool(2))
-        return Path(run.commit_fitted(request))
+        ingest.ingest(request, LocalPool(2))
+        statistics.learn(request, LocalPool(2))
+        return Path(commit.commit_fitted(request))
 
 
 @pytest.fixture
@@ -170,10 +170,10 @@ def test_a_fit_that_was_cut_off_does_not_learn_again(tmp_path: Path, engine: str
     request = make_job(job(tmp_path, written(TRAIN, tmp_path / "train.parquet"))).request(engine)
     pool = LocalPool(2)
     with request.staging.locked():
-        first = [run.ingest(request, pool), run.learn(request, pool)]
+        first = [ingest.ingest(request, pool), statistics.learn(request, pool)]
     with request.staging.locked():
-        second = [run.ingest(request, pool), run.learn(request, pool)]
-        run.commit_fitted(request)
+        second = [ingest.ingest(request, pool), statistics.learn(request, pool)]
+        commit.commit_fitted(request)
 
     assert [s["reused"] for s in first] == [False, False]
     assert [s["reused"] for s in second] == [True, True]
@@ -187,14 +187,14 @@ def test_an_application_that_was_cut_off_goes_on_though_its_workflow_is_replaced
     request = make_application(application(tmp_path, fitted, new)).request(engine)
     pool, kept = LocalPool(2), dict[str, Any]()
     with request.staging.locked():
-        run.ingest(request, pool)
-        run.cut(request, "", pool, kept=kept)
-        run.write(request, "", pool, kept=kept)
+        ingest.ingest(request, pool)
+        transform.cut(request, "", pool, kept=kept)
+        shuffle_write.write(request, "", pool, kept=kept)
     for table in fitted.glob("*.vocab"):
         table.unlink()
     with request.staging.locked():
-        done = [run.ingest(request, pool), run.cut(request, "", pool), run.write(request, "", pool)]
-        run.commit(request, done)
+        done = [ingest.ingest(request, pool), transform.cut(request, "", pool), shuffle_write.write(request, "", pool)]
+        commit.commit(request, done)
 
     assert [s["reused"] for s in done] == [True, True, True]
     assert rows_of(tmp_path / "out").to_pydict() == EXPECTED

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import RECIPES, load_job
+from flows.job.job import RECIPES, load_job
 from flows.sample import make_sample
 from tasks import ops
 from tasks.dataset import Dataset

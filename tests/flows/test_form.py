@@ -10,9 +10,9 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from flows.apply import apply
 from flows.fit import fit
-from flows.form import section, with_form
+from flows.job.form import section, with_form
 from flows.preprocess import preprocess
-from tasks.settings import Output
+from tasks.core.settings import Output
 
 
 def schema_of(flow: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flows import history
+from flows.preview import history
 from tasks import ops
-from tasks.request import Request, make_request
-from tasks.settings import Output, Run, Source
+from tasks.core.settings import Output, Run, Source
+from tasks.job.request import Request, make_request
 
 
 def request(engine: str = "pandas", nodes: Any = None) -> Request:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.job import load_job, make_job, merged, recipes
+from flows.job.job import load_job, make_job, merged, recipes
 from tasks.errors import DataError, JobError, MillraceError
 
 JOB: dict[str, Any] = {
@@ -295,7 +295,7 @@ def test_a_job_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
 
 
 def test_infinity_in_a_job_reaches_its_operator(tmp_path: Path) -> None:
-    from flows.launch import job_of
+    from flows.commands.launch import job_of
     from tasks.ops.base import make_operator
 
     text = "{op: Bucketize, boundaries: [-.inf, 0, .inf]}, {op: Clip, max_value: .inf}"

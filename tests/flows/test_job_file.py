@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows import parameters
-from flows.parameters import job_of
+from flows.job import parameters
+from flows.job.parameters import job_of
 from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tests.flows.runs import run_flow, run_on

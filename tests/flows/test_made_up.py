@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from flows import parameters
-from flows.job import RECIPES, Job, laid_over, load_job, make_job
-from flows.preview import preview
-from flows.preview_text import sections
+from flows.commands.inspect import show_folder
+from flows.job import parameters
+from flows.job.job import RECIPES, Job, laid_over, load_job, make_job
+from flows.preview.plan import preview
+from flows.preview.text import sections
 from flows.sample import make_sample
-from flows.show import show_folder
-from infra.deployment_file import FILE
+from infra.orchestration.deployment_file import FILE
 from tasks.errors import JobError
-from tasks.fitted import read_fitted
+from tasks.graph.saved_workflow import read_fitted
 from tasks.manifest import Manifest
 from tests.flows.runs import key_of, run_flow, run_on
 from tests.stages import run_stages
@@ -198,7 +198,7 @@ def test_data_that_are_not_made_up_are_not_marked(tmp_path: Path) -> None:
 def test_the_notification_of_a_failed_run_says_it(tmp_path: Path) -> None:
     import jinja2
 
-    from infra.deployments import AUTOMATIONS
+    from infra.orchestration.deployments import AUTOMATIONS
 
     (payload,) = [
         spec["actions"][0]["payload"]

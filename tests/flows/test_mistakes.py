@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.job import load_job
+from flows.job.job import load_job
 from tasks.dataset import Dataset
 from tasks.errors import JobError, MillraceError
 from tasks.ops import Categorify

@@ -13,11 +13,11 @@ import pytest
 from dask.system import CPU_COUNT
 from typer.testing import CliRunner
 
-from flows import history
 from flows.cli import app
-from flows.job import make_application, make_job
-from flows.preview import Preview, preview
-from flows.preview_text import markdown, sections
+from flows.job.job import make_application, make_job
+from flows.preview import history
+from flows.preview.plan import Preview, preview
+from flows.preview.text import markdown, sections
 from tests.flows.runs import key_of, run_flow
 from tests.running import section_of
 
@@ -61,10 +61,10 @@ def everything(folder: Path) -> dict[str, tuple[int, int]]:
 
 def looked(monkeypatch: pytest.MonkeyPatch, data: dict[str, Any]) -> Preview:
     """The preview of a job, in which the start of any cluster would be an error."""
-    import infra.clusters
+    from infra.clusters import kinds, local
 
-    monkeypatch.setattr(infra.clusters, "make_cluster", None)
-    monkeypatch.setattr(infra.clusters, "LocalCluster", None)
+    monkeypatch.setattr(kinds, "make_cluster", None)
+    monkeypatch.setattr(local, "LocalCluster", None)
     return preview(make_job(data))
 
 
@@ -122,11 +122,11 @@ def test_it_says_what_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks import estimate
+    from tasks.stages import needs
 
     (folder / "out").mkdir()
     (folder / "out" / "mine.txt").write_text("mine")
-    monkeypatch.setattr(estimate, "_free", lambda path: 1000)
+    monkeypatch.setattr(needs, "_free", lambda path: 1000)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     data = job() | {"cluster": {"kind": "cuda"}}
     found = looked(monkeypatch, data)
@@ -257,8 +257,9 @@ def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
 
 @pytest.mark.parametrize("asked", [{"kind": "cpu", "workers": 2, "threads_per_worker": 3}, {"kind": "cpu"}])
 def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
-    from infra.clusters import Cluster, make_cluster
-    from infra.expected import expected
+    from infra.clusters.expected import expected
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     found = expected(Cluster(**asked))
     if asked.get("workers"):
@@ -272,8 +273,8 @@ def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
 
 
 def test_workers_elsewhere_are_those_that_run_or_were_asked_for(cluster: Any, engine: str) -> None:
-    from infra.clusters import Cluster
-    from infra.expected import expected
+    from infra.clusters.expected import expected
+    from infra.clusters.model import Cluster
 
     running = expected(Cluster(**section_of(cluster)))
     threads = sum(worker["nthreads"] for worker in cluster.scheduler_info["workers"].values())

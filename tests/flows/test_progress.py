@@ -76,7 +76,8 @@ def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, 
 def test_a_stage_that_ends_before_anybody_looks_is_told_all_the_same(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from flows.watch import Watch, shown, tell
+    from flows.commands.progress import Watch, shown
+    from flows.run.listeners import tell
 
     text = io.StringIO()
     watch = Watch(tmp_path / "progress.json", (), Console(file=text, width=100))

@@ -13,8 +13,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Completed, Running
 from typer.testing import CliRunner
 
-from flows import pruning
 from flows.cli import app
+from flows.commands import old_runs
 
 
 @flow(name="preprocess", persist_result=False)
@@ -45,7 +45,7 @@ def there(ids: list[uuid.UUID]) -> list[bool]:
 
 def test_only_old_runs_of_millrace_that_have_ended_go(prefect_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tag = f"millrace-{uuid.uuid4().hex}"  # the runs of other tests stay
-    monkeypatch.setattr(pruning, "TAG", tag)
+    monkeypatch.setattr(old_runs, "TAG", tag)
     ids = [begun(ours, [tag]), begun(ours, [tag, "out"]), begun(ours, ["other"]), begun(theirs, [tag])]
     ids += [begun(ours, [tag], ended=False)]
     between = datetime.now(UTC)
@@ -54,11 +54,11 @@ def test_only_old_runs_of_millrace_that_have_ended_go(prefect_server: Any, monke
     def age() -> float:
         return (datetime.now(UTC) - between).total_seconds()
 
-    assert pruning.prune_runs(age(), dry_run=True).runs == 2
+    assert old_runs.prune_runs(age(), dry_run=True).runs == 2
     assert there(ids) == [True] * 6
-    assert pruning.prune_runs(age())[:2] == (2, 0)
+    assert old_runs.prune_runs(age())[:2] == (2, 0)
     assert there(ids) == [False, False, True, True, True, True]
-    assert pruning.prune_runs(age()) == (0, 0, None, None)
+    assert old_runs.prune_runs(age()) == (0, 0, None, None)
 
 
 def test_the_command_says_what_went_and_from_where(prefect_server: Any) -> None:

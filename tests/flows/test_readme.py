@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from flows.job import Feature, Job, make_job, recipes
+from flows.job.job import Feature, Job, make_job, recipes
 from tasks.manifest import Manifest
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
@@ -71,7 +71,7 @@ def test_the_commands_exist() -> None:
 
 
 def test_the_operators_are_those_that_exist() -> None:
-    from flows.show import operators_markdown
+    from flows.commands.inspect import operators_markdown
 
     table = README.partition("<!-- made by: millrace ops --markdown -->\n")[2].partition("\n<!-- end -->")[0]
     assert table == operators_markdown(), "replace the table by what `millrace ops --markdown` prints"

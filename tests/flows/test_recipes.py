@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import load_job, make_application
+from flows.job.job import load_job, make_application
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of, run_flow

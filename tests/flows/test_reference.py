@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.reference import PAGE, reference_page, split_examples
-from flows.show import operators
+from flows.commands.inspect import operators
+from flows.commands.reference import PAGE, reference_page, split_examples
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.ops.base import Operator

@@ -156,6 +156,6 @@ def test_the_command_says_where_reports_are_and_makes_missing_ones(outs: list[Pa
 
 
 def test_an_output_with_its_reports_may_be_replaced(outs: list[Path]) -> None:
-    from tasks.commit import own_output
+    from tasks.storage.own_files import own_output
 
     assert own_output(outs[0].parent)

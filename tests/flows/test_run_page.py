@@ -13,7 +13,7 @@ import pytest
 
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
-from tasks.one_error import only_message
+from tasks.report.run_log import only_message
 from tests.flows.runs import run_flow
 from tests.flows.test_preprocess import job, logs
 
@@ -76,12 +76,12 @@ def test_the_name_of_a_run_says_what_it_writes_from_what(runs: list[UUID], api: 
 
 
 def test_a_name_that_somebody_has_typed_stays(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import naming
+    from flows.run import run_names
 
     for before, after in (("shop-by-hand", "shop-by-hand"), ("beryl-sloth", "out (toy) beryl-sloth")):
         runtime = type("Runtime", (), {"name": before, "parameters": {"recipe": "toy", "output": {"path": "out"}}})
-        monkeypatch.setattr(naming, "flow_run", runtime)
-        assert naming.run_name() == after
+        monkeypatch.setattr(run_names, "flow_run", runtime)
+        assert run_names.run_name() == after
 
 
 def test_every_line_of_a_stage_stands_in_the_log_once(runs: list[UUID], api: Any) -> None:

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from flows.job import load_job, make_job
-from flows.preview import preview
-from flows.preview_text import sections
-from flows.preview_text import show as show_preview
-from flows.show import print_rows, show_folder
+from flows.commands.inspect import print_rows, show_folder
+from flows.job.job import load_job, make_job
+from flows.preview.plan import preview
+from flows.preview.text import sections
+from flows.preview.text import show as show_preview
 from tasks.dataset import Dataset
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow

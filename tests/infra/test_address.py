@@ -16,10 +16,11 @@ from distributed import Client, get_task_stream
 from distributed.utils import get_ip
 from pydantic import ValidationError
 
-from infra.clusters import Cluster, make_cluster
-from infra.encryption import security_of
+from infra.clusters.encryption import security_of
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import GiveUpError, JobError
-from tasks.pool import DaskPool
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import DASK, digests, make_certificates, processes, run_job, tls_arguments

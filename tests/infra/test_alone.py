@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from infra import deployments
+from infra.orchestration import deployments
 from tasks.errors import GiveUpError
 from tests.conftest import python_path
 
 SECOND = """
-from infra import deployments
+from infra.orchestration import deployments
 from tasks.errors import GiveUpError
 try:
     with deployments._alone(["preprocess/mine"]):

@@ -11,7 +11,7 @@ from typing import Any
 from distributed import core
 from distributed.dashboard import scheduler as dashboard
 
-from infra import closed_schedulers
+from infra.clusters import closed_schedulers
 from tests.faults.jobs import make_data, make_job
 from tests.infra.elsewhere import environment
 
@@ -21,7 +21,7 @@ import gc, json, logging, sys
 from distributed import Scheduler
 
 from flows.preprocess import preprocess
-from infra import closed_schedulers
+from infra.clusters import closed_schedulers
 
 logging.disable(logging.INFO)
 for _ in range(4):

@@ -21,9 +21,12 @@ from distributed.process import AsyncProcess
 from distributed.scheduler import KilledWorker
 from pydantic import ValidationError
 
-from infra import clusters, gpus
-from infra.clusters import Cluster, Connection, engine_at, make_cluster
-from infra.cuda_settings import memory_settings, pool_settings, threads_for
+from infra import gpus
+from infra.clusters import local, resolve
+from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from infra.clusters.resolve import Connection, engine_at
 from tasks.errors import GiveUpError
 from tests.conftest import free_port, python_path
 
@@ -54,7 +57,7 @@ def test_one_worker_with_a_thread_per_core_on_the_loopback_only() -> None:
         ours = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
         assert cluster.dashboard_link.startswith("http://127.0.0.1:")
     assert seen["pid"] != os.getpid()
-    assert seen["threads"] == seen["arrow"] == clusters.CPU_COUNT
+    assert seen["threads"] == seen["arrow"] == local.CPU_COUNT
     assert seen["listens"] == ours == {"127.0.0.1"}
     assert (seen["shuffle"], seen["pause"]) == ("tasks", False)
     assert not psutil.pid_exists(seen["pid"])
@@ -69,7 +72,7 @@ def test_a_cluster_takes_no_variables_from_the_one_before(monkeypatch: pytest.Mo
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert seen(threads_per_worker=2) == 5  # the user's own
     monkeypatch.undo()
-    assert seen() == clusters.CPU_COUNT
+    assert seen() == local.CPU_COUNT
 
 
 def test_two_workers_as_asked(tmp_path: Path) -> None:
@@ -155,13 +158,13 @@ def test_only_the_gpus_asked_for_in_their_order(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gpus, "installed", lambda: H200)
     monkeypatch.setattr(gpus, "packages_missing", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert clusters.chosen_gpus(Cluster(visible_devices=[1, 0])) == H200[::-1]
-    assert clusters.chosen_gpus(Cluster(visible_devices="GPU-1")) == H200[1:]
-    assert clusters.chosen_gpus(Cluster(workers=1)) == H200[:1]
+    assert resolve.chosen_gpus(Cluster(visible_devices=[1, 0])) == H200[::-1]
+    assert resolve.chosen_gpus(Cluster(visible_devices="GPU-1")) == H200[1:]
+    assert resolve.chosen_gpus(Cluster(workers=1)) == H200[:1]
     with pytest.raises(GiveUpError, match=r"no GPU 7\n.*\n  do: choose from: 0 \(H200\), 1 \(H200\)"):
-        clusters.chosen_gpus(Cluster(visible_devices=[0, 7]))
+        resolve.chosen_gpus(Cluster(visible_devices=[0, 7]))
     with pytest.raises(GiveUpError, match="3 workers for 2 GPU"):
-        clusters.chosen_gpus(Cluster(workers=3))
+        resolve.chosen_gpus(Cluster(workers=3))
 
 
 def test_allocator_and_spilling_fit_the_gpus_found() -> None:
@@ -228,7 +231,7 @@ def test_a_flow_runs_on_the_cluster_that_its_parameter_names(elsewhere: str, pre
     from prefect import flow, task
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from infra.runner import runner, use_cluster
+    from infra.orchestration.task_runner import runner, use_cluster
 
     @task
     def where() -> str:
@@ -253,7 +256,7 @@ def test_what_a_task_run_gets_is_not_read_for_a_token(elsewhere: str, prefect_se
     from prefect.cache_policies import NO_CACHE
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    from infra.runner import runner
+    from infra.orchestration.task_runner import runner
 
     class Unreadable:
         def __dask_tokenize__(self) -> None:
@@ -327,11 +330,11 @@ def test_workers_take_the_installed_packages_not_those_of_the_current_folder(tmp
 # Like a notebook or a served flow: the current folder gets ahead in sys.path after millrace was imported.
 COMMAND = """
 import sys
-from infra.clusters import Cluster, make_cluster
+from infra.clusters.model import Cluster; from infra.clusters.kinds import make_cluster
 from distributed import Client
 
 def of_tasks():
-    import flows, infra.runner
+    import flows, infra.orchestration.task_runner
     from tasks import errors
     return errors.__file__
 

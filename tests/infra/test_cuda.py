@@ -31,7 +31,7 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
         "streams": os.environ["CUDF_PER_THREAD_STREAM"], "offered": dask_worker.state.total_resources,
         "sum": int(cudf.Series(range(10)).sum()), "threads": dask_worker.state.nthreads,
         "profiled": "profile" in dask_worker.periodic_callbacks,
-        "loaded": {"flows.preprocess", "tasks.frame.gpu"} <= set(sys.modules),
+        "loaded": {"flows.preprocess", "tasks.engines.gpu"} <= set(sys.modules),
         "frozen": gc.isenabled() and gc.get_freeze_count() > 200_000,
     }  # fmt: skip
 
@@ -39,7 +39,8 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
 def test_a_worker_allocates_through_rmm_and_offers_its_gpu() -> None:
     from distributed import Client
 
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     asked = Cluster(kind="cuda", workers=1, rmm_pool_size="4GB", threads_per_worker=2)
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
@@ -64,7 +65,8 @@ def cores() -> set[int]:
 def test_a_worker_keeps_to_the_cores_of_the_process_that_starts_it() -> None:
     from distributed import Client
 
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(before)[:2]))
@@ -80,15 +82,16 @@ def learned(number: int) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    from tasks import frame, ops
-    from tasks.graph import as_node
-    from tasks.statistics import Phase, observe
-    from tasks.work import Work
+    from tasks import engines, ops
+    from tasks.graph.node import as_node
+    from tasks.graph.partition_work import Work
+    from tasks.learning.observe import observe
+    from tasks.learning.partials import Phase
     from tests.learning import cut
 
     source = cut(pa.table({"c": np.arange(number << 21, (number + 1) << 21) << 20}), 1 << 21)
     work = Work(source, as_node(["c"] >> ops.Categorify()), source.plan.schema, "cudf", training=True, depth=1)
-    assert frame.engine("cudf")
+    assert engines.engine("cudf")
     return observe(Phase(work, 1, 0), source.plan.partitions[0])
 
 
@@ -101,7 +104,7 @@ def rows_learned(found: Any) -> int:
 
 
 def spilled_to_host(dask_worker: Any) -> int:
-    from tasks.monitor import _spilled
+    from tasks.cluster.monitor import _spilled
 
     return _spilled(dask_worker.data)[0]
 
@@ -109,7 +112,8 @@ def spilled_to_host(dask_worker: Any) -> int:
 def test_what_is_learned_spills_to_the_host() -> None:
     from distributed import Client, wait
 
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     asked = Cluster(kind="cuda", workers=1, rmm_pool_size="4GB", device_memory_limit="80MB")
     with make_cluster(asked) as cluster, Client(cluster) as client:
@@ -122,7 +126,7 @@ def test_what_is_learned_spills_to_the_host() -> None:
 
 def test_the_flow_process_imports_neither_cudf_nor_cupy() -> None:
     code = (
-        "import sys; from infra.clusters import Cluster, make_cluster\n"
+        "import sys; from infra.clusters.model import Cluster; from infra.clusters.kinds import make_cluster\n"
         "if __name__ == '__main__':\n"
         "    with make_cluster(Cluster(kind='auto', workers=1, rmm_pool_size='2GB')): pass\n"
         "    print(sorted({'cudf', 'cupy', 'torch'} & set(sys.modules)))"

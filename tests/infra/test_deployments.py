@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import deployments
-from infra.deployment_file import read_file
+from infra.orchestration import deployments
+from infra.orchestration import server as orchestration_server
+from infra.orchestration.deployment_file import read_file
 from tasks.errors import GiveUpError, JobError
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
@@ -222,7 +223,7 @@ def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
     assert why.startswith("why: ")
     assert 'a "quoted" cause' in why
     assert rest[0] == "run: the-run"
-    assert rest[-1].startswith(f"page: {deployments.ui_url()}/runs/flow-run/")
+    assert rest[-1].startswith(f"page: {orchestration_server.ui_url()}/runs/flow-run/")
     assert "None" not in told[0]
     assert "secret" not in automation.model_dump_json()
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra import event_order
+from infra.orchestration import event_order
 
 
 def event(follows: uuid.UUID | None = None) -> Any:
@@ -68,4 +68,4 @@ def test_it_waits_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_server_that_millrace_starts_uses_it(prefect_server: Any) -> None:
     settings = httpx.get(f"{prefect_server.api_url}/admin/settings").json()
-    assert settings["server"]["events"]["causal_ordering"] == "infra.event_order"
+    assert settings["server"]["events"]["causal_ordering"] == "infra.orchestration.event_order"

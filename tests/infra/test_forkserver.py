@@ -15,8 +15,9 @@ import psutil
 import pytest
 from distributed import Client
 
-from infra import forkserver
-from infra.clusters import Cluster, make_cluster
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from infra.workers import forkserver
 from tests.conftest import python_path
 from tests.infra.elsewhere import eventually
 
@@ -25,13 +26,13 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone"),
 ]
 DECOY = """
-from infra import forkserver
+from infra.workers import forkserver
 forkserver.start()
 print(bool(forkserver._server))
 """
 PROGRAM = """
 from distributed import Client
-from infra.clusters import Cluster, make_cluster
+from infra.clusters.model import Cluster; from infra.clusters.kinds import make_cluster
 if __name__ == "__main__":
     with make_cluster(Cluster(kind="cpu")) as cluster, Client(cluster) as client:
         import os, time
@@ -47,7 +48,7 @@ def seen(names: list[str]) -> dict[str, Any]:
     from prefect.settings import PREFECT_API_URL
 
     return {
-        "loaded": {"flows.preprocess", "tasks.stage", "pandas"} <= set(sys.modules),
+        "loaded": {"flows.preprocess", "tasks.stages.task", "pandas"} <= set(sys.modules),
         "parent": os.getppid(),
         "variables": {name: os.environ.get(name) for name in names},
         "threads": pa.cpu_count(),

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import gc
-from infra.garbage import loading
+from infra.workers.garbage import loading
 
 whole = []
 gc.callbacks.append(lambda phase, told: whole.append(told["generation"]) if phase == "start" else None)

@@ -19,9 +19,10 @@ import yaml
 from distributed import Client
 from pydantic import ValidationError
 
-from infra import kubernetes
-from infra.clusters import Cluster, make_cluster
-from infra.encryption import security_of
+from infra.clusters import kubernetes
+from infra.clusters.encryption import security_of
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
@@ -64,7 +65,8 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
         "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls", "--no-dashboard",
         "--memory-limit", str(32 * 2**30), "--nthreads", "8",
         "--device-memory-limit", "0.45", "--set-rmm-allocator-for-libs", "cupy",
-        "--pre-import", "cudf,cupy,infra.gpu_worker,tasks.frame.gpu,infra.loaded", "--resources", "GPU=1",
+        "--pre-import", "cudf,cupy,infra.workers.gpu_preload,tasks.engines.gpu,infra.workers.preimport",
+        "--resources", "GPU=1",
     ]  # fmt: skip
     assert container["resources"] == {
         "requests": {"cpu": "8", "memory": str(64 * 2**30)},

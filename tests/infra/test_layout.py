@@ -54,7 +54,14 @@ def test_imports_go_one_way(path: Path) -> None:
 @every_module
 def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
     if within(path, "tasks/ops"):
-        known = ("tasks.ops", "tasks.frame", "tasks.errors", "tasks.schema", "tasks.strict_json")
+        known = (
+            "tasks.ops",
+            "tasks.engines",
+            "tasks.errors",
+            "tasks.core.schema",
+            "tasks.core.dtypes",
+            "tasks.core.strict_json",
+        )
         others = {name for name in imports(path) if name.startswith("tasks.") and not name.startswith(known)}
         assert not others
         assert not rooms(path) & {"dask", "distributed", "prefect"}
@@ -62,13 +69,15 @@ def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
 
 @every_module
 def test_only_the_seam_imports_an_engine(path: Path) -> None:
-    if not within(path, "tasks/frame", "tasks/frame.py"):
+    if not within(path, "tasks/engines", "tasks/cluster/transfer"):
         assert not rooms(path) & ENGINES
 
 
 @every_module
 def test_only_stage_imports_prefect_in_tasks(path: Path) -> None:
-    if within(path, "tasks") and path != ROOT / "tasks" / "stage.py":
+    if within(path, "tasks") and not within(
+        path, *(f"tasks/stages/{name}.py" for name in ("task", "progress_artifact", "storage_blocks"))
+    ):
         assert not rooms(path) & {"prefect", "prefect_dask"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.leftovers import remove_leftovers
+from infra.workers.multiprocessing_leftovers import remove_leftovers
 
 
 @pytest.fixture

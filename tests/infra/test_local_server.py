@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.local_server import writers_wait
+from infra.orchestration.sqlite_server import writers_wait
 
 
 async def both_add(path: Path) -> int:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flows.lost import Workers, in_every_attempt
-from infra import clusters, gpus, lost_gpus
-from infra.clusters import Cluster
+from flows.run.lost_workers import Workers, in_every_attempt
+from infra import gpu_errors, gpus
+from infra.clusters import kinds
+from infra.clusters.model import Cluster
 from infra.gpus import Gpu
 from tasks.errors import GiveUpError, JobError, TransientError
 
@@ -29,26 +30,26 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Any:
     def is_now(found: list[Gpu], shared: int = 1024) -> None:
         monkeypatch.setattr(gpus, "installed", lambda: found)
         usage = Usage(shared * 2**20, 0, shared * 2**20)
-        monkeypatch.setattr(lost_gpus.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(gpu_errors.shutil, "disk_usage", lambda _: usage)
 
     monkeypatch.setattr(gpus, "packages_missing", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert shutil.disk_usage is lost_gpus.shutil.disk_usage
+    assert shutil.disk_usage is gpu_errors.shutil.disk_usage
     return is_now
 
 
 def test_workers_on_gpus_speak_tcp_unless_another_is_asked_for(host: Any) -> None:
     host(H200, 64)
-    assert [lost_gpus.transport(asked, H200) for asked in (None, "tcp", "tls")] == ["tcp", "tcp", "tls"]
-    assert lost_gpus.transport("ucx", H200[:1]) == "ucx"
+    assert [gpu_errors.transport(asked, H200) for asked in (None, "tcp", "tls")] == ["tcp", "tcp", "tls"]
+    assert gpu_errors.transport("ucx", H200[:1]) == "ucx"
     host(H200)
-    assert lost_gpus.transport("ucx", H200) == "ucx"
+    assert gpu_errors.transport("ucx", H200) == "ucx"
 
 
 def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> None:
     host(H200, 64)
     with pytest.raises(GiveUpError) as caught:
-        lost_gpus.transport("ucx", H200)
+        gpu_errors.transport("ucx", H200)
     assert str(caught.value).splitlines() == [
         "/dev/shm is too small for UCX",
         "  where: cluster.protocol = ucx",
@@ -64,15 +65,15 @@ def test_gpus_that_go_away_between_plan_and_start(host: Any) -> None:
     assert job.resolved().engine == "cudf"
     host(H200[:1])
     with pytest.raises(GiveUpError, match=r"no GPU 1\n.*cluster.visible_devices\n.*choose from: 0 \(H200\)"):
-        clusters.make_cluster(job)
+        kinds.make_cluster(job)
     host([])
     with pytest.raises(GiveUpError, match="no GPU"):
-        clusters.make_cluster(Cluster(kind="cuda"))
+        kinds.make_cluster(Cluster(kind="cuda"))
 
 
 def test_a_gpu_that_goes_away_while_its_worker_starts(host: Any) -> None:
     host(H200[:1])
-    told = lost_gpus.not_started(RuntimeError("Nanny failed to start."), H200)
+    told = gpu_errors.not_started(RuntimeError("Nanny failed to start."), H200)
     assert str(told).splitlines() == [
         "a GPU disappeared while its worker started",
         "  where: GPU 1 (H200, GPU-1)",
@@ -84,13 +85,13 @@ def test_a_gpu_that_goes_away_while_its_worker_starts(host: Any) -> None:
 
 def test_workers_that_do_not_start_are_told_with_their_gpus(host: Any) -> None:
     host(H200)
-    told = lost_gpus.not_started(MemoryError("std::bad_alloc: out_of_memory\nmore"), H200)
+    told = gpu_errors.not_started(MemoryError("std::bad_alloc: out_of_memory\nmore"), H200)
     assert isinstance(told, GiveUpError)
     assert told.where == "GPU 0 (H200) of 140.0 GB, GPU 1 (H200) of 140.0 GB"
     assert told.why == "MemoryError: std::bad_alloc: out_of_memory"
     assert "cluster.rmm_pool_size" in told.do
     refused = JobError("workers on GPUs do not scale")
-    assert lost_gpus.not_started(refused, H200) is refused
+    assert gpu_errors.not_started(refused, H200) is refused
 
 
 def test_workers_lost_in_every_attempt_with_and_without_their_gpus(host: Any) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import deployments
+from infra.orchestration import deployments
+from infra.orchestration import server as orchestration_server
 from tests.conftest import python_path
 from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ended, final_state, runs_of, started
@@ -31,7 +32,7 @@ SOON = 60  # seconds
 SLEEPER = """
 import sys, time
 from prefect import flow, tags
-from flows.alive import label_host, signs_of_life
+from flows.job.run_labels import label_host; from flows.run.signs_of_life import signs_of_life
 
 @flow(name="sleeper", flow_run_name=sys.argv[1])
 def sleeper():
@@ -127,7 +128,7 @@ def test_the_crash_of_a_run_whose_host_is_gone_is_told(tmp_path: Path, api: Any,
         "why: nothing was heard of it for 45 s; its process or its host is gone, or cannot reach the server. After "
         "400 s it is marked as crashed; the same job goes on from what is done",
         f"run: {name}", "output: /data/out", f"host: {socket.gethostname()}",
-        f"page: {deployments.ui_url()}/runs/flow-run/{run.id}",
+        f"page: {orchestration_server.ui_url()}/runs/flow-run/{run.id}",
     ]  # fmt: skip
 
 
@@ -203,7 +204,7 @@ def test_a_run_that_crashes_before_it_begins_is_told(api: Any, worker: Path, hea
     assert lines[0] == "millrace: sleeper/gone Crashed"
     assert lines[1].startswith("why: Process exited with status code: 1")
     assert lines[2:] == [
-        f"run: {run.name}", "host: the-worker", f"page: {deployments.ui_url()}/runs/flow-run/{run.id}",
+        f"run: {run.name}", "host: the-worker", f"page: {orchestration_server.ui_url()}/runs/flow-run/{run.id}",
     ]  # fmt: skip
 
 

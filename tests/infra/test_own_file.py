@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.deployment_file import complete
+from infra.orchestration.deployment_file import complete
 from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
 

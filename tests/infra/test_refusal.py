@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra import deployments
-from infra.deployment_file import read_file
-from infra.refusal import refusal, refused_output
+from infra.orchestration import deployments
+from infra.orchestration.deployment_file import read_file
+from infra.orchestration.server_refusals import refusal, refused_output
 from tasks.errors import JobError
 
 pytestmark = pytest.mark.xdist_group("deployments")

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.server import flow_run_url
+from infra.orchestration.server import flow_run_url
 from tests.conftest import free_port, python_path
 
 pytestmark = pytest.mark.xdist_group("server")
-ENSURE = "import json; from infra.server import *; print(json.dumps(ensure_server()))"
-STOP = "import json; from infra.server import *; print(json.dumps(stop_server()))"
+ENSURE = "import json; from infra.orchestration.server import *; print(json.dumps(ensure_server()))"
+STOP = "import json; from infra.orchestration.server import *; print(json.dumps(stop_server()))"
 
 
 def started(code: str, home: Path, **environment: Any) -> subprocess.Popen[str]:

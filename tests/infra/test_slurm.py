@@ -14,8 +14,9 @@ import dask.config
 import pytest
 from pydantic import ValidationError
 
-from infra import slurm
-from infra.clusters import Cluster, make_cluster
+from infra.clusters import slurm
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
@@ -208,7 +209,8 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
     assert command == (
         "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB"
         " --death-timeout 60 --nthreads 8 --device-memory-limit 0.45"
-        " --set-rmm-allocator-for-libs cupy --pre-import cudf,cupy,infra.gpu_worker,tasks.frame.gpu,infra.loaded"
+        " --set-rmm-allocator-for-libs cupy --pre-import"
+        " cudf,cupy,infra.workers.gpu_preload,tasks.engines.gpu,infra.workers.preimport"
         ' --resources GPU=1 --local-directory "$millrace_scratch"'
         " --interface lo --protocol tls://"
     )
@@ -222,7 +224,10 @@ def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
     (line,) = [line for line in made.job_script().splitlines() if "DASK_INTERNAL" in line]
     slurm.end(made)
     inherited = dask.config.deserialize(line.removeprefix("export DASK_INTERNAL_INHERIT_CONFIG="))
-    assert inherited["distributed"]["worker"]["preload"] == ["infra.worker", "tasks.neighbours"]
+    assert inherited["distributed"]["worker"]["preload"] == [
+        "infra.workers.preload",
+        "tasks.cluster.transfer.host_memory",
+    ]
     assert inherited["distributed"]["scheduler"]["allowed-failures"] == 0
     assert "tls" not in inherited["distributed"]["comm"]
 

@@ -14,10 +14,11 @@ import pytest
 from distributed import Client
 from pydantic import ValidationError
 
-from infra import ssh
-from infra.clusters import Cluster, make_cluster
-from infra.cuda_settings import PRE_IMPORT
-from infra.remote import worker_options, worker_settings
+from infra.clusters import model
+from infra.clusters.cuda_settings import PRE_IMPORT
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from infra.clusters.remote import worker_options, worker_settings
 from tasks.errors import GiveUpError
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
@@ -195,8 +196,9 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], said: str) -> None:
 
 
 def test_arguments_of_the_connection() -> None:
-    asked = ssh.Ssh(hosts=["a"], user="u", port=22, key="/k", known_hosts="/h")
+    asked = model.Ssh(hosts=["a"], user="u", port=22, key="/k", known_hosts="/h")
     assert asked.connection() == {
-        "username": "u", "port": 22, "client_keys": ["/k"], "known_hosts": "/h", "connect_timeout": ssh.CONNECT_SECONDS,
+        "username": "u", "port": 22, "client_keys": ["/k"], "known_hosts": "/h",
+        "connect_timeout": model.CONNECT_SECONDS,
     }  # fmt: skip
-    assert ssh.Ssh(hosts=["a"]).connection() == {"connect_timeout": ssh.CONNECT_SECONDS}
+    assert model.Ssh(hosts=["a"]).connection() == {"connect_timeout": model.CONNECT_SECONDS}

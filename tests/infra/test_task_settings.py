@@ -18,7 +18,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from infra.task_settings import TaskSettings
+from infra.orchestration.task_settings import TaskSettings
 
 HERE = "http://127.0.0.1:4200/api"
 

@@ -79,15 +79,15 @@ def as_dask_cuda_has_it() -> Dispatch:
 
 def preload() -> None:
     """What Dask does with the preload of a worker."""
-    from tasks import neighbours
+    from tasks.cluster.transfer import host_memory
 
     ends = SimpleNamespace(connection_args={}, rpc=SimpleNamespace(connection_args={}))
-    neighbours.dask_setup(ends)
+    host_memory.dask_setup(ends)
 
 
 def engine() -> None:
     """What dask-cuda's `pre_import` does."""
-    import tasks.frame.gpu  # noqa: F401
+    import tasks.engines.gpu  # noqa: F401
 
 
 def result() -> None:
@@ -97,18 +97,18 @@ def result() -> None:
 
 def results() -> dict[str, Any]:
     """A result of each class that travels; `host` has its pieces in host memory."""
-    from tasks import large, statistics
-    from tasks.exchange import Packed
-    from tasks.frame.cpu import order
-    from tasks.transform import Cut
+    from tasks.engines.cpu import order
+    from tasks.learning import large_table_types, partials
+    from tasks.shuffle.pieces import Cut, Packed
 
     on_host = order.cut({}, np.arange(1 << 18, dtype=np.uint64), np.array([0, 1 << 18]))
-    return {"host": Cut([on_host], 3, 2), "cut": Cut, "packed": Packed, "observed": statistics.Observed,
-            "split": large.Split, "part": large.Part, "piece": large.Piece}  # fmt: skip
+    return {"host": Cut([on_host], 3, 2), "cut": Cut, "packed": Packed, "observed": partials.Observed,
+            "split": large_table_types.Split, "part": large_table_types.Part,
+            "piece": large_table_types.Piece}  # fmt: skip
 
 
 def on_gpu(number: int) -> Any:
-    from tasks.frame.gpu.order import Pieces
+    from tasks.engines.gpu.order import Pieces
 
     rows = np.array([0, number])
     return Pieces(SimpleNamespace(num_rows=lambda: number), {}, rows, 8.0, 0, np.full(number, number, np.uint8), b"m")
@@ -128,14 +128,14 @@ def made() -> dict[str, Any]:
 
 def stand_in_libcudf() -> None:
     """Tables and buffers in host memory go through pickle and numpy."""
-    from tasks.frame.gpu import holders
+    from tasks.cluster.transfer import gpu_results
 
     def pack_run(tables: Any) -> Any:
         data = np.frombuffer(pickle.dumps([table.values for table in tables]), np.uint8)
-        return holders.Packed(data, b"m", {}, [len(table) for table in tables])
+        return gpu_results.Packed(data, b"m", {}, [len(table) for table in tables])
 
-    holders.pack_run = pack_run
-    holders.unpack_run = lambda packed: [Table(values) for values in pickle.loads(packed.buffer.tobytes())]  # noqa: S301
+    gpu_results.pack_run = pack_run
+    gpu_results.unpack_run = lambda packed: [Table(values) for values in pickle.loads(packed.buffer.tobytes())]  # noqa: S301
     cuda_serialize.register(np.ndarray)(lambda array: ({"dtype": array.dtype.str}, [array]))
     cuda_deserialize.register(np.ndarray)(lambda header, frames: frames[0])
 
@@ -173,10 +173,10 @@ def main() -> None:
         {"preload": preload, "engine": engine, "result": result}[step]()
     from dask_cuda.is_device_object import is_device_object
 
-    from tasks import neighbours
+    from tasks.cluster.transfer import host_memory
 
     stand_in_libcudf()
-    to_us = {"recipient": {neighbours.OFFER: neighbours.this_host()}}
+    to_us = {"recipient": {host_memory.OFFER: host_memory.this_host()}}
     dispatches = (dask_serialize, dask_deserialize, cuda_serialize, cuda_deserialize, is_device_object)
     values = made()
     by_dask = {name: [sent(value, "dask"), sent(value, "dask", to_us)] for name, value in values.items()}

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.allowed import VARIABLE, allowed_roots, check_path, limited
 from tasks.errors import JobError
-from tasks.files import expand
+from tasks.storage.allowed_roots import VARIABLE, allowed_roots, check_path, limited
+from tasks.storage.files import expand
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import frame, ops
+from tasks import engines, ops
+from tasks.core.dtypes import leaf_type
+from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
+from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, restored, stand_in
 from tasks.errors import DataError
-from tasks.frame.stand_ins import is_foreign, mark_of, marked_type, restored, stand_in
+from tasks.graph.node import as_node
+from tasks.job.request import make_request
 from tasks.manifest import Manifest
-from tasks.node import as_node
-from tasks.request import make_request
-from tasks.schema import leaf_type
-from tasks.settings import Output, Run, Source
 from tasks.workflow import Workflow
 from tests.stages import run_stages
 
@@ -99,7 +99,7 @@ def test_what_cudf_forgets_of_types_without_values_is_restored() -> None:
 @given(TYPES, st.integers(0, 9), st.integers(0, 99))
 def test_an_engine_has_columns_of_any_type(engine: str, dtype: pa.DataType, rows: int, seed: int) -> None:
     table = pa.table({"c": values(dtype, rows, seed)})
-    for kernels in map(frame.engine, dict.fromkeys(["pandas", engine])):
+    for kernels in map(engines.engine, dict.fromkeys(["pandas", engine])):
         found = kernels.from_arrow(table)
         places = random.Random(seed).sample(range(rows), rows)
         taken = kernels.take(found, kernels.xp.asarray(places, dtype="int64"))

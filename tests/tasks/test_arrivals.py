@@ -7,10 +7,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tasks.arrivals import Sight, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.core.plan import File
 from tasks.errors import DataError, JobError
-from tasks.files import expand
-from tasks.plan import File
+from tasks.storage.arrivals import Sight, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.storage.files import expand
 
 DAY = 86400.0
 

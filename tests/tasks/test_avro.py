@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.core.plan import Plan
+from tasks.core.settings import Source
 from tasks.errors import DataError
-from tasks.formats import avro, avro_columns
-from tasks.formats.avro_columns import BLOCKS, NotPlain, columns_of, plain_fields
-from tasks.ingest import make_plan
-from tasks.plan import Plan
-from tasks.reader import read
-from tasks.settings import Source
+from tasks.sources.formats import avro, avro_columns
+from tasks.sources.formats.avro_columns import BLOCKS, NotPlain, columns_of, plain_fields
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
 
 times = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1))
 utc = times.map(lambda t: t.replace(tzinfo=datetime.UTC))

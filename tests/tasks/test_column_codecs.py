@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.frame import engine
-from tasks.schema import Schema
-from tasks.settings import Output
+from tasks.core.schema import Schema
+from tasks.core.settings import Output
+from tasks.engines import engine
 
 ROWS = 300_000
 RANDOM = np.random.default_rng(0)

@@ -17,7 +17,7 @@ import pytest
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.reader import read
+from tasks.sources.reader import read
 from tasks.workflow import Workflow
 
 TABLE = pa.table({"n": [1, 2, 3, 4], "s": ["a", None, "b", "a"], "f": [1.0, None, 2.5, 0.0]})

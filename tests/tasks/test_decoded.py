@@ -20,15 +20,21 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import decoded, estimate, frame, keeping, memory, ops, run, work
-from tasks.decoded import Keeping
-from tasks.exchange_choice import spare_on_device
-from tasks.keeping import keeping_of, taking_of
-from tasks.plan import Block, Limits, Partition
-from tasks.pool import DaskPool, LocalPool
-from tasks.request import PlanOf, Request, make_request
-from tasks.schema import Column, Schema
-from tasks.settings import Output, Run, Source
+from tasks import engines, ops
+from tasks.cluster import column_cache, out_of_memory
+from tasks.cluster.column_cache import Keeping
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Block, Limits, Partition
+from tasks.core.schema import Column, Schema
+from tasks.core.settings import Output, Run, Source
+from tasks.graph import binding, partition_work
+from tasks.job.request import PlanOf, Request, make_request
+from tasks.shuffle.choice import spare_on_device
+from tasks.sources import planning
+from tasks.stages import cache_policy, commit, ingest, needs, shuffle_write, transform
+from tasks.stages import statistics as stages_statistics
+from tasks.stages.cache_policy import keeping_of, taking_of
 from tests.stages import run_stages
 
 ROWS = 40_000
@@ -52,22 +58,22 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decoded, "FREE", 0)
+    monkeypatch.setattr(column_cache, "FREE", 0)
     yield
-    decoded.give_up()
-    decoded._release("")
+    column_cache.give_up()
+    column_cache._release("")
 
 
 def test_what_is_kept_is_not_read_again_and_goes_as_it_is_taken() -> None:
     reader, keeping = Reader(), Keeping("rows", ("a", "c"), limit=10_000)
-    assert decoded.read(keeping, part(0, 100), ["a", "b"], reader) == TABLE.select(["a", "b"])
-    assert decoded.held("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
-    assert decoded.read(keeping, part(0, 100), ["c", "a"], reader) == TABLE.select(["c", "a"])
-    assert decoded.read(Keeping("rows"), part(0, 100), ["a", "b", "c"], reader) == TABLE
-    assert decoded.held("rows") == ([], 0)
+    assert column_cache.read(keeping, part(0, 100), ["a", "b"], reader) == TABLE.select(["a", "b"])
+    assert column_cache.held("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
+    assert column_cache.read(keeping, part(0, 100), ["c", "a"], reader) == TABLE.select(["c", "a"])
+    assert column_cache.read(Keeping("rows"), part(0, 100), ["a", "b", "c"], reader) == TABLE
+    assert column_cache.held("rows") == ([], 0)
     assert reader.asked == [["a", "b"], ["c"], ["b"]]
-    assert decoded.read(Keeping("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
-    assert decoded.read(Keeping("rows"), part(0, 100), [], reader).num_columns == 0
+    assert column_cache.read(Keeping("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
+    assert column_cache.read(Keeping("rows"), part(0, 100), [], reader).num_columns == 0
     assert reader.asked[3:] == [["b"], []]
 
 
@@ -80,30 +86,30 @@ def test_columns_of_a_gpu_are_kept_as_they_are() -> None:
         return {name: columns[name] for name in names}
 
     keeping, taking = Keeping("rows", ("a", "b"), limit=100, on_device=True), Keeping("rows")
-    assert decoded.are_on_device(keeping, part(0, 100))
-    assert not decoded.are_on_device(taking, part(0, 100))
-    assert list(decoded.read(keeping, part(0, 100), ["a", "b"], reader)) == ["a", "b"]
-    assert decoded.held("rows") == ([0], 48)
-    assert decoded.are_on_device(taking, part(0, 100))
-    found = decoded.read(taking, part(0, 100), ["c", "a"], reader)
+    assert column_cache.are_on_device(keeping, part(0, 100))
+    assert not column_cache.are_on_device(taking, part(0, 100))
+    assert list(column_cache.read(keeping, part(0, 100), ["a", "b"], reader)) == ["a", "b"]
+    assert column_cache.held("rows") == ([0], 48)
+    assert column_cache.are_on_device(taking, part(0, 100))
+    found = column_cache.read(taking, part(0, 100), ["c", "a"], reader)
     assert list(found) == ["c", "a"]
     assert found["a"] is columns["a"]
     assert asked == [["a", "b"], ["c"]]
-    assert decoded.held("rows") == ([], 0)
+    assert column_cache.held("rows") == ([], 0)
 
 
 def test_rows_that_are_cut_anew_are_read_again() -> None:
     reader, keeping = Reader(), Keeping("rows", ("a",), limit=10_000)
-    decoded.read(keeping, part(1, 100, first_row=3), ["a"], reader)
-    decoded.read(Keeping("rows"), part(1, 100, first_row=6), ["a"], reader)
+    column_cache.read(keeping, part(1, 100, first_row=3), ["a"], reader)
+    column_cache.read(Keeping("rows"), part(1, 100, first_row=6), ["a"], reader)
     assert len(reader.asked) == 2
 
 
 def test_whole_records_are_parsed_once_for_all_passes_where_there_is_room() -> None:
     reader, keeping = Reader(), Keeping("rows", ("b", "c"), 1000, together=True)
-    assert decoded.read(keeping, part(0, 100), ["a"], reader).column_names == ["a"]
-    assert decoded.read(Keeping("rows"), part(0, 100), ["b", "c"], reader) == TABLE.select(["b", "c"])
-    assert decoded.read(keeping, part(1, 2000), ["a"], reader).column_names == ["a"]
+    assert column_cache.read(keeping, part(0, 100), ["a"], reader).column_names == ["a"]
+    assert column_cache.read(Keeping("rows"), part(0, 100), ["b", "c"], reader) == TABLE.select(["b", "c"])
+    assert column_cache.read(keeping, part(1, 2000), ["a"], reader).column_names == ["a"]
     assert reader.asked == [["a", "b", "c"], ["a"]]
 
 
@@ -111,32 +117,32 @@ def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
     reader, size = Reader(), TABLE.get_total_buffer_size()
     keeping = Keeping("rows", ("a", "b", "c"), limit=2 * size)
     for number in range(3):
-        decoded.read(keeping, part(number, size), ["a", "b", "c"], reader)
-    assert decoded.held("rows") == ([0, 1], 2 * size)
-    decoded.read(Keeping("others", ("a",), size), part(0, size), ["a"], reader)
-    assert decoded.held("rows") == ([], 0)
-    assert decoded.held("others")[0] == [0]
+        column_cache.read(keeping, part(number, size), ["a", "b", "c"], reader)
+    assert column_cache.held("rows") == ([0, 1], 2 * size)
+    column_cache.read(Keeping("others", ("a",), size), part(0, size), ["a"], reader)
+    assert column_cache.held("rows") == ([], 0)
+    assert column_cache.held("others")[0] == [0]
 
 
 def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, keeping = Reader(), Keeping("rows", ("a",), limit=10_000)
-    monkeypatch.setattr(decoded, "FREE", 0.25)
+    monkeypatch.setattr(column_cache, "FREE", 0.25)
     for number, free in enumerate((50, 20)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(total=100, available=free))
-        decoded.read(keeping, part(number, 100), ["a"], reader)
-    assert decoded.held("rows")[0] == [0]
+        column_cache.read(keeping, part(number, 100), ["a"], reader)
+    assert column_cache.held("rows")[0] == [0]
 
 
 def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
     reader, keeping = Reader(), Keeping("rows", ("a",), 1000, together=True)
-    decoded.read(keeping, part(0, 10), ["a"], reader)
-    decoded.give_up()
-    decoded.read(keeping, part(1, 10), ["b"], reader)
-    assert decoded.held("rows") == ([], 0)
+    column_cache.read(keeping, part(0, 10), ["a"], reader)
+    column_cache.give_up()
+    column_cache.read(keeping, part(1, 10), ["b"], reader)
+    assert column_cache.held("rows") == ([], 0)
     assert reader.asked == [["a"], ["b"]]
-    decoded.release(LocalPool(1), keeping)
-    decoded.read(keeping, part(1, 10), ["b"], reader)
-    assert decoded.held("rows")[0] == [1]
+    column_cache.release(LocalPool(1), keeping)
+    column_cache.read(keeping, part(1, 10), ["b"], reader)
+    assert column_cache.held("rows")[0] == [1]
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +165,10 @@ def text(tmp_path: Path, table: pa.Table) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "make_plan", partial(run.make_plan, limits=Limits(join_below=1, range_bytes=50_000)))
-    monkeypatch.setattr(run, "dividing_threads", lambda engine, pool: 2 if engine == "pandas" else 4)
+    monkeypatch.setattr(
+        ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1, range_bytes=50_000))
+    )
+    monkeypatch.setattr(ingest, "dividing_threads", lambda engine, pool: 2 if engine == "pandas" else 4)
 
 
 @pytest.fixture
@@ -176,7 +184,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, str]]:
         return counted_read
 
     for name in ("read", "read_side_by_side"):  # of the CPU, of a GPU
-        monkeypatch.setattr(work, name, counting(getattr(work, name)))
+        monkeypatch.setattr(partition_work, name, counting(getattr(partition_work, name)))
     return counted
 
 
@@ -209,7 +217,7 @@ def test_text_is_parsed_once_and_the_output_is_the_same(
     assert written(tmp_path / "kept") == written(tmp_path / "disk")
     statistics = next(stage for stage in done if stage["stage"] == "statistics")
     assert statistics["decoded"] > ROWS * 24
-    assert decoded._store.tables == {}
+    assert column_cache._store.tables == {}
 
 
 def test_files_elsewhere_are_read_once_and_only_what_each_pass_needs(
@@ -235,7 +243,7 @@ def test_a_gpu_keeps_what_it_has_read_of_local_parquet(
     table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=ROWS // 8)
-    engine, counted = frame.engine("cudf"), Counter[tuple[int, str]]()
+    engine, counted = engines.engine("cudf"), Counter[tuple[int, str]]()
     read_partition = engine.read_partition
 
     def counting(plan: Any, partition: Any, columns: Sequence[str]) -> Any:
@@ -247,9 +255,9 @@ def test_a_gpu_keeps_what_it_has_read_of_local_parquet(
     assert set(counted.values()) == {1}
     assert {name for _, name in counted} == {"time", "name", "x", "label"}
     assert done[1]["decoded"] > ROWS * 16
-    assert decoded._store.tables == {}
+    assert column_cache._store.tables == {}
     counted.clear()
-    monkeypatch.setattr(keeping, "spare_on_device", lambda *_: 0)
+    monkeypatch.setattr(cache_policy, "spare_on_device", lambda *_: 0)
     run_stages(asked(tmp_path / "rows.parquet", tmp_path / "read", "cudf"))
     assert max(counted.values()) > 1
     assert written(tmp_path / "kept") == written(tmp_path / "read")
@@ -261,13 +269,13 @@ def test_columns_that_the_engine_keeps_are_parsed_once(
     """As on a GPU, of which the CPU's engine keeps its own columns here."""
     run_stages(asked(text, tmp_path / "host", "pandas"))
     readings.clear()
-    keeping_of = keeping.keeping_of
-    monkeypatch.setattr(keeping, "keeping_of", lambda *of: replace(keeping_of(*of), on_device=True))  # type: ignore[type-var]
+    keeping_of = cache_policy.keeping_of
+    monkeypatch.setattr(cache_policy, "keeping_of", lambda *of: replace(keeping_of(*of), on_device=True))  # type: ignore[type-var]
     done = run_stages(asked(text, tmp_path / "engine", "pandas"))
     assert set(readings.values()) == {1}
     assert {name for _, name in readings} == {"time", "name", "x", "label"}
     assert done[1]["decoded"] > 0
-    assert decoded._store.tables == {}
+    assert column_cache._store.tables == {}
     assert written(tmp_path / "engine") == written(tmp_path / "host")
 
 
@@ -286,7 +294,7 @@ def test_a_gpu_keeps_no_more_than_pieces_leave() -> None:
 def test_short_memory_is_tried_once_more_without_what_is_kept() -> None:
     tried: list[int] = []
 
-    @memory.frugal
+    @out_of_memory.frugal
     def work(fails: int) -> str:
         tried.append(fails)
         if len(tried) <= fails:
@@ -297,14 +305,14 @@ def test_short_memory_is_tried_once_more_without_what_is_kept() -> None:
         work(1)  # there is nothing to let go of
     tried.clear()
     for fails in (1, 2):
-        decoded.release(LocalPool(1), Keeping("rows"))
-        decoded.read(Keeping("rows", ("a",), 1000), part(0, 10), ["a"], Reader())
+        column_cache.release(LocalPool(1), Keeping("rows"))
+        column_cache.read(Keeping("rows", ("a",), 1000), part(0, 10), ["a"], Reader())
         if fails == 1:
             assert work(fails) == "done"
         else:
             with pytest.raises(MemoryError):
                 work(fails)
-        assert decoded.held("rows") == ([], 0)
+        assert column_cache.held("rows") == ([], 0)
         assert len(tried) == 2
         tried.clear()
 
@@ -315,12 +323,12 @@ def test_a_partition_that_is_halved_is_read_again(
 ) -> None:
     run_stages(asked(text, tmp_path / "whole", engine))
     readings.clear()
-    monkeypatch.setenv(memory.VARIABLE, f"{stage}:1:1")
+    monkeypatch.setenv(out_of_memory.VARIABLE, f"{stage}:1:1")
     done = run_stages(asked(text, tmp_path / "halves", engine))
     assert sum(found.get("halved", 0) for found in done) == {"statistics": 2, "transform": 1}[stage]
     assert max(readings.values()) > 1
     assert written(tmp_path / "whole") == written(tmp_path / "halves")
-    assert decoded._store.tables == {}
+    assert column_cache._store.tables == {}
 
 
 def test_a_fit_leaves_nothing_and_a_failure_neither(
@@ -328,31 +336,31 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
 ) -> None:
     request, pool = asked(text, tmp_path / "out", engine), LocalPool(2)
     with request.staging.locked():
-        run.ingest(request, pool)
+        ingest.ingest(request, pool)
         plan = PlanOf(request).plan("")
-        keeping = keeping_of(request, plan, run.Bound(request.final, plan.schema), pool)
+        keeping = keeping_of(request, plan, binding.Bound(request.final, plan.schema), pool)
         assert keeping is not None
         assert keeping.columns == ("time", "x", "name", "label")
-        monkeypatch.setattr(run, "learned_tables", lambda *_: 1 / 0)
+        monkeypatch.setattr(stages_statistics, "learned_tables", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            run.learn(request, pool)
-        assert decoded.held(keeping.name) == ([], 0)
+            stages_statistics.learn(request, pool)
+        assert column_cache.held(keeping.name) == ([], 0)
         monkeypatch.undo()
         object.__setattr__(request, "flow", "fit")
-        only_learned = keeping_of(request, plan, run.Bound(request.final, plan.schema), pool)
+        only_learned = keeping_of(request, plan, binding.Bound(request.final, plan.schema), pool)
         assert only_learned is not None
         assert only_learned.columns == ("x",)
-        assert run.learn(request, pool)["decoded"] == 0
-        assert decoded.held(keeping.name) == ([], 0)
+        assert stages_statistics.learn(request, pool)["decoded"] == 0
+        assert column_cache.held(keeping.name) == ([], 0)
 
 
 def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
     memory, disk = (asked(text, tmp_path / "out", "pandas", exchange=kind) for kind in ("memory", "disk"))
     with memory.staging.locked():
-        run.ingest(memory, LocalPool(2))
+        ingest.ingest(memory, LocalPool(2))
     plan = PlanOf(memory).plan("")
     pieces = ROWS * (8 + 8 + 4 + 8 + 8)
-    more = [estimate.needs(request, {"": plan}, LocalPool(2)).host for request in (memory, disk)]
+    more = [needs.needs(request, {"": plan}, LocalPool(2)).host for request in (memory, disk)]
     assert more[0] - more[1] == max(pieces, plan.nbytes)
 
 
@@ -360,7 +368,8 @@ def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
 def two_workers() -> Iterator[DaskPool]:
     from distributed import Client
 
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
@@ -373,16 +382,19 @@ def test_two_workers_hold_their_partitions_until_transform_takes_them(
     run_stages(asked(text, tmp_path / "one", "pandas"))
     request = asked(text, tmp_path / "two", "pandas")
     with request.staging.locked():
-        done = [run.ingest(request, two_workers), run.learn(request, two_workers)]
+        done = [ingest.ingest(request, two_workers), stages_statistics.learn(request, two_workers)]
         plan = PlanOf(request).plan("")
-        where = decoded.held_by(two_workers, taking_of(request, plan))
+        where = column_cache.held_by(two_workers, taking_of(request, plan))
         assert sorted(where) == [partition.number for partition in plan.partitions]
         assert set(where.values()) == set(two_workers.workers)
         kept = dict[str, Any]()
-        done += [run.cut(request, "", two_workers, kept=kept), run.write(request, "", two_workers, kept=kept)]
-        run.commit(request, done)
+        done += [
+            transform.cut(request, "", two_workers, kept=kept),
+            shuffle_write.write(request, "", two_workers, kept=kept),
+        ]
+        commit.commit(request, done)
     assert done[1]["decoded"] > ROWS * 24
-    assert decoded.held_by(two_workers, taking_of(request, plan)) == {}
+    assert column_cache.held_by(two_workers, taking_of(request, plan)) == {}
     assert written(tmp_path / "one") == written(tmp_path / "two")
 
 

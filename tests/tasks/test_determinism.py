@@ -17,14 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
+from flows.job.job import make_job
 from infra import gpus
-from infra.clusters import Cluster, make_cluster
-from tasks import run
-from tasks.ingest import make_plan
-from tasks.plan import Limits, Partition, Plan
-from tasks.pool import DaskPool, LocalPool, Pool
-from tasks.request import Request
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Limits, Partition, Plan
+from tasks.job.request import Request
+from tasks.sources.planning import make_plan
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 pytestmark = pytest.mark.xdist_group("determinism")
 
@@ -105,10 +108,10 @@ def made(request: Request, pool: Pool, blocks: int) -> dict[str, str]:
     """The stages run on the pool: the digests of what was learned and of every file."""
     kept: dict[str, Any] = {}
     with request.staging.locked(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run, "make_plan", in_partitions_of(blocks))
-        done = [run.ingest(request, pool), run.learn(request, pool)]
-        done += [run.cut(request, "", pool, kept=kept), run.write(request, "", pool, kept=kept)]
-        run.commit(request, done)
+        patched.setattr(ingest, "make_plan", in_partitions_of(blocks))
+        done = [ingest.ingest(request, pool), statistics.learn(request, pool)]
+        done += [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
+        commit.commit(request, done)
     assert done[0]["partitions"] == -(-BLOCKS // blocks)
     folder = Path(request.output["path"])
     assert json.loads((folder / "_manifest.json").read_text())["exchange"] == request.run["exchange"]

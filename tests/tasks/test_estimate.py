@@ -14,15 +14,16 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import estimate, ops, run
-from tasks import sampled as sampling
+from tasks import ops
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Plan
+from tasks.core.settings import Output, Run, Source
 from tasks.errors import GiveUpError
-from tasks.ingest import make_plan
-from tasks.plan import Plan
-from tasks.pool import LocalPool
-from tasks.request import Request, make_request
-from tasks.sampled import phases_of, sampled
-from tasks.settings import Output, Run, Source
+from tasks.job.request import Request, make_request
+from tasks.sources import reader
+from tasks.sources.planning import make_plan
+from tasks.stages import ingest, needs, trial
+from tasks.stages.trial import phases_of, sampled
 from tests.stages import run_stages
 
 ROWS = 140_000
@@ -94,7 +95,7 @@ def test_a_sample_is_filtered_and_brought_together_by_keys(data: Path, tmp_path:
 def test_the_measured_output_is_about_what_is_written(form: str, data: Path, tmp_path: Path) -> None:
     request = asked(data, tmp_path / "out", format=form, files=2)
     plans = plans_of(request)
-    found = estimate.needs(request, plans, Two(), sampled(request, plans[""]))
+    found = needs.needs(request, plans, Two(), sampled(request, plans[""]))
     run_stages(request)
     wrote = sum(p.stat().st_size for p in (tmp_path / "out").glob("part-*"))
 
@@ -105,21 +106,21 @@ def test_the_measured_output_is_about_what_is_written(form: str, data: Path, tmp
 
 
 def test_the_disk_exchange_and_keys_need_scratch(data: Path, tmp_path: Path) -> None:
-    memory = estimate.needs(asked(data, tmp_path / "out"), plans_of(asked(data, tmp_path / "out")), Two())
+    memory = needs.needs(asked(data, tmp_path / "out"), plans_of(asked(data, tmp_path / "out")), Two())
     request = asked(data, tmp_path / "out", exchange="disk")
-    disk = estimate.needs(request, plans_of(request), Two())
+    disk = needs.needs(request, plans_of(request), Two())
     # number 8, id 4, float 4 and the position's 8 bytes
     assert disk.scratch == ROWS * 24
     assert memory.scratch == 0
     assert disk.disks[0].needed == disk.scratch + disk.output == ROWS * (24 + 16)
     assert memory.host - disk.host == ROWS * 24
     keyed = asked(data, tmp_path / "out", keys=["word"])
-    assert estimate.needs(keyed, plans_of(keyed), Two()).scratch == ROWS * (8 + 8 + 24 + 8 + 8)
+    assert needs.needs(keyed, plans_of(keyed), Two()).scratch == ROWS * (8 + 8 + 24 + 8 + 8)
 
 
 def test_device_memory_is_estimated_for_gpus(data: Path, tmp_path: Path) -> None:
     request = asked(data, tmp_path / "out", engine="cudf")
-    found = estimate.needs(request, plans_of(request), Two())
+    found = needs.needs(request, plans_of(request), Two())
     assert found.device > ROWS * 24
     assert found.summary()["device_memory_needed"].startswith("about ")
 
@@ -128,8 +129,8 @@ def test_scratch_elsewhere_counts_on_its_own_disk(data: Path, tmp_path: Path, mo
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     request = asked(data, tmp_path / "out", exchange="disk", scratch=str(scratch))
-    monkeypatch.setattr(estimate, "_file_system", lambda path: 1 if path == scratch else 2)
-    work, target = estimate.needs(request, plans_of(request), Two()).disks
+    monkeypatch.setattr(needs, "_file_system", lambda path: 1 if path == scratch else 2)
+    work, target = needs.needs(request, plans_of(request), Two()).disks
 
     assert (work.path, work.needed, work.what) == (str(scratch), ROWS * 40, "scratch and output")
     assert (target.path, target.needed, target.what) == (str(tmp_path), ROWS * 16, "output")
@@ -139,23 +140,23 @@ def test_scratch_elsewhere_counts_on_its_own_disk(data: Path, tmp_path: Path, mo
 def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
     exchange: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    monkeypatch.setattr(estimate, "_free", lambda path: 100_000)
+    monkeypatch.setattr(needs, "_free", lambda path: 100_000)
     request = asked(data, tmp_path / "out", exchange=exchange, engine=engine)
     what = "scratch and output" if exchange == "disk" else "output"
     with (
         request.staging.locked(),
         pytest.raises(GiveUpError, match=rf"too small for this run\n.*\n.*{what}, 100.0 kB are free"),
     ):
-        run.ingest(request, LocalPool(2))
+        ingest.ingest(request, LocalPool(2))
     assert list(tmp_path.iterdir()) == [tmp_path / ".out.millrace"]
 
 
 def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     widths = ROWS * 16
-    monkeypatch.setattr(estimate, "_free", lambda path: widths - 1)
+    monkeypatch.setattr(needs, "_free", lambda path: widths - 1)
     request = asked(data, tmp_path / "out", compression="zstd")
     with request.staging.locked():
-        summary = run.ingest(request, LocalPool(2))
+        summary = ingest.ingest(request, LocalPool(2))
     assert summary["disk_1"].startswith(f"{tmp_path}")
     assert summary["planned_exchange"].startswith("memory (about 0.00 GB")
     assert "about" in summary["host_memory_needed"]
@@ -163,14 +164,14 @@ def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, m
 
 def test_parts_that_are_there_need_no_room_again(data: Path, tmp_path: Path) -> None:
     request = asked(data, tmp_path / "out")
-    before = estimate.needs(request, plans_of(request), Two()).disks[0].needed
+    before = needs.needs(request, plans_of(request), Two()).disks[0].needed
     request.staging.new.mkdir(parents=True)
     (request.staging.new / "part-00000.parquet").write_bytes(b"x" * 1000)
-    assert estimate.needs(request, plans_of(request), Two()).disks[0].needed == before - 1000
+    assert needs.needs(request, plans_of(request), Two()).disks[0].needed == before - 1000
 
 
 def test_each_phase_reads_the_columns_that_it_needs(data: Path, tmp_path: Path) -> None:
-    from tasks.graph import Bound
+    from tasks.graph.binding import Bound
 
     request = asked(data, tmp_path / "out")
     schema = plans_of(request)[""].schema
@@ -194,8 +195,8 @@ def test_of_every_format_only_the_first_rows_are_decoded(
         }
         writers[form](table, str(path))
     request = asked(path, tmp_path / "out")
-    whole, asked_for = sampling.read, list[int]()
-    monkeypatch.setattr(sampling, "read", lambda p, part, names: asked_for.append(part.rows) or whole(p, part, names))
+    whole, asked_for = reader.read, list[int]()
+    monkeypatch.setattr(trial, "read", lambda p, part, names: asked_for.append(part.rows) or whole(p, part, names))
     found = sampled(request, plans_of(request)[""], rows=10)
     assert asked_for == [10 if form in ("parquet", "arrow", "orc") else 1000]  # others know their rows by bytes
     assert found.before["time"].to_pylist() == list(range(10))

@@ -12,17 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
-from tasks import exchange_choice, frame, run
+from flows.job.job import make_job
+from tasks import engines
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.row_sizes import row_bytes
+from tasks.core.schema import Schema
+from tasks.engines.cpu.order import Pieces
 from tasks.errors import GiveUpError
-from tasks.exchange_choice import choose
-from tasks.frame.cpu.order import Pieces
 from tasks.manifest import Manifest
-from tasks.on_host import OnHost, joined_on_host, to_host
-from tasks.pool import DaskPool, LocalPool
-from tasks.row_sizes import row_bytes
-from tasks.schema import Schema
-from tasks.transform import Cut
+from tasks.shuffle import choice
+from tasks.shuffle.choice import choose
+from tasks.shuffle.host_pieces import OnHost, joined_on_host, to_host
+from tasks.shuffle.pieces import Cut
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.stages import run_stages
 
 ROWS = 300_000  # four blocks, hence four partitions
@@ -73,7 +76,7 @@ def test_pieces_kept_in_host_memory_make_the_same_bytes(
     source: Path, tmp_path: Path, engine: str, output: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_stages(request(source, tmp_path / "device", engine, "memory", **output))
-    monkeypatch.setattr(run, "choose", lambda *_: exchange_choice.Choice("memory", "the GPU is small", on_host=True))
+    monkeypatch.setattr(transform, "choose", lambda *_: choice.Choice("memory", "the GPU is small", on_host=True))
     run_stages(request(source, tmp_path / "host", engine, "memory", **output))
     assert parts(tmp_path / "host") == parts(tmp_path / "device")
 
@@ -91,7 +94,7 @@ def test_pieces_with_strings_of_more_than_two_gigabytes_join_others() -> None:
 
 
 def test_pieces_in_host_memory_are_copied_once_for_each_worker(engine: str) -> None:
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     table = pa.table({"n": np.arange(1000), "s": pa.array(np.arange(1000).astype(str), mask=np.arange(1000) % 7 == 0)})
     columns = {name: kernels.column(table[name]) for name in table.column_names}
     cut = kernels.cut(columns, kernels.xp.arange(1000)[::-1], np.arange(0, 1001, 100))
@@ -128,32 +131,38 @@ def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
 ) -> None:
     from distributed import Client
 
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     run_stages(request(source, tmp_path / "one", "pandas", "memory"))
-    monkeypatch.setattr(run, "choose", lambda *_: exchange_choice.Choice("memory", "the GPU is small", on_host=True))
+    monkeypatch.setattr(transform, "choose", lambda *_: choice.Choice("memory", "the GPU is small", on_host=True))
     asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
         pool, two = DaskPool(client), request(source, tmp_path / "two", "pandas", "memory")
         with two.staging.locked():
-            done = [run.ingest(two, pool), run.learn(two, pool), run.cut(two, "", pool), run.write(two, "", pool)]
-            run.commit(two, done)
+            done = [
+                ingest.ingest(two, pool),
+                statistics.learn(two, pool),
+                transform.cut(two, "", pool),
+                shuffle_write.write(two, "", pool),
+            ]
+            commit.commit(two, done)
     assert parts(tmp_path / "two") == parts(tmp_path / "one")
 
 
 def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp_path: Path, engine: str) -> None:
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
     with asked.staging.locked():
-        run.ingest(asked, pool)
-        run.learn(asked, pool)
-        run.cut(asked, "", pool)
+        ingest.ingest(asked, pool)
+        statistics.learn(asked, pool)
+        transform.cut(asked, "", pool)
         (folder,) = (asked.staging.folder / "exchange").iterdir()
         files = sorted(folder.glob("*.arrow"))
         before = [f.stat().st_mtime_ns for f in files]
         content = bytearray(files[1].read_bytes())
         content[len(content) // 2] ^= 1
         files[1].write_bytes(bytes(content))
-        run.cut(asked, "", pool)
+        transform.cut(asked, "", pool)
         after = [f.stat().st_mtime_ns for f in files]
     assert [a == b for a, b in zip(before, after, strict=True)] == [i != 1 for i in range(len(files))]
     run_stages(asked)
@@ -194,9 +203,9 @@ def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10**9)
-    monkeypatch.setattr(exchange_choice.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(choice.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(GiveUpError) as caught:
-        exchange_choice.make_exchange("disk", LocalPool(1), "x", tmp_path, 2 * 10**9)
+        choice.make_exchange("disk", LocalPool(1), "x", tmp_path, 2 * 10**9)
     assert caught.value.why == "about 2.0 GB are needed, 1.0 GB are free"
     assert "run.scratch" in caught.value.do
 
@@ -204,9 +213,9 @@ def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(
 def test_the_note_of_a_partition_says_what_it_holds(source: Path, tmp_path: Path, engine: str) -> None:
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
     with asked.staging.locked():
-        run.ingest(asked, pool)
-        run.learn(asked, pool)
-        summary = run.cut(asked, "", pool)
+        ingest.ingest(asked, pool)
+        statistics.learn(asked, pool)
+        summary = transform.cut(asked, "", pool)
     (folder,) = (asked.staging.folder / "exchange").iterdir()
     notes = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
     assert summary["exchange"] == "disk"

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.core.schema import Column, Schema
+from tasks.engines.convert.gpu_types import lacks_zone
+from tasks.engines.expression import evaluation, syntax
+from tasks.engines.expression.evaluation import filter_mask, schema_of
+from tasks.engines.expression.syntax import Expression, parse
+from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError
-from tasks.frame import expression, expression_run
-from tasks.frame.expression import Expression, parse
-from tasks.frame.expression_run import filter_mask, schema_of
-from tasks.frame.expression_types import dtype_of
-from tasks.frame.stand_ins import lacks_zone
-from tasks.schema import Column, Schema
 from tests.frames import make_column, to_arrow, to_list
 
 INF = math.inf
@@ -34,7 +34,7 @@ def evaluate(text: str, engine: str, **columns: object) -> list[object]:
     schema = Schema(Column(name, array.type) for name, array in arrays.items())
     frame = {name: make_column(array, engine=engine) for name, array in arrays.items()}
     expression = parse(text)
-    result = to_arrow(expression_run.evaluate(expression, frame, schema))
+    result = to_arrow(evaluation.evaluate(expression, frame, schema))
     promised = dtype_of(expression, schema)
     if engine == "cudf" and pa.types.is_date32(promised):
         result = result.cast(pa.date32())
@@ -274,7 +274,7 @@ def test_whole_numbers_beyond_64_bits_are_refused(text, values, dtype, engine):
     """Not wrapped, and no row is dropped by a filter for it."""
     column = {"x": make_column(values, dtype, engine)}
     with pytest.raises(DataError, match=r"is beyond u?int64 in 1 row\(s\), column\(s\) 'x'") as told:
-        expression_run.evaluate(parse(text), column)
+        evaluation.evaluate(parse(text), column)
     assert "cast(x, 'float64')" in told.value.do
     assert repr(text) in told.value.why
     with pytest.raises(DataError, match="is beyond"):
@@ -300,7 +300,7 @@ WITHIN = [
 
 @pytest.mark.parametrize(("text", "values", "dtype", "expected"), WITHIN)
 def test_narrow_integers_are_widened(text, values, dtype, expected, engine):
-    found = expression_run.evaluate(parse(text), {"x": make_column(values, dtype, engine)})
+    found = evaluation.evaluate(parse(text), {"x": make_column(values, dtype, engine)})
     assert to_list(found) == expected
 
 
@@ -329,7 +329,7 @@ def test_what_lies_under_a_null_is_no_overflow(engine):
 def test_casts_that_fail_are_null_and_counted(text, values, dtype, expected, failed, engine):
     """Where the result is null for them: what `where`, `or` and `is None` answer for is not."""
     counted = Counter()
-    found = expression_run.evaluate(parse(text), {"x": make_column(values, dtype, engine)}, failed=counted)
+    found = evaluation.evaluate(parse(text), {"x": make_column(values, dtype, engine)}, failed=counted)
     assert to_list(found) == expected
     assert counted == ({text: failed} if failed else {})
 
@@ -369,7 +369,7 @@ def test_rules_at_the_edges(text, values, expected, engine):
 
 
 def test_the_rule_names_all_functions():
-    assert [name for name in expression.FUNCTIONS if f"`{name}`" not in expression.__doc__] == []
+    assert [name for name in syntax.FUNCTIONS if f"`{name}`" not in syntax.__doc__] == []
 
 
 def test_nan_is_null(engine):
@@ -403,13 +403,13 @@ def test_dictionaries_and_empty_frames(engine):
     assert evaluate("x + 1", engine, x=pa.array([], pa.int8())) == []
     assert evaluate('s + "!"', engine, s=pa.array([], pa.string())) == []
     column = make_column(pa.array(["b", None, "b"]).dictionary_encode(), engine=engine)
-    assert to_list(expression_run.evaluate(parse('s == "b"'), {"s": column})) == [True, None, True]
+    assert to_list(evaluation.evaluate(parse('s == "b"'), {"s": column})) == [True, None, True]
 
 
 def test_the_result_keeps_the_index(engine):
     frame = {"x": make_column([1, 2, 3], "int64", engine)}
     frame["x"].index = [5, 6, 7]
-    assert to_list(expression_run.evaluate(parse("x * 2"), frame).index) == [5, 6, 7]
+    assert to_list(evaluation.evaluate(parse("x * 2"), frame).index) == [5, 6, 7]
 
 
 def test_filter_mask_keeps_what_is_true(engine):
@@ -503,7 +503,7 @@ def test_what_is_no_expression(text):
 
 def test_a_missing_column_is_named(engine):
     with pytest.raises(JobError, match="there is no column 'y'"):
-        expression_run.evaluate(parse("x + y"), {"x": make_column([1], "int64", engine)})
+        evaluation.evaluate(parse("x + y"), {"x": make_column([1], "int64", engine)})
 
 
 def test_the_schema_of_a_frame(engine):

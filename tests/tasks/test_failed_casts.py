@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
-from flows.preview import preview
-from flows.preview_text import markdown
+from flows.job.job import make_job
+from flows.preview.plan import preview
+from flows.preview.text import markdown
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError
@@ -70,16 +70,18 @@ def test_a_run_counts_the_casts_that_fail(exchange: str, tmp_path: Path, engine:
 
 
 def test_a_run_that_is_done_already_says_it_again(tmp_path: Path, engine: str) -> None:
-    from tasks import run
-    from tasks.pool import LocalPool
+    from tasks.cluster.local_pool import LocalPool
+    from tasks.stages import ingest, shuffle_write
+    from tasks.stages import statistics as stages_statistics
+    from tasks.stages import transform as stages_transform
 
     request = make_job(job(tmp_path, run={"exchange": "disk"})).request(engine)
     for reused in (False, True):
         with request.staging.locked():
-            run.ingest(request, LocalPool(1))
-            statistics = run.learn(request, LocalPool(1))
-            transform = run.cut(request, "", LocalPool(1))
-            run.write(request, "", LocalPool(1))
+            ingest.ingest(request, LocalPool(1))
+            statistics = stages_statistics.learn(request, LocalPool(1))
+            transform = stages_transform.cut(request, "", LocalPool(1))
+            shuffle_write.write(request, "", LocalPool(1))
         assert (statistics["reused"], transform["reused"]) == (reused, reused)
         assert statistics["failed_casts"] == transform["failed_casts"] == EXPECTED
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flows.job import make_job as job_of
-from tasks import run
-from tasks.commit import WORKFLOW
+from flows.job.job import make_job as job_of
+from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError, GiveUpError
-from tasks.pool import LocalPool
-from tasks.request import Request
+from tasks.job.request import Request
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tasks.storage.own_files import WORKFLOW
 from tests.faults.jobs import make_data, make_job
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -25,24 +25,24 @@ def request_(tmp_path: Path, engine: str) -> Request:
 
 
 def learned(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
-    return [run.ingest(request, pool), run.learn(request, pool)]
+    return [ingest.ingest(request, pool), statistics.learn(request, pool)]
 
 
 def written(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
     kept: dict[str, Any] = {}
-    return [run.cut(request, "", pool, kept=kept), run.write(request, "", pool, kept=kept)]
+    return [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
 
 
 def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(request_: Request) -> None:
     pool = LocalPool(2)
     with request_.staging.locked():
         done = learned(request_, pool)
-        with run.Closing(request_) as closing:
+        with commit.Closing(request_) as closing:
             state, bound, folder = closing.learned()
             assert sorted(p.name for p in folder.iterdir()) == ["README.md", "state.json", "v001-values.vocab",
                                                                 "workflow.json"]  # fmt: skip
             done += written(request_, pool)
-            (manifest,) = run.commit(request_, done, closing=closing)
+            (manifest,) = commit.commit(request_, done, closing=closing)
     assert list(bound.output) == ["x", "name", "label"]
     assert not folder.exists()
     assert (Path(manifest.path) / WORKFLOW / "state.json").exists()
@@ -53,13 +53,13 @@ def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(req
 def test_what_is_large_is_read_when_the_workers_are_done(
     request_: Request, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    from tasks import finish
+    from tasks.stages import commit
 
-    monkeypatch.setattr(finish, "SHARE", share)
-    monkeypatch.setattr(finish, "BREATH", 0.0)
+    monkeypatch.setattr(commit, "SHARE", share)
+    monkeypatch.setattr(commit, "BREATH", 0.0)
     with request_.staging.locked():
         learned(request_, LocalPool(2))
-        with run.Closing(request_) as closing:
+        with commit.Closing(request_) as closing:
             read, _ = wait([closing._learned], timeout=0.5 if share < 0.1 else 60)
             assert bool(read) == (share > 0.1)
             assert closing.learned().state.values
@@ -68,7 +68,7 @@ def test_what_is_large_is_read_when_the_workers_are_done(
 def test_a_run_that_fails_leaves_nobody_who_writes(request_: Request) -> None:
     with request_.staging.locked():
         learned(request_, LocalPool(2))
-        with pytest.raises(ConnectionResetError), run.Closing(request_) as closing:
+        with pytest.raises(ConnectionResetError), commit.Closing(request_) as closing:
             raise ConnectionResetError("pulled out")
     assert closing._learned.done()
     assert not list(request_.staging.folder.glob("*.tmp"))
@@ -80,12 +80,12 @@ def test_what_cannot_be_read_is_told_by_the_commit(request_: Request) -> None:
         done = [*learned(request_, pool), *written(request_, pool)]
         next((request_.staging.folder / "state").glob("*.vocab")).write_bytes(b"")
         with pytest.raises(DataError, match="is damaged"):
-            run.commit(request_, done)
+            commit.commit(request_, done)
     assert not request_.staging.target.exists()
 
 
 def test_what_cannot_be_kept_is_told_by_the_commit(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks import finish
+    from tasks.stages import commit
 
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -93,7 +93,7 @@ def test_what_cannot_be_kept_is_told_by_the_commit(request_: Request, monkeypatc
     pool = LocalPool(2)
     with request_.staging.locked():
         done = [*learned(request_, pool), *written(request_, pool)]
-        monkeypatch.setattr(finish, "_save_fitted", full)
+        monkeypatch.setattr(commit, "_save_fitted", full)
         with pytest.raises(GiveUpError, match="there is no space left"):
-            run.commit(request_, done)
+            commit.commit(request_, done)
     assert not request_.staging.target.exists()

@@ -24,16 +24,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
+from tasks.core.dtypes import dtype_name
+from tasks.core.plan import File, Limits, Plan
+from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.formats import records, text
-from tasks.formats.conform import conform
-from tasks.formats.records import Dialect, cut_text
-from tasks.ingest import make_plan
-from tasks.plan import File, Limits, Plan
-from tasks.reader import read
-from tasks.schema import dtype_name
-from tasks.settings import Source
+from tasks.sources.formats import record_ends, text_ranges
+from tasks.sources.formats.conform import conform
+from tasks.sources.formats.record_ends import Dialect, cut_text
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
 from tasks.workflow import Workflow
 from tests.frames import to_list
 
@@ -285,11 +285,11 @@ def test_of_many_files_some_are_asked_for_types(tmp_path: Path) -> None:
 
     def recorded(function: Any, items: Any) -> Any:
         items = list(items)
-        asked.extend(i for i in items if isinstance(i, tuple) and isinstance(i[0], text.Head))
+        asked.extend(i for i in items if isinstance(i, tuple) and isinstance(i[0], text_ranges.Head))
         return map(function, items)
 
     plan = make_plan(Source(path=str(tmp_path)), parallel_map=recorded)
-    assert [length for _, length in asked] == [text.SAMPLE] + [text.SHORT] * 15
+    assert [length for _, length in asked] == [text_ranges.SAMPLE] + [text_ranges.SHORT] * 15
     assert len({head.file for head, _ in asked}) == 16
     assert str(plan.schema["n"].dtype) == "double"
 
@@ -301,17 +301,20 @@ def test_text_without_header_takes_the_given_names_types_and_nulls(tmp_path: Pat
     assert list(make_plan(Source(path=str(tmp_path), header=False)).schema) == ["f0", "f1"]
 
 
-@pytest.mark.parametrize("nbytes", [text.SHORT // 2, text.SHORT, text.SHORT + 1, 2 * text.SHORT, text.SAMPLE + 1])
+@pytest.mark.parametrize(
+    "nbytes",
+    [text_ranges.SHORT // 2, text_ranges.SHORT, text_ranges.SHORT + 1, 2 * text_ranges.SHORT, text_ranges.SAMPLE + 1],
+)
 def test_a_sample_of_a_file_is_cut_in_a_few_steps(nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cut for every byte took a minute for each megabyte."""
     path, scans = tmp_path / "a.csv", list[int]()
     path.write_bytes(b'1,"a"\n' * (nbytes // 6))
-    scan = records.scan
-    monkeypatch.setattr(records, "scan", lambda *args: scans.append(1) or scan(*args))
+    scan = record_ends.scan
+    monkeypatch.setattr(record_ends, "scan", lambda *args: scans.append(1) or scan(*args))
     options = {"storage_options": None}
-    for length in (text.SHORT, text.SAMPLE):
+    for length in (text_ranges.SHORT, text_ranges.SAMPLE):
         scans.clear()
-        found = text.sample(File(str(path), path.stat().st_size, 0), 0, length, Dialect(), options)
+        found = text_ranges.sample(File(str(path), path.stat().st_size, 0), 0, length, Dialect(), options)
         assert len(scans) < 4
         assert len(found) % 6 == 0
         assert min(length, nbytes) // 3 < len(found) <= length

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import frame
-from tasks.frame.expression import parse
-from tasks.plan import Block, File, Partition, Piece, Plan
-from tasks.schema import Schema
-from tasks.settings import Output
+from tasks import engines
+from tasks.core.plan import Block, File, Partition, Piece, Plan
+from tasks.core.schema import Schema
+from tasks.core.settings import Output
+from tasks.engines.expression.syntax import parse
 
 INF, NAN = float("inf"), float("nan")
 DAY = datetime.date(2020, 2, 29)
@@ -31,7 +31,7 @@ MONEY = pa.decimal128(10, 2)
 @pytest.fixture
 def k(engine: str) -> Any:
     """The kernels under test."""
-    return frame.engine(engine)
+    return engines.engine(engine)
 
 
 def col(k: Any, values: Any, dtype: Any = None) -> Any:
@@ -56,7 +56,7 @@ def plain(array: Any) -> list[Any]:
 
 def _signatures(engine: str) -> dict[str, list[str]]:
     """Exported name -> its parameters (of a class: of its public methods), read from the syntax trees."""
-    folder = Path(frame.__file__).parent / engine
+    folder = Path(engines.__file__).parent / engine
     exported = next(
         ast.literal_eval(node.value)
         for node in ast.parse((folder / "__init__.py").read_text()).body

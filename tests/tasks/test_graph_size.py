@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
-from tasks import ops, pool, run
+from flows.job.job import make_job
+from tasks import ops
+from tasks.cluster import current, dask_pool, pool
+from tasks.cluster.dask_pool import DaskPool
 from tasks.dataset import Dataset
-from tasks.pool import DaskPool
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.workflow import Workflow
 
 DISTINCT = 400_000
@@ -118,9 +120,9 @@ def test_a_run_hands_the_workers_the_place_of_the_state(
     })  # fmt: skip
     request, workers = job.request(engine), DaskPool(client)
     with request.staging.locked():
-        done = [run.ingest(request, workers), run.learn(request, workers)]
-        done += [run.cut(request, "", workers), run.write(request, "", workers)]
-        run.commit(request, done)
+        done = [ingest.ingest(request, workers), statistics.learn(request, workers)]
+        done += [transform.cut(request, "", workers), shuffle_write.write(request, "", workers)]
+        commit.commit(request, done)
     assert pq.read_table(tmp_path / "out").num_rows == DISTINCT
     assert max(sizes.values()) < SMALL
 
@@ -139,7 +141,8 @@ def test_what_is_small_goes_along_with_its_tasks_and_is_made_once(
     assert len({who for _, who in found}) <= len(workers.workers)
     assert min(size for key, size in sizes.items() if key.startswith("at-")) > numbers.nbytes
     sizes.clear()
-    monkeypatch.setattr(pool, "LARGE", 6 * numbers.nbytes - 1)
+    monkeypatch.setattr(current, "LARGE", 6 * numbers.nbytes - 1)
+    monkeypatch.setattr(dask_pool, "LARGE", 6 * numbers.nbytes - 1)
     assert [number for number, _ in workers.map(at, numbers, range(6))] == list(range(6))
     assert max(size for key, size in sizes.items() if key.startswith("at-")) < numbers.nbytes
     assert pool.pickled_bytes(pa.table({"x": numbers})) >= numbers.nbytes
@@ -148,7 +151,7 @@ def test_what_is_small_goes_along_with_its_tasks_and_is_made_once(
 def test_many_tasks_are_handed_in_by_and_by(
     client: Any, sizes: dict[Any, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "BATCH", 40)
+    monkeypatch.setattr(dask_pool, "BATCH", 40)
     numbers = list(range(100))
     done: list[int] = []
     assert DaskPool(client).map(plus, 1, numbers, lambda number, _: done.append(number)) == list(range(1, 101))
@@ -157,8 +160,8 @@ def test_many_tasks_are_handed_in_by_and_by(
 
 
 def test_a_stage_on_a_worker_shares_what_is_large_the_same_way(client: Any, sizes: dict[Any, int]) -> None:
-    found = client.submit(in_a_stage, pool.LARGE + 1, key="in-a-stage").result()
-    assert found == [pool.LARGE + 1 + i for i in range(5)]
+    found = client.submit(in_a_stage, dask_pool.LARGE + 1, key="in-a-stage").result()
+    assert found == [dask_pool.LARGE + 1 + i for i in range(5)]
     assert max(sizes.values()) < SMALL
 
 

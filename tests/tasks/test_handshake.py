@@ -9,7 +9,7 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from infra.encryption import temporary
+from infra.clusters.encryption import temporary
 
 
 class Thing:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.plan import Block, Limits, Plan, cut_partitions
+from tasks.core.settings import Source
 from tasks.errors import DataError, JobError
-from tasks.ingest import make_plan, partition_size
-from tasks.plan import Block, Limits, Plan, cut_partitions
-from tasks.reader import read
-from tasks.settings import Source
+from tasks.sources.planning import make_plan, partition_size
+from tasks.sources.reader import read
 
 
 def write(path: Path, values: list, dtype: pa.DataType | None = None, **options) -> None:

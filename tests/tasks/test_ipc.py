@@ -27,21 +27,21 @@ def lender(pipe: Any) -> None:
     import cupy
     from rmm.allocators.cupy import rmm_cupy_allocator
 
-    from tasks import monitor
-    from tasks.frame.gpu import ipc
+    from tasks.cluster import monitor
+    from tasks.cluster.transfer import cuda_ipc
 
     cupy.cuda.set_allocator(rmm_cupy_allocator)
     worker = worker_shape()
-    ipc.prepare(worker, 0.1, shared=True)
+    cuda_ipc.prepare(worker, 0.1, shared=True)
     told = worker.rpc.connection_args["handshake_overrides"]
     assert worker.connection_args["handshake_overrides"] == told
     to_us = {"recipient": {**told, "address": "tcp://127.0.0.1:1"}}
     owner, buffers = Result(), [cupy.arange(3, dtype=cupy.uint8), cupy.full(64 * MIB, 7, cupy.uint8)]
-    offer = told[ipc.OFFER]
+    offer = told[cuda_ipc.OFFER]
     elsewhere = [{**offer, "host": "another"}, {**offer, "gpus": ["another"]}]
-    for recipient in (None, {}, {"recipient": None}, *({"recipient": {ipc.OFFER: other}} for other in elsewhere)):
-        assert ipc.lend(buffers[0], owner, recipient) is None
-    pipe.send([ipc.lend(buffer, owner, to_us) for buffer in buffers])
+    for recipient in (None, {}, {"recipient": None}, *({"recipient": {cuda_ipc.OFFER: other}} for other in elsewhere)):
+        assert cuda_ipc.lend(buffers[0], owner, recipient) is None
+    pipe.send([cuda_ipc.lend(buffer, owner, to_us) for buffer in buffers])
     assert monitor._work.lent == 64 * MIB + 3
     assert lends_twice_what_is_packed_once(to_us)
     buffers.clear()
@@ -59,22 +59,22 @@ def lender(pipe: Any) -> None:
 def lends_twice_what_is_packed_once(to_us: Any) -> bool:
     import cudf
 
-    from tasks.frame.gpu import holders
-    from tasks.large import Piece
+    from tasks.cluster.transfer import gpu_results
+    from tasks.learning.large_table_types import Piece
 
     value = Piece(cudf.DataFrame({"n": range(1000)}))
-    (first, frames), again = (holders.dump(value, "dask", to_us) for _ in range(2))
+    (first, frames), again = (gpu_results.dump(value, "dask", to_us) for _ in range(2))
     assert again == (first, frames) == (first, [])
     assert first["buffer"]["lent"]["nbytes"] >= 8000
-    assert len(holders.dump(value, "dask", None)[1]) > 0  # to others it is sent
+    assert len(gpu_results.dump(value, "dask", None)[1]) > 0  # to others it is sent
     del value
-    return holders._lent == {}
+    return gpu_results._lent == {}
 
 
 def test_another_process_copies_what_is_lent() -> None:
     import cupy
 
-    from tasks.frame.gpu import ipc
+    from tasks.cluster.transfer import cuda_ipc
 
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
@@ -83,19 +83,19 @@ def test_another_process_copies_what_is_lent() -> None:
     theirs.close()  # where it fails, what it would have said is not waited for
     try:
         small, large = pipe.recv()
-        assert cupy.asnumpy(ipc.fetch(small)).tolist() == [0, 1, 2]
-        assert bool((ipc.fetch(large) == 7).all())
+        assert cupy.asnumpy(cuda_ipc.fetch(small)).tolist() == [0, 1, 2]
+        assert bool((cuda_ipc.fetch(large) == 7).all())
         pipe.send("copied once")
         assert pipe.recv() == "still there"
-        assert bool((ipc.fetch(large) == 7).all())
+        assert bool((cuda_ipc.fetch(large) == 7).all())
         pipe.send("copied twice")
         assert pipe.recv() == 2  # both loans have ended
     finally:
         process.join(30)
     assert process.exitcode == 0
-    ipc._opened.pop(large["pool"])
+    cuda_ipc._opened.pop(large["pool"])
     with pytest.raises(OSError, match="refused"):
-        ipc.fetch(large)
+        cuda_ipc.fetch(large)
 
 
 @pytest.fixture(scope="module", params=["tls", "tcp"])
@@ -104,8 +104,8 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Any]:
     from dask import config
     from distributed import Client, LocalCluster
 
-    from infra.dask_settings import GPU_ENVIRONMENT, local_environment, use_settings
-    from infra.encryption import temporary
+    from infra.clusters.encryption import temporary
+    from infra.environment import GPU_ENVIRONMENT, local_environment, use_settings
 
     use_settings()
     spoken = {"protocol": request.param, "security": temporary() if request.param == "tls" else None}
@@ -125,7 +125,7 @@ def as_dask_cuda_does() -> None:
     import cupy
     from rmm.allocators.cupy import rmm_cupy_allocator
 
-    from infra.cuda_settings import PRE_IMPORT
+    from infra.clusters.cuda_settings import PRE_IMPORT
 
     cupy.cuda.set_allocator(rmm_cupy_allocator)
     for module in PRE_IMPORT:
@@ -137,11 +137,10 @@ def pieces_of(rows: int) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    from tasks import frame
-    from tasks.exchange import packed_ranges
-    from tasks.transform import Cut
+    from tasks import engines
+    from tasks.shuffle.pieces import Cut, packed_ranges
 
-    engine = frame.engine("cudf")
+    engine = engines.engine("cudf")
     table = pa.table({"n": np.arange(rows), "s": np.arange(rows).astype(str)})
     columns = {name: engine.column(table[name]) for name in table.column_names}
     cut = engine.cut(columns, engine.xp.arange(rows)[::-1], np.array([0, rows // 2, rows]))
@@ -149,15 +148,15 @@ def pieces_of(rows: int) -> Any:
 
 
 def numbers_of(packed: Any) -> list[int]:
-    from tasks import frame
+    from tasks import engines
 
-    table, positions, _ = frame.engine("cudf").pieces_to_host(packed.pieces[0])
+    table, positions, _ = engines.engine("cudf").pieces_to_host(packed.pieces[0])
     assert table["s"].to_pylist() == [str(n) for n in table["n"].to_pylist()]
     return [*table["n"].to_pylist(), *positions.tolist()]
 
 
 def lent_bytes() -> int:
-    from tasks import monitor
+    from tasks.cluster import monitor
 
     return monitor._work.lent
 

@@ -13,19 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import frame, keys, ops, run
+from tasks import engines, ops
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Limits, Partition, Plan
+from tasks.core.schema import ROW
+from tasks.core.settings import Output, Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.frames import frames_of
-from tasks.graph import as_node
-from tasks.keys import by_keys, key_blocks, keys_of
+from tasks.graph.node import as_node
+from tasks.job.request import PlanOf, Request, make_request
 from tasks.ops.base import Context, Operator
-from tasks.plan import Limits, Partition, Plan
-from tasks.pool import LocalPool
-from tasks.reader import FramePlan, read
-from tasks.request import PlanOf, Request, make_request
-from tasks.schema import ROW
-from tasks.settings import Output, Source
+from tasks.shuffle import group_by_keys, memory_exchange
+from tasks.shuffle.group_by_keys import by_keys, key_blocks, keys_of
+from tasks.sources.frames import frames_of
+from tasks.sources.reader import FramePlan, read
+from tasks.stages import ingest
 from tasks.workflow import Workflow
 from tests.frames import to_list
 from tests.stages import run_stages
@@ -36,7 +38,7 @@ BLOCKS = 4
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four key blocks even for a few rows."""
-    monkeypatch.setattr(keys, "key_blocks", lambda rows: BLOCKS)
+    monkeypatch.setattr(group_by_keys, "key_blocks", lambda rows: BLOCKS)
 
 
 def cut(table: pa.Table, rows: int) -> FramePlan:
@@ -107,7 +109,7 @@ def test_the_order_does_not_depend_on_partitions_or_workers(
 def test_keys_stand_by_hash_then_by_value(engine: str, tmp_path: Path) -> None:
     table = pa.table({"k": ["b", None, "a", "b", "a", None], "t": [2, 1, 2, 1, 1, 0]})
     (part,) = keyed(table, ["k"], ["t"], tmp_path, engine, size=1 << 30)
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     hashes = kernels.hash_columns([kernels.from_arrow(part.select(["k"]))["k"]]).tolist()
     assert hashes == sorted(hashes)
     groups = {k: [r["t"] for r in g] for k, g in itertools.groupby(part.to_pylist(), lambda r: r["k"])}
@@ -267,8 +269,8 @@ class Exchange:
 
 @pytest.fixture
 def closings(monkeypatch: pytest.MonkeyPatch) -> type[Exchange]:
-    make = keys.memory_exchange
-    monkeypatch.setattr(keys, "memory_exchange", lambda pool: Exchange(make(pool)))
+    make = memory_exchange.memory_exchange
+    monkeypatch.setattr(group_by_keys, "memory_exchange", lambda pool: Exchange(make(pool)))
     Exchange.closed = 0
     return Exchange
 
@@ -301,7 +303,7 @@ def test_after_an_error_the_exchange_is_closed_and_nothing_is_left(
     stage: str, engine: str, closings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(frame.engine(engine), stage, broken)
+    monkeypatch.setattr(engines.engine(engine), stage, broken)
     with pytest.raises(DataError, match="the block broke"):
         Dataset(pa.table({"k": [1, 2, 1]}), engine=engine).shuffle_by_keys("k")
     assert closings.closed == 1
@@ -321,7 +323,7 @@ def job(
 
 
 def run_settings() -> Any:
-    from tasks.settings import Run
+    from tasks.core.settings import Run
 
     return Run()
 
@@ -340,13 +342,13 @@ def test_a_run_leaves_nothing_but_its_output(engine: str, tmp_path: Path) -> Non
 def test_scratch_files_are_used_again_and_made_again_when_gone(engine: str, tmp_path: Path) -> None:
     request, pool = job(tmp_path, engine, ["k"]), LocalPool(2)
     with request.staging.locked():
-        assert run.ingest(request, pool)["reused"] is False
-        assert run.ingest(request, pool)["reused"] is True
+        assert ingest.ingest(request, pool)["reused"] is False
+        assert ingest.ingest(request, pool)["reused"] is True
         files = sorted((request.staging.folder / "keyed").iterdir())
         assert files
         Path(PlanOf(request).plan("").files[0].path).unlink()
         (request.staging.folder / "keyed" / "block-99999.arrow").touch()
-        assert run.ingest(request, pool)["reused"] is False
+        assert ingest.ingest(request, pool)["reused"] is False
         assert sorted((request.staging.folder / "keyed").iterdir()) == files
     done = run_stages(request)
     assert [(d["stage"], d["rows"]) for d in done[2:]] == [("transform", 4), ("shuffle_write", 3)]
@@ -358,9 +360,9 @@ def test_a_run_that_fails_leaves_nothing_outside_its_staging_folder(
 ) -> None:
     request = job(tmp_path, engine, ["k"])
     with monkeypatch.context() as patched, request.staging.locked():
-        patched.setattr(frame.engine(engine), "assemble_sorted", broken)
+        patched.setattr(engines.engine(engine), "assemble_sorted", broken)
         with pytest.raises(DataError, match="the block broke"):
-            run.ingest(request, LocalPool(2))
+            ingest.ingest(request, LocalPool(2))
     assert closings.closed == 1
     assert {p.name for p in tmp_path.iterdir()} <= {".out.millrace", "in.parquet"}
     run_stages(request)
@@ -374,13 +376,13 @@ def test_a_job_without_the_keys_is_refused_before_any_row_moves(engine: str, clo
             request.staging.locked(),
             pytest.raises(JobError, match=f"Groupby needs all rows of k together\n  why: {why}"),
         ):
-            run.ingest(request, LocalPool(2))
+            ingest.ingest(request, LocalPool(2))
     assert closings.closed == 0
     with_keys, other = job(tmp_path, engine, ["k"]), job(tmp_path, engine, ["k"], ["x"], ops.DifferenceLag("x"))
     with with_keys.staging.locked():
-        run.ingest(with_keys, LocalPool(2))
+        ingest.ingest(with_keys, LocalPool(2))
         with pytest.raises(JobError, match="DifferenceLag needs all rows of x together"):
-            run.ingest(other, LocalPool(2))
+            ingest.ingest(other, LocalPool(2))
 
 
 def test_on_a_cluster_the_rows_are_the_same_and_no_piece_stays_published(
@@ -403,7 +405,7 @@ def test_on_a_cluster_the_rows_are_the_same_and_no_piece_stays_published(
 
 
 def test_the_context_of_grouped_rows_has_numbers_of_the_source(engine: str) -> None:
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     xp = kernels.xp
     columns = kernels.from_arrow(pa.table({"k": [5, 5, 3, 3, 3], "x": [1, 2, 3, 4, 5]}))
     rows, order = xp.asarray([9, 4, 7, 8, 6], dtype=xp.uint64), xp.asarray([10, 11, 12, 13, 14], dtype=xp.uint64)

@@ -16,21 +16,25 @@ from dask.sizeof import sizeof
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks import large, ops
-from tasks.frame.cpu import lookup
-from tasks.frame.cpu.lookup import HashTable
-from tasks.graph import as_node
-from tasks.pool import DaskPool, LocalPool
-from tasks.statistics import Phase, learn, merge, observe
-from tasks.work import Work
+from tasks import ops
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.engines.cpu import lookup
+from tasks.engines.cpu.lookup import HashTable
+from tasks.graph.node import as_node
+from tasks.graph.partition_work import Work
+from tasks.learning import large_table_types, large_tables
+from tasks.learning.observe import learn, observe
+from tasks.learning.partials import Phase, merge
 from tests.learning import close, cut, learned
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything from 6 rows on is large, and every range of the order has about 16."""
-    sizes = large.Sizes(splits=8, alone=6, large=6, chain=8, one_task=8, range=16)
-    monkeypatch.setattr(large, "SIZES", {"pandas": sizes, "cudf": sizes})
+    sizes = large_table_types.Sizes(splits=8, alone=6, large=6, chain=8, one_task=8, range=16)
+    monkeypatch.setattr(large_table_types, "SIZES", {"pandas": sizes, "cudf": sizes})
+    monkeypatch.setattr(large_tables, "SIZES", {"pandas": sizes, "cudf": sizes})
 
 
 @pytest.fixture
@@ -78,18 +82,22 @@ def nodes() -> Any:
 
 def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
     split = [learned(nodes(), cut(table(), 16, n), engine, threads) for n, threads in ((1, 3), (4, 2), (100, 1))]
-    tiny_sizes = large.SIZES["pandas"]
+    tiny_sizes = large_table_types.SIZES["pandas"]
     alone = tiny_sizes._replace(large=1 << 30)  # steps for themselves, tables in one piece
-    monkeypatch.setattr(large, "SIZES", {"pandas": alone, "cudf": alone})
+    monkeypatch.setattr(large_table_types, "SIZES", {"pandas": alone, "cudf": alone})
+    monkeypatch.setattr(large_tables, "SIZES", {"pandas": alone, "cudf": alone})
     split.append(learned(nodes(), cut(table(), 16, 3), engine))
     never = alone._replace(alone=1 << 30)
-    monkeypatch.setattr(large, "SIZES", {"pandas": never, "cudf": never})
+    monkeypatch.setattr(large_table_types, "SIZES", {"pandas": never, "cudf": never})
+    monkeypatch.setattr(large_tables, "SIZES", {"pandas": never, "cudf": never})
     whole = learned(nodes(), cut(table(), 16, 3), engine)
     for sizes in ({"pandas": tiny_sizes, "cudf": never}, {"pandas": never, "cudf": tiny_sizes}):
-        monkeypatch.setattr(large, "SIZES", sizes)  # on a GPU some steps keep their tables in host memory
+        monkeypatch.setattr(large_table_types, "SIZES", sizes)
+        monkeypatch.setattr(large_tables, "SIZES", sizes)  # on a GPU some steps keep their tables in host memory
         split += [learned(nodes(), cut(table(), 16, n), engine) for n in (1, 4)]
     uneven = tiny_sizes._replace(large=40)  # of one step some partials are split, others not
-    monkeypatch.setattr(large, "SIZES", {"pandas": uneven, "cudf": uneven})
+    monkeypatch.setattr(large_table_types, "SIZES", {"pandas": uneven, "cudf": uneven})
+    monkeypatch.setattr(large_tables, "SIZES", {"pandas": uneven, "cudf": uneven})
     split.append(learned(nodes(), cut(table(), 16), engine))
     for state in split:
         assert close(state.values, whole.values)
@@ -137,9 +145,9 @@ def test_any_strings_in_any_blocks(engine: str, tiny: None, values: list[Any], r
 
 
 def test_a_table_is_split_by_the_keys_alone(engine: str) -> None:
-    from tasks import frame
+    from tasks import engines
 
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     values = kernels.column(pa.array([*range(1000), None]))
     counts = kernels.count_values([values], ["v0"])
     parts = kernels.split_table(counts, ["v0"], 8)
@@ -153,25 +161,25 @@ def test_a_table_is_split_by_the_keys_alone(engine: str) -> None:
 
 
 def test_all_ranges_of_a_table_are_found_with_few_looks_at_it(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks import frame
+    from tasks import engines
 
-    kernels, op = frame.engine(engine), ops.Categorify()
+    kernels, op = engines.engine(engine), ops.Categorify()
     values = pa.array([value for value in range(1000) for _ in range(1 + (value % 7 == 0))])
     table = kernels.sort_counts(kernels.count_values([kernels.column(values)], ["v0"]), ["v0"])
-    looks, places = [], large._places
-    monkeypatch.setattr(large, "_places", lambda *given: looks.append(given) or places(*given))
+    looks, places = [], large_tables._places
+    monkeypatch.setattr(large_tables, "_places", lambda *given: looks.append(given) or places(*given))
     edges = [
         op.place({"v0": value, "count": count}) for count, value in ((3, 0), (2, 0), (2, 8), (1, 1), (1, 999), (0, 0))
     ]
-    assert large._first_not_before(op, table, edges) == [0, 0, 2, 143, 999, 1000]
+    assert large_tables._first_not_before(op, table, edges) == [0, 0, 2, 143, 999, 1000]
     assert len(looks) <= 11
 
 
 @pytest.mark.parametrize("kind", ["int64", "uint32", "float64", "string", "timestamp[us]", "date32"])
 def test_a_long_table_of_counts_is_put_in_order_like_a_short_one(engine: str, kind: str) -> None:
-    from tasks import frame
+    from tasks import engines
 
-    kernels, rng = frame.engine(engine), np.random.default_rng(1)
+    kernels, rng = engines.engine(engine), np.random.default_rng(1)
     counts = rng.choice([1, 2, 2, 3, 255, 256, 70_000, 80_000], 70_000)
     numbers = rng.permutation(70_000)
     if kind == "string":
@@ -187,7 +195,7 @@ def test_a_long_table_of_counts_is_put_in_order_like_a_short_one(engine: str, ki
 
 def test_a_slice_travels_without_the_rest_of_its_table() -> None:
     table = pa.table({"v0": [f"value {i}" for i in range(100_000)], "count": np.arange(100_000)})
-    packed = pickle.dumps(large.Piece(table.slice(10, 2)))
+    packed = pickle.dumps(large_table_types.Piece(table.slice(10, 2)))
     assert len(packed) < 2000
     travelled = pickle.loads(packed)  # noqa: S301
     assert travelled.table.to_pydict() == {"v0": ["value 10", "value 11"], "count": [10, 11]}
@@ -202,9 +210,9 @@ def test_dask_knows_how_large_what_is_learned_is(engine: str, tiny: None) -> Non
     whole = merge(found)
     assert sizeof(whole) == pytest.approx(640_000, rel=0.05)
     (partial,) = whole.partials.values()
-    chain = large.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], 0, 2)
+    chain = large_tables.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], 0, 2)
     assert 300_000 < sizeof(chain) < 340_000
-    pieces = large._cut(large._arrange(chain), [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])
+    pieces = large_tables._cut(large_tables._arrange(chain), [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])
     assert sizeof(pieces) == pytest.approx(sizeof(chain), rel=0.05)  # slices of one table: each by what it shows
 
 
@@ -264,7 +272,7 @@ def test_steps_are_finished_in_several_tasks(
     engine: str, two_workers: Any, large_ones: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large_ones:
-        monkeypatch.setitem(large.SIZES, "pandas", large.SIZES["pandas"]._replace(alone=1000))
+        monkeypatch.setitem(large_table_types.SIZES, "pandas", large_table_types.SIZES["pandas"]._replace(alone=1000))
     rng = np.random.default_rng(2)
     numbers = {f"c{i}": rng.integers(0, 3000 if i % 9 == 0 else 9 + i, 8000) << 40 for i in range(18)}
     table = pa.table(numbers | {f"x{i}": rng.normal(size=8000) for i in range(4)})
@@ -305,5 +313,5 @@ def test_tables_are_brought_together_on_one_of_two_gpus_that_has_room(
     rows: list[int], memory: int, together: bool
 ) -> None:
     pool: Any = SimpleNamespace(workers=("a", "b"), device_memory=2 * memory)
-    assert large._brought_together(pool, [large.Rows(n, "cudf") for n in rows]) == together
-    assert not large._brought_together(pool, [large.Rows(n, "pandas") for n in rows])
+    assert large_tables._brought_together(pool, [large_table_types.Rows(n, "cudf") for n in rows]) == together
+    assert not large_tables._brought_together(pool, [large_table_types.Rows(n, "pandas") for n in rows])

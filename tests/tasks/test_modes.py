@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
-from tasks import run
-from tasks.plan import Limits
-from tasks.pool import DaskPool, LocalPool, Pool
+from flows.job.job import make_job
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Limits
+from tasks.sources import planning
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 BLOCKS, ROWS = 12, 500
 MODES: dict[str, dict[str, Any]] = {
@@ -44,9 +47,9 @@ def written(source: Path, out: Path, engine: str, pool: Pool, mode: str, rows: s
     }).request(engine)  # fmt: skip
     kept = dict[str, Any]()
     with request.staging.locked():
-        done = [run.ingest(request, pool), run.learn(request, pool)]
-        done += [run.cut(request, "", pool, kept=kept), run.write(request, "", pool, kept=kept)]
-        run.commit(request, done)
+        done = [ingest.ingest(request, pool), statistics.learn(request, pool)]
+        done += [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
+        commit.commit(request, done)
     return {p.name: p.read_bytes() for p in sorted(out.glob("part-*"))}
 
 
@@ -80,7 +83,7 @@ def check_order(mode: str, files: list[list[tuple[int, str]]], kept: list[int]) 
 def test_rows_order_and_bytes_of_a_mode(
     mode: str, rows: str, source: Path, tmp_path: Path, engine: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "make_plan", partial(run.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
     make = partial(written, source, engine=engine, mode=mode, rows=rows)
     first = make(tmp_path / "a", pool=LocalPool(1), size=20_000)
     assert len(first) == 5

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from infra.clusters import Cluster, make_cluster
-from tasks import monitor
-from tasks.monitor import Sample
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+from tasks.cluster import monitor
+from tasks.cluster.monitor import Sample
 
 
 def sample(at: float, **known: Any) -> Sample:

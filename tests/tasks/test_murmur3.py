@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.engines.hashing.canonical_cudf import hash_series
+from tasks.engines.hashing.murmur3 import NULL_HASH, hash_array, hash_fixed, hash_strings, hash_words
 from tasks.errors import JobError
-from tasks.frame.canonical_cudf import hash_series
-from tasks.frame.murmur3 import NULL_HASH, hash_array, hash_fixed, hash_strings, hash_words
 from tests.frames import make_column
 
 MASK = 0xFFFFFFFF

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks import monitor, neighbours
-from tasks.exchange import Packed, packed_ranges
-from tasks.frame.cpu.order import Pieces, cut
-from tasks.transform import Cut
+from tasks.cluster import monitor
+from tasks.cluster.transfer import host_memory
+from tasks.engines.cpu.order import Pieces, cut
+from tasks.shuffle.pieces import Cut, Packed, packed_ranges
 
 ROWS = 300_000
 SUM = int(np.arange(ROWS)[ROWS - ROWS // 2 :].sum())  # of the numbers that `packed` has
-TO_US = {"recipient": {neighbours.OFFER: neighbours.this_host(), "address": "tcp://127.0.0.1:1"}}
+TO_US = {"recipient": {host_memory.OFFER: host_memory.this_host(), "address": "tcp://127.0.0.1:1"}}
 
 
 def packed(rows: int = ROWS) -> Packed:
@@ -44,7 +44,7 @@ def equal(found: Packed, wanted: Packed) -> bool:
 
 def lender(pipe: Any) -> None:
     held = [packed(), packed()]
-    pipe.send([neighbours.dump(value, TO_US) for value in held])
+    pipe.send([host_memory.dump(value, TO_US) for value in held])
     pipe.recv()
 
 
@@ -67,7 +67,7 @@ def test_another_process_copies_what_is_lent(lent: Any) -> None:
     for header, frames in dumped:
         assert frames == []
         assert header["process"] == process.pid
-        found = neighbours.load(header, frames)
+        found = host_memory.load(header, frames)
         assert equal(found, packed())
         found.pieces[0].table.validate(full=True)
 
@@ -75,25 +75,25 @@ def test_another_process_copies_what_is_lent(lent: Any) -> None:
 def test_a_process_that_is_gone_is_a_lost_worker(lent: Any) -> None:
     process, ((header, frames), *_) = lent
     with pytest.raises(ConnectionResetError, match="is gone"):  # another one has its number
-        neighbours.load({**header, "started": header["started"] - 1}, frames)
+        host_memory.load({**header, "started": header["started"] - 1}, frames)
     process.kill()
     process.join(30)
     with pytest.raises(ConnectionResetError, match=f"memory of process {process.pid} cannot be read"):
-        neighbours.load(header, frames)
+        host_memory.load(header, frames)
 
 
 @pytest.mark.parametrize(
     "context",
-    [None, {}, {"recipient": None}, {"recipient": {}}, {"recipient": {neighbours.OFFER: "another host"}}],
+    [None, {}, {"recipient": None}, {"recipient": {}}, {"recipient": {host_memory.OFFER: "another host"}}],
 )
 def test_others_are_sent_the_bytes(context: Any) -> None:
     with pytest.raises(NotImplementedError):
-        neighbours.dump(packed(), context)
+        host_memory.dump(packed(), context)
 
 
 def test_small_results_are_sent() -> None:
     with pytest.raises(NotImplementedError):
-        neighbours.dump(packed(1000), TO_US)
+        host_memory.dump(packed(1000), TO_US)
 
 
 def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,31 +101,31 @@ def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest
         connection_args: dict[str, Any] = {}
         rpc = type("Rpc", (), {"connection_args": {"handshake_overrides": {"other": 1}}})
 
-    neighbours.offer(Worker)
-    assert Worker.connection_args["handshake_overrides"] == {neighbours.OFFER: neighbours.this_host()}
-    assert Worker.rpc.connection_args["handshake_overrides"] == {"other": 1, neighbours.OFFER: neighbours.this_host()}
-    neighbours.this_host.cache_clear()
+    host_memory.offer(Worker)
+    assert Worker.connection_args["handshake_overrides"] == {host_memory.OFFER: host_memory.this_host()}
+    assert Worker.rpc.connection_args["handshake_overrides"] == {"other": 1, host_memory.OFFER: host_memory.this_host()}
+    host_memory.this_host.cache_clear()
     for refused in (errno.EPERM, errno.ENOSYS, errno.ESRCH):
-        monkeypatch.setattr(neighbours, "_copied", lambda *_, number=refused: -number)
+        monkeypatch.setattr(host_memory, "_copied", lambda *_, number=refused: -number)
         Worker.connection_args = {}
-        neighbours.offer(Worker)
+        host_memory.offer(Worker)
         assert Worker.connection_args == {}
         with pytest.raises(NotImplementedError):
-            neighbours.dump(packed(), {"recipient": {neighbours.OFFER: ""}})
-        neighbours.this_host.cache_clear()
+            host_memory.dump(packed(), {"recipient": {host_memory.OFFER: ""}})
+        host_memory.this_host.cache_clear()
 
 
 def test_what_is_forbidden_later_is_an_error_that_says_so(lent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_copied", lambda *_: -errno.EPERM)
+    monkeypatch.setattr(host_memory, "_copied", lambda *_: -errno.EPERM)
     with pytest.raises(PermissionError, match="cannot be read"):
-        neighbours.load(*lent[1][0])
+        host_memory.load(*lent[1][0])
 
 
 def test_copies_go_on_where_the_kernel_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = neighbours._copied
-    monkeypatch.setattr(neighbours, "_copied", lambda process, into, start: real(process, into[:1000], start))
+    real = host_memory._copied
+    monkeypatch.setattr(host_memory, "_copied", lambda process, into, start: real(process, into[:1000], start))
     here, there = np.zeros(12_345, np.uint8), np.arange(12_345).astype(np.uint8)
-    neighbours._read(os.getpid(), here, there.ctypes.data)
+    host_memory._read(os.getpid(), here, there.ctypes.data)
     assert here.tolist() == there.tolist()
 
 
@@ -142,7 +142,8 @@ def lent_bytes() -> int:
 def two_workers() -> Iterator[Any]:
     from distributed import Client
 
-    from infra.clusters import Cluster, make_cluster
+    from infra.clusters.kinds import make_cluster
+    from infra.clusters.model import Cluster
 
     with (
         make_cluster(Cluster(kind="cpu", workers=2, threads_per_worker=1)) as cluster,
@@ -172,9 +173,9 @@ def kill_who_lends() -> None:
 
     def load(header: Any, frames: Any) -> Any:
         os.kill(header["process"], signal.SIGKILL)
-        while neighbours._started(header["process"]) == header["started"]:
+        while host_memory._started(header["process"]) == header["started"]:
             time.sleep(0.01)
-        return neighbours.load(header, frames)
+        return host_memory.load(header, frames)
 
     dask_deserialize.register(Packed)(load)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
 
-from tasks.pool import DaskPool
+from tasks.cluster.dask_pool import DaskPool
 
 pytestmark = [pytest.mark.xdist_group("clusters"), pytest.mark.timeout(120)]
 

@@ -15,16 +15,18 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import hive, ops
-from tasks.commit import own_output
+from tasks import ops
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Column, Schema, Tags
+from tasks.core.settings import Output, Run, Source, checked
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, MillraceError
-from tasks.graph import as_node
-from tasks.ingest import make_plan
+from tasks.graph.node import as_node
+from tasks.job.request import make_request
 from tasks.manifest import Manifest, damages
-from tasks.request import make_request
-from tasks.schema import Column, Schema, Tags, dtype_name
-from tasks.settings import Output, Run, Source, checked
+from tasks.sources.planning import make_plan
+from tasks.storage import hive
+from tasks.storage.own_files import own_output
 from tasks.workflow import Workflow
 from tests.stages import run_stages
 
@@ -308,9 +310,11 @@ def test_bytes_depend_on_the_rows_alone(tmp_path: Path, source: Path, engine: st
 def test_written_folders_are_not_written_again(
     tmp_path: Path, source: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks import run, shuffle_write
+    from tasks.shuffle import file_writer, hive_folders
+    from tasks.shuffle import writing as shuffle_writing
+    from tasks.stages import reuse
 
-    whole, wrote = shuffle_write.write_table, []
+    whole, wrote = file_writer.write_table, []
 
     def failing(writing: Any, table: Any, name: str, rows: int) -> Any:
         if "part-00002" in name and len(wrote) < 100:
@@ -318,7 +322,8 @@ def test_written_folders_are_not_written_again(
         wrote.append(name)
         return whole(writing, table, name, rows)
 
-    monkeypatch.setattr(shuffle_write, "write_table", failing)
+    monkeypatch.setattr(hive_folders, "write_table", failing)
+    monkeypatch.setattr(shuffle_writing, "write_table", failing)
     with pytest.raises(OSError, match="pulled out"):
         run_stages(job(tmp_path, source, engine), threads=1)
     assert len(wrote) == 8
@@ -328,7 +333,7 @@ def test_written_folders_are_not_written_again(
     assert done[-1]["folders"] == 4
     assert done[-1]["folder_files"] == 12
     assert damages(tmp_path / "out") == []
-    assert run.STAGES[-1] == done[-1]["stage"]
+    assert reuse.STAGES[-1] == done[-1]["stage"]
 
 
 def test_an_output_of_folders_is_replaced_or_versioned_but_not_with_foreign_files_in_it(
@@ -351,7 +356,7 @@ def test_an_output_of_folders_is_replaced_or_versioned_but_not_with_foreign_file
 def test_verify_and_inspect_know_folders(by_shop: Manifest, tmp_path: Path, source: Path, engine: str) -> None:
     from rich.console import Console
 
-    from flows.show import show_folder, verified
+    from flows.commands.inspect import show_folder, verified
 
     run_stages(job(tmp_path, source, engine))
     console = Console(record=True, width=200, file=io.StringIO())

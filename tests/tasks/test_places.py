@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tasks import frame
-from tasks.frame.places import Places
+from tasks import engines
+from tasks.engines.admission import Places
 
 
 class Crowd:
@@ -64,7 +64,9 @@ def test_a_failure_gives_the_place_back() -> None:
             raise MemoryError
 
 
-@pytest.mark.parametrize("place", [lambda: frame.computing("cudf", 1), lambda: frame.writing("cudf", 1, alone=False)])
+@pytest.mark.parametrize(
+    "place", [lambda: engines.computing("cudf", 1), lambda: engines.writing("cudf", 1, alone=False)]
+)
 def test_what_fails_waits_for_the_gpu_before_others_get_its_memory(
     place: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,8 +76,8 @@ def test_what_fails_waits_for_the_gpu_before_others_get_its_memory(
         waited.append("waited")
         raise RuntimeError("the GPU is lost")
 
-    monkeypatch.setattr(frame, "_places", Places(lambda: 8 * 10**9))
-    monkeypatch.setattr(frame, "synchronize", lost)
+    monkeypatch.setattr(engines, "_places", Places(lambda: 8 * 10**9))
+    monkeypatch.setattr(engines, "synchronize", lost)
     with pytest.raises(ValueError, match="the operator's"), place():
         raise ValueError("the operator's")
     assert waited == ["waited"]

@@ -12,13 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import ops, run, work
-from tasks.formats import parquet
-from tasks.ingest import make_plan
-from tasks.plan import Limits, Plan
-from tasks.reader import read
-from tasks.request import Request, make_request
-from tasks.settings import Output, Run, Source
+from tasks import ops
+from tasks.core.plan import Limits, Plan
+from tasks.core.settings import Output, Run, Source
+from tasks.graph import partition_work
+from tasks.job.request import Request, make_request
+from tasks.sources import planning, reader
+from tasks.sources.formats import parquet
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
+from tasks.stages import ingest
 from tests.stages import run_stages
 
 ROWS = 200_000
@@ -145,7 +148,7 @@ def request(source: Path, out: Path, engine: str) -> Request:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "make_plan", partial(run.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
 
 
 def written(table: pa.Table, folder: Path, engine: str, *files: dict[str, Any]) -> list[bytes]:
@@ -172,7 +175,7 @@ def test_only_strings_for_one_operator_are_read_plain(
     table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[str]] = []
-    real = work.read
+    real = reader.read
 
     def reading(source: Plan, partition: Any, columns: Any, plain: Sequence[str] = ()) -> pa.Table:
         asked.append(set(plain) & set(STRINGS))
@@ -180,7 +183,7 @@ def test_only_strings_for_one_operator_are_read_plain(
         assert {n for n in columns if found.schema.field(n).type == PLAIN} == set(plain) & set(STRINGS)
         return found
 
-    monkeypatch.setattr(work, "read", reading)
+    monkeypatch.setattr(partition_work, "read", reading)
     written(table, tmp_path, "pandas", {"use_dictionary": False})
     assert asked.count(ONCE) >= 3
     assert asked.count(ONCE) + asked.count(set()) == len(asked)  # statistics make dictionaries

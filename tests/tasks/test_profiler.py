@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Client, LocalCluster
 
-from tasks.frame import profiler
+from tasks.cluster.transfer import dask_profiler
 from tests.infra.elsewhere import eventually
 
 
@@ -32,7 +32,7 @@ def test_it_stops_for_good() -> None:
     ):
         assert client.run(running) == dict.fromkeys(client.run(running), True)
         client.submit(busy, pure=False).result()
-        client.submit(profiler.stop, pure=False).result()
+        client.submit(dask_profiler.stop, pure=False).result()
         assert eventually(lambda: not any(client.run(running).values()))
         (before,) = client.run(looks).values()
         assert before > 0
@@ -41,4 +41,4 @@ def test_it_stops_for_good() -> None:
 
 
 def test_without_a_worker_there_is_nothing_to_stop() -> None:
-    profiler.stop()
+    dask_profiler.stop()

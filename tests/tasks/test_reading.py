@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from flows import show
-from flows.job import make_application, make_job
-from flows.preview import preview
-from flows.preview_text import sections
-from tasks import ops, run
+from flows.commands import inspect
+from flows.job.job import make_application, make_job
+from flows.preview.plan import preview
+from flows.preview.text import sections
+from tasks import ops
+from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.fitted import read_fitted
+from tasks.graph.saved_workflow import read_fitted
 from tasks.manifest import Manifest
-from tasks.pool import LocalPool
+from tasks.stages import commit, ingest, statistics
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.stages import run_stages
@@ -38,9 +39,9 @@ def fit_words(folder: Path, name: str, text: str, **source: Any) -> Path:
     }
     request = make_job(job).request("pandas")
     with request.staging.locked():
-        run.ingest(request, LocalPool(1))
-        run.learn(request, LocalPool(1))
-        return Path(run.commit_fitted(request))
+        ingest.ingest(request, LocalPool(1))
+        statistics.learn(request, LocalPool(1))
+        return Path(commit.commit_fitted(request))
 
 
 def application(folder: Path, fitted: Path, new: Path, **source: Any) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def test_another_filter_is_said_to_differ_and_no_filter_too(tmp_path: Path) -> N
 
 def test_it_is_shown_where_a_person_looks(tmp_path: Path, capsys: Any) -> None:
     fitted = fit_words(tmp_path, "a.csv", WORDS, null_values=["NA"], filter="n > 1")
-    show.show_folder(fitted)
+    inspect.show_folder(fitted)
     found = preview(make_application(application(tmp_path, fitted, tmp_path / "a.csv", null_values=[""])), "apply")
 
     assert json.loads((fitted / "workflow.json").read_text())["source"] == {

@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
-from tasks.commit import Staging
+from tasks.core.plan import Plan
+from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.files import check_unchanged, expand, read_range
-from tasks.ingest import make_plan
-from tasks.plan import Plan
-from tasks.reader import read
-from tasks.settings import Source
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
+from tasks.storage.files import check_unchanged, expand, read_range
+from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
 from tests.faults.jobs import make_job
 
@@ -206,7 +206,7 @@ def test_over_http_too(tmp_path: Path, table: pa.Table) -> None:
 
 
 def test_a_url_never_becomes_a_folder_of_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.job import make_application, make_job
+    from flows.job.job import make_application, make_job
     from flows.sample import make_sample
     from flows.watch_source import watch_source
 

@@ -13,12 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tasks import ops, own
-from tasks.commit import MANIFEST, STALE_SECONDS, Staging, namespace
+from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import JobError
 from tasks.manifest import Manifest
-from tasks.retention import drop_versions
+from tasks.storage import own_files
+from tasks.storage.own_files import MANIFEST
+from tasks.storage.retention import drop_versions
+from tasks.storage.staging import STALE_SECONDS, Staging, namespace
 from tasks.workflow import Workflow
 
 
@@ -177,14 +179,14 @@ PLACES = ["notes.txt", "_workflow/notes.txt", "_workflow/mine.vocab", "day=1/not
 @pytest.mark.parametrize("place", PLACES)
 def test_a_file_of_somebody_else_is_noticed_wherever_it_lies(place: str, tmp_path: Path) -> None:
     out = output(tmp_path / "out")
-    assert own.own_output(out)
+    assert own_files.own_output(out)
     (out / place).parent.mkdir(parents=True, exist_ok=True)
     (out / place).write_text("mine")
-    assert list(own.strangers(out)) == [place]
+    assert list(own_files.strangers(out)) == [place]
     with pytest.raises(JobError, match="millrace did not write") as refused:
         output(tmp_path / "out", on_existing="replace")
     assert refused.value.why == f"such as {place}"
-    assert own.remove_output(out) == [place]
+    assert own_files.remove_output(out) == [place]
     assert [str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()] == [place]
 
 
@@ -193,27 +195,27 @@ def test_a_file_that_was_written_over_a_link_and_an_empty_folder_count_too(tmp_p
     (part,) = (out / "day=1").iterdir()
     whole = part.read_bytes()
     part.write_bytes(bytes(len(whole)))  # of the same size
-    assert list(own.strangers(out)) == ["day=1/part-00000.parquet"]
+    assert list(own_files.strangers(out)) == ["day=1/part-00000.parquet"]
     part.write_bytes(whole)
-    assert own.own_output(out)  # touched, but what millrace wrote
+    assert own_files.own_output(out)  # touched, but what millrace wrote
     part.rename(tmp_path / "moved")
     part.symlink_to(tmp_path / "moved")
-    assert list(own.strangers(out)) == ["day=1/part-00000.parquet"]
+    assert list(own_files.strangers(out)) == ["day=1/part-00000.parquet"]
     part.unlink()
     (tmp_path / "moved").rename(part)
     for name in ("workflow.json", "state.json", "README.md"):
         path = out / "_workflow" / name
         text = path.read_text()
         path.write_text(text + "\n my own words")
-        assert own.own_output(out) is (name == "workflow.json"), name
+        assert own_files.own_output(out) is (name == "workflow.json"), name
         path.write_text(text)
     (out / "later").mkdir()
-    assert list(own.strangers(out)) == ["later"]
+    assert list(own_files.strangers(out)) == ["later"]
     (out / "later").rmdir()
     shutil.copytree(out, tmp_path / "copy")
-    assert own.own_output(tmp_path / "copy")
+    assert own_files.own_output(tmp_path / "copy")
     fitted = out / "_workflow"
-    assert own.own_output(fitted)
+    assert own_files.own_output(fitted)
 
 
 def test_the_readme_of_a_workflow_says_how_text_was_read_and_counts_too(tmp_path: Path) -> None:
@@ -223,9 +225,9 @@ def test_the_readme_of_a_workflow_says_how_text_was_read_and_counts_too(tmp_path
     text = (fitted / "README.md").read_text()
     assert "How its source was read" in text
     (fitted / "README.md").write_text(text)
-    assert own.own_output(fitted)  # touched, as by a copy
+    assert own_files.own_output(fitted)  # touched, as by a copy
     (fitted / "README.md").write_text(text + "\n my own words")
-    assert list(own.strangers(fitted)) == ["README.md"]
+    assert list(own_files.strangers(fitted)) == ["README.md"]
 
 
 def test_versions_with_a_file_of_somebody_else_anywhere_stay(tmp_path: Path) -> None:

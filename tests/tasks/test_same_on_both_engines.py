@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import frame, ops
+from tasks import engines, ops
 from tasks.dataset import Dataset
-from tasks.frame.expression import parse
-from tasks.frame.expression_run import evaluate
-from tasks.node import as_node
+from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.syntax import parse
+from tasks.graph.node import as_node
 from tasks.workflow import Workflow
 from tests.frames import make_column, to_list
 from tests.learning import applied, cut, rows
@@ -117,7 +117,7 @@ def test_functions_get_times_of_every_kind(kind: str, name: str, engine: str) ->
 def test_casts_to_a_zone_of_an_offset(text: str, engine: str) -> None:
     column = make_column([text, None], "string", engine)
     found = evaluate(parse("cast(x, 'timestamp[us, tz=+05:30]')"), {"x": column})
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     assert kernels.host(found).to_pylist() == [datetime(2020, 2, 29, 6, 30, tzinfo=INDIA), None]
 
 
@@ -245,9 +245,9 @@ def test_the_sign_of_a_zero_is_the_divisors(engine: str) -> None:
 
 @pytest.mark.gpu
 def test_cupy_has_what_its_flush_to_zero_is_taken_out_of() -> None:
-    """`tasks.frame.gpu.denormals` depends on two names of CuPy that are not public."""
+    """`tasks.engines.gpu.kernels.denormals` depends on two names of CuPy that are not public."""
     from cupy.cuda import compiler
 
-    frame.engine("cudf")
+    engines.engine("cudf")
     assert compiler._NVRTCProgram.compile.keeps_denormals
     assert compiler._get_cupy_cache_key().endswith(" denormals")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype, plain_type
+from tasks.core.schema import Column, Schema, Tags, check_kinds
 from tasks.errors import DataError, JobError
-from tasks.schema import Column, Schema, Tags, check_kinds, dtype_name, kind_of, leaf_type, parse_dtype, plain_type
 
 NAMES = {
     "int8": pa.int8(),

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.shuffle import MODES, PERMUTATION_VERSION, Layout, file_ranks, permute, range_edges
+from tasks.core.versions import PERMUTATION_VERSION
+from tasks.shuffle.permutation import MODES, Layout, file_ranks, permute, range_edges
 
 fixed = settings(
     deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
-from tasks.direct import write_transformed
-from tasks.graph import as_node
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.settings import Output
+from tasks.graph.node import as_node
+from tasks.graph.partition_work import Work
+from tasks.graph.state import State
 from tasks.manifest import Manifest
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.pool import LocalPool
-from tasks.settings import Output
-from tasks.shuffle import MODES, Layout
-from tasks.state import State
-from tasks.work import Work
+from tasks.shuffle.permutation import MODES, Layout
+from tasks.stages.without_prefect import write_transformed
 from tests.learning import cut
 
 stats = pytest.importorskip("scipy.stats")
@@ -172,7 +172,7 @@ class Repeat(Operator):
         return [tuple(str(name) for name in selection)]
 
     def outputs(self, unit: Unit, schema: Any, fitted: Any) -> list[Any]:
-        from tasks.schema import Column
+        from tasks.core.schema import Column
 
         return [*(schema[name] for name in unit), Column("copy", pa.int64())]
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.core.settings import Output
 from tasks.errors import DataError
-from tasks.settings import Output
-from tasks.shuffle_write import plan_parts
-from tasks.transform import RANGES_PER_FILE, Order
+from tasks.shuffle.order import RANGES_PER_FILE, Order
+from tasks.shuffle.parts import plan_parts
 
 counts_of = st.lists(st.integers(0, 50), min_size=8, max_size=64).filter(any)
 

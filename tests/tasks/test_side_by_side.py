@@ -9,12 +9,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import reader
+from tasks.core.plan import Limits, Plan
+from tasks.core.settings import Source
 from tasks.errors import DataError
-from tasks.ingest import make_plan
-from tasks.plan import Limits, Plan
-from tasks.reader import read, read_side_by_side
-from tasks.settings import Source
+from tasks.sources import reader
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read, read_side_by_side
 
 ROWS = 1000
 TABLE = pa.table(

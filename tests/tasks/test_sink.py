@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tasks.sink import DigestedFile
+from tasks.storage.checksum import DigestedFile
 
 
 def test_the_digest_is_that_of_what_stands_in_the_file(tmp_path: Path) -> None:

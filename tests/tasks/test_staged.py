@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks import frame
-from tasks.on_host import joined_on_host, on_device, to_host
+from tasks import engines
+from tasks.shuffle.host_pieces import joined_on_host, on_device, to_host
 
 pytestmark = pytest.mark.gpu
 ROWS = 1000
@@ -18,10 +18,10 @@ ROWS = 1000
 
 @pytest.fixture(params=[100, 8 << 20], ids=["small", "large"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.frame.gpu import staged
+    from tasks.engines.gpu.kernels import pinned_copies
 
-    monkeypatch.setattr(staged, "STAGE", request.param)
-    monkeypatch.setattr(staged, "_free", [])
+    monkeypatch.setattr(pinned_copies, "STAGE", request.param)
+    monkeypatch.setattr(pinned_copies, "_free", [])
 
 
 def table(rows: int = ROWS) -> pa.Table:
@@ -44,13 +44,13 @@ def table(rows: int = ROWS) -> pa.Table:
 
 
 def pieces(rows: int = ROWS) -> Any:
-    engine, rng = frame.engine("cudf"), np.random.default_rng(4)
+    engine, rng = engines.engine("cudf"), np.random.default_rng(4)
     order, edges = engine.xp.asarray(rng.permutation(rows)), np.linspace(0, rows, 6).astype(np.int64)
     return engine.cut(engine.from_arrow(table(rows)), order, edges)
 
 
 def same(one: Any, other: Any) -> bool:
-    engine = frame.engine("cudf")
+    engine = engines.engine("cudf")
     found, wanted = (engine.host_table(engine.assemble(list(parts), 0, ROWS)) for parts in (one, other))
     return bool(found.equals(wanted))
 
@@ -80,7 +80,7 @@ def test_threads_have_buffers_of_their_own(steps: None) -> None:
 
 
 def test_pieces_without_rows(steps: None) -> None:
-    nothing = frame.engine("cudf").cut(
-        frame.engine("cudf").from_arrow(table(0)), frame.engine("cudf").xp.zeros(0, "uint64"), np.array([0, 0])
+    nothing = engines.engine("cudf").cut(
+        engines.engine("cudf").from_arrow(table(0)), engines.engine("cudf").xp.zeros(0, "uint64"), np.array([0, 0])
     )
     assert same(on_device([to_host(nothing, "cudf")]), [nothing])

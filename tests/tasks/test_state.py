@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import DataError
-from tasks.state import Saving, State, check_saved, copy_saved
+from tasks.graph.state import Saving, State, check_saved, copy_saved
 from tests.learning import close
 
 STATE = State(
@@ -44,7 +44,7 @@ def test_a_person_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_large_table_lies_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.state.PART", 3)
+    monkeypatch.setattr("tasks.graph.state.PART", 3)
     values = pa.table({"v0": ["a", "b", "c", None, "e", "f", "g"], "count": [7, 6, 5, 4, 3, 2, 1]})
     state = State({"1/C/x": {"values": values, "own": {"tables": [1, 2]}, "empty": values.slice(0, 0)}}, {"1/C/x": {}})
     digest = state.save(tmp_path)
@@ -155,7 +155,7 @@ def test_it_travels_without_its_lookups() -> None:
 
 
 def test_a_table_is_written_before_the_state_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.state.PART", 3)
+    monkeypatch.setattr("tasks.graph.state.PART", 3)
     values, rest, lost = (pa.table({"v0": list(range(n)), "count": [1] * n}) for n in (7, 2, 4))
     state = State({"1/C/x": {"values": values, "size": 7}, "2/C/y": {"values": rest}}, {"1/C/x": {"rest": rest}})
     digest = state.save(tmp_path / "at once")

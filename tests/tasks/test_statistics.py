@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import ops, statistics
+from tasks import ops
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Partition
 from tasks.dataset import Dataset
 from tasks.errors import DataError
-from tasks.graph import as_node
+from tasks.graph.node import as_node
+from tasks.graph.partition_work import Work
+from tasks.learning import observe as learning_observe
+from tasks.learning.observe import learn, passes
+from tasks.learning.partials import join_siblings
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
-from tasks.plan import Partition
-from tasks.pool import DaskPool, LocalPool
-from tasks.statistics import join_siblings, learn, passes
-from tasks.work import Work
 from tasks.workflow import Workflow
 from tests.learning import close, cut, learned
 
@@ -71,7 +74,7 @@ def test_the_python_api_uses_the_current_client_or_threads(client: Any, engine: 
 
 
 def test_out_of_memory_is_answered_with_halves_and_changes_no_bit(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = statistics._observe
+    original = learning_observe._observe
 
     def short_of_memory(phase: Any, partition: Partition) -> Any:
         if len(partition.blocks) > 3:
@@ -79,7 +82,7 @@ def test_out_of_memory_is_answered_with_halves_and_changes_no_bit(engine: str, m
         return original(phase, partition)
 
     expected = learned(nodes(), cut(table(), 16, 100), engine).values
-    monkeypatch.setattr(statistics, "_observe", short_of_memory)
+    monkeypatch.setattr(learning_observe, "_observe", short_of_memory)
     assert close(learned(nodes(), cut(table(), 16, 100), engine).values, expected)
 
 

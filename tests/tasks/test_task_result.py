@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from tasks.exchange import Packed
-from tasks.frame.task_result import PiecesResult, TaskResult
-from tasks.large import Part, Piece, Split
-from tasks.statistics import Observed
-from tasks.transform import Cut
+from tasks.engines.task_result import PiecesResult, TaskResult
+from tasks.learning.large_table_types import Part, Piece, Split
+from tasks.learning.partials import Observed
+from tasks.shuffle.pieces import Cut, Packed
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECES, TABLES = ["frames", "pieces", "rest"], ["buffer", "known", "value"]  # what a header has
 LENT = ["head", "places", "process", "started"]
-THREE, TWO = ["tasks.frame.gpu.order", [0, 3], [3, 3, 3]], ["tasks.frame.gpu.order", [0, 2], [2, 2]]
-ON_HOST = {"pieces": [["tasks.frame.cpu.order", [0, 1 << 18], None]], "rows_in": 3, "rows_out": 2, "failed": []}
+THREE, TWO = ["tasks.engines.gpu.order", [0, 3], [3, 3, 3]], ["tasks.engines.gpu.order", [0, 2], [2, 2]]
+ON_HOST = {"pieces": [["tasks.engines.cpu.order", [0, 1 << 18], None]], "rows_in": 3, "rows_out": 2, "failed": []}
 ARRIVED = {
     "cut": [PIECES, 2, "Cut", {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": []}],
     "packed": [PIECES, 1, "Packed",

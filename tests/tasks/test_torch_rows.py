@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
+from tasks.core.schema import Tags
 from tasks.dataset import Dataset
-from tasks.schema import Tags
 from tasks.workflow import Workflow
 
 torch = pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def numbers(rows: Any, workers: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
-    from tasks.torch_rows import Rows
+    from tasks.loading.torch import Rows
 
     ranks = [Rows(out, 64, rank=rank, ranks=2) for rank in range(2)]
     found = [numbers(rows, workers) for rows in ranks]
@@ -60,7 +60,7 @@ def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
 
 
 def test_workers_that_outlive_an_epoch_hear_of_the_next(out: Path) -> None:
-    from tasks.torch_rows import Rows
+    from tasks.loading.torch import Rows
 
     rows = Rows(out, 64, even=True, drop_last=True)
     batches = loader(rows, 2, persistent_workers=True)
@@ -74,7 +74,7 @@ def test_workers_that_outlive_an_epoch_hear_of_the_next(out: Path) -> None:
 
 
 def test_batches_are_tensors_that_may_be_changed_and_lists_fit_embedding_bags(out: Path) -> None:
-    from tasks.torch_rows import Rows
+    from tasks.loading.torch import Rows
 
     batch = next(iter(Rows(out, 100)))
     assert {name: values.dtype for name, values in batch.items()} == {
@@ -88,7 +88,7 @@ def test_batches_are_tensors_that_may_be_changed_and_lists_fit_embedding_bags(ou
 
 def test_the_rank_is_that_of_the_environment_or_of_torch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.errors import JobError
-    from tasks.torch_rows import Rows
+    from tasks.loading.torch import Rows
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")

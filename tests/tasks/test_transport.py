@@ -35,11 +35,10 @@ def sent(value: Any, kind: str) -> tuple[Any, int]:
 @pytest.mark.parametrize("kind", ["cuda", "dask"])
 @pytest.mark.parametrize("ranges", [(0, 4), (1, 3), (2, 2)])
 def test_pieces_are_one_buffer(kind: str, ranges: tuple[int, int]) -> None:
-    from tasks import frame
-    from tasks.exchange import Packed
-    from tasks.transform import Cut
+    from tasks import engines
+    from tasks.shuffle.pieces import Cut, Packed
 
-    engine = frame.engine("cudf")
+    engine = engines.engine("cudf")
     columns = engine.from_arrow(COLUMNS)
     whole = engine.cut(columns, engine.xp.asarray([6, 1, 3, 2]), np.array([0, 2, 4, 6, 8]))
     assert whole.counts.tolist() == [1, 2, 0, 1]
@@ -60,7 +59,7 @@ def test_pieces_are_one_buffer(kind: str, ranges: tuple[int, int]) -> None:
 def test_tables_that_were_learned_are_one_buffer(kind: str) -> None:
     import cudf
 
-    from tasks.large import Split
+    from tasks.learning.large_table_types import Split
 
     tables = tuple(cudf.DataFrame.from_arrow(COLUMNS.slice(i, 4 - i)) for i in range(4))
     found, frames = sent(Split((*tables, cudf.DataFrame({"x": [1.0]}))), kind)

@@ -15,11 +15,11 @@ import pytest
 from pyarrow import csv
 
 from tasks import ops
+from tasks.core.schema import Schema, Tags
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.fitted import load_fitted
-from tasks.graph import as_node
-from tasks.schema import Schema, Tags
+from tasks.graph.node import as_node
+from tasks.graph.saved_workflow import load_fitted
 from tasks.workflow import Workflow
 from tests.frames import to_list
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
+from tasks.core.schema import Schema
+from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError
+from tasks.graph.node import as_node
+from tasks.job.request import make_request
 from tasks.manifest import Manifest
-from tasks.node import as_node
-from tasks.request import make_request
-from tasks.schema import Schema
-from tasks.settings import Output, Run, Source
 from tasks.workflow import Workflow
 from tests.stages import run_stages
 

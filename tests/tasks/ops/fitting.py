@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks import frame
+from tasks import engines
 from tasks.dataset import Dataset
 from tasks.ops.base import Context, Learned, Operator
 from tasks.workflow import Workflow
@@ -29,7 +29,7 @@ def learned(
     op: Learned, table: pa.Table, unit: Sequence[str], engine: str, cuts: Sequence[int] = (), backward: bool = False
 ) -> Any:
     """What the operator learns, in all its passes, of the table cut before these rows; parts merged from either end."""
-    kernels, question = frame.engine(engine), None
+    kernels, question = engines.engine(engine), None
     edges = [0, *cuts, table.num_rows]
     for _ in range(op.passes):
         parts = []

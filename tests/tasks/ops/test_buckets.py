@@ -83,7 +83,7 @@ def test_hash_bucket_hashes_the_elements_of_lists(engine):
 
 
 def test_hashed_cross_hashes_the_hashes(engine):
-    from tasks.frame.murmur3 import hash_array
+    from tasks.engines.hashing.murmur3 import hash_array
 
     a, b = pa.array([1, None, 1]), pa.array(["x", "x", "y"])
     words = np.stack([hash_array(a), hash_array(b)], axis=1).astype("<u4")

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
+from tasks.core.schema import Schema
+from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
-from tasks.frame import murmur3
-from tasks.graph import Bound, as_node
-from tasks.schema import Schema
+from tasks.graph.binding import Bound
+from tasks.graph.node import as_node
 from tests.learning import fitted, rows
 
 Categorify = ops.Categorify
@@ -250,10 +251,10 @@ def test_wrong_columns() -> None:
 
 def test_other_types_of_the_same_numbers_find_their_ids(engine: str) -> None:
     """A lookup compares values, not bits: 1.5 is not the integer 1, a second is 1000 milliseconds."""
-    from tasks import frame
+    from tasks import engines
     from tests.frames import make_column
 
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     numbers = kernels.Lookup([pa.array([1, 2, 2**62])])
     assert numbers.codes([make_column([1.0, 1.5, 2.0, None], "float64", engine)]).tolist() == [0, -1, 1, -1]
     assert numbers.codes([make_column([1, 2**63], pa.uint64(), engine)]).tolist() == [0, -1]

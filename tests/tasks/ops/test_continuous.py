@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import frame, ops
+from tasks import engines, ops
+from tasks.core.schema import Schema
 from tasks.errors import DataError, JobError
-from tasks.graph import Bound
+from tasks.graph.binding import Bound
 from tasks.ops.base import Operator
-from tasks.schema import Schema
 from tests.learning import cut, fitted, has_nan, learned, rows
 
 INF = math.inf
@@ -237,7 +237,7 @@ def test_what_is_not_looked_through_for_nan_makes_none(
 def test_what_a_user_s_operator_makes_is_looked_through_for_nan(engine: str) -> None:
     class Outside(ops.Clip):
         def transform(self, column: Any, fitted: Any) -> Any:
-            engine = frame.engine_of(column)
+            engine = engines.engine_of(column)
             return engine.from_numbers(engine.xp.asarray([math.nan, 2.0]))
 
     assert Outside(0.0).may_make_nan

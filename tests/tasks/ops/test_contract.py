@@ -15,16 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import frame, ops
+from tasks import engines, ops
 from tasks.dataset import Dataset
-from tasks.frame.convert import to_cudf
-from tasks.frame.values import listed
-from tasks.graph import Bound, Node, Step, as_node
+from tasks.engines.convert.libraries import to_cudf
+from tasks.engines.convert.python_values import listed
+from tasks.graph.binding import Bound, Step
+from tasks.graph.node import Node, as_node
+from tasks.graph.partition_work import Work
+from tasks.graph.state import State
+from tasks.learning.finalize import finalize
+from tasks.learning.observe import observe
+from tasks.learning.partials import Phase, merge
 from tasks.ops.base import Context, Learned, Operator, make_operator
-from tasks.reader import FramePlan
-from tasks.state import State
-from tasks.statistics import Phase, finalize, merge, observe
-from tasks.work import Work
+from tasks.sources.reader import FramePlan
 from tasks.workflow import Workflow
 from tests.learning import applied, close, cut, has_nan, learned
 
@@ -339,7 +342,7 @@ def test_learned_values_do_not_depend_on_blocks_beyond_rounding(example: Example
 @pytest.mark.parametrize(("example", "name"), LEARNED)
 def test_merge_has_a_neutral_element_and_commutes(example: Example, name: str, engine: str) -> None:
     node, source = graph(example, name), cut(example_table(), ROWS)
-    bound, kernels = Bound(node, source.plan.schema), frame.engine(engine)
+    bound, kernels = Bound(node, source.plan.schema), engines.engine(engine)
     work = Work(source, node, source.plan.schema, engine, training=True, depth=1)
     for step in bound.learned:
         evaluation = work.opened(source.plan.partitions[0], list(step.fit_inputs.values()))
@@ -402,7 +405,7 @@ def test_a_frame_gives_what_the_batch_gives(example: Example, name: str, engine:
         needed = list(workflow.input_schema)
         if LACKED.intersection(needed):
             return
-        kernels, frame_of_gpu = frame.engine(engine), workflow.transform(to_cudf(given.select(needed)))
+        kernels, frame_of_gpu = engines.engine(engine), workflow.transform(to_cudf(given.select(needed)))
         columns = {n: kernels.host(frame_of_gpu[n]).cast(batch.schema.field(n).type) for n in frame_of_gpu.columns}
         found = pa.table(columns, batch.schema)
     assert {n: (found[n], batch[n]) for n in batch.column_names if not found[n].equals(batch[n])} == {}

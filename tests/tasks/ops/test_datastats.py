@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
-from tasks.frame import sketches
+from tasks.engines.algorithms import sketches
 from tasks.ops import datastats
 from tests.tasks.ops.fitting import learned, transformed
 

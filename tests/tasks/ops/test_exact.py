@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import frame, ops
+from tasks import engines, ops
 from tasks.dataset import Dataset
-from tasks.frame import exact
-from tasks.frame.moments import deviation, joined
+from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.moments import deviation, joined
 from tasks.ops.base import Context
 from tasks.workflow import Workflow
 from tests.frames import to_list
@@ -39,10 +39,10 @@ def variance(values: list[float]) -> Fraction:
 @given(VALUES, st.integers(1, 3))
 def test_sums_are_exact_and_means_lie_among_their_values(values: list[float], groups: int) -> None:
     codes, data = np.arange(len(values)) % groups, np.array(values)
-    kernels = frame.engine("pandas")
+    kernels = engines.engine("pandas")
     sums, rests = kernels.exact_sums_by(codes, groups, data, len(values))
     counts = np.bincount(codes, minlength=groups)
-    means = exact.divided(sums, rests, np.maximum(counts, 1), np)
+    means = exact_sums.divided(sums, rests, np.maximum(counts, 1), np)
     for group in set(codes.tolist()):
         mine = data[codes == group].tolist()
         scale = sum((abs(Fraction(v)) for v in mine), Fraction())
@@ -53,7 +53,7 @@ def test_sums_are_exact_and_means_lie_among_their_values(values: list[float], gr
 def test_sums_beyond_float64_and_of_infinities_are_infinite() -> None:
     codes = np.array([0, 0, 1, 1, 2, 2, 3, 3, 3])
     values = np.array([1e308, 1e308, math.inf, 1.0, math.inf, -math.inf, 1.7e308, 1.7e308, -1.7e308])
-    sums, rests = frame.engine("pandas").exact_sums_by(codes, 4, values, 3)
+    sums, rests = engines.engine("pandas").exact_sums_by(codes, 4, values, 3)
     assert [sums[0], sums[1], math.isnan(sums[2]), sums[3]] == [math.inf, math.inf, True, 1.7e308]
     assert rests.tolist() == [0.0] * 4
 
@@ -108,7 +108,7 @@ def test_deviations_of_values_of_any_size(engine: str, size: float, cuts: tuple[
     profile = learned(ops.DataStats(), table, ["x"], engine, cuts)
     assert (profile["mean"], profile["std"]) == (pytest.approx(3.75 * size), pytest.approx(std, rel=1e-14))
     op = ops.JoinGroupby("x", stats=["mean", "std", "var", "sum"])
-    prepared = op.prepare(learned(op, table, ["g"], engine, cuts), frame.engine("pandas"))[1]
+    prepared = op.prepare(learned(op, table, ["g"], engine, cuts), engines.engine("pandas"))[1]
     made = {name: column.to_list()[0] for name, column in prepared.items()}
     assert made["0 mean"] == pytest.approx(3.75 * size, rel=1e-15)
     assert made["0 std"] == pytest.approx(std, rel=1e-14)
@@ -132,7 +132,7 @@ def test_deviations_of_runs_of_any_size(engine: str, size: float) -> None:
 @given(st.lists(FINITE, min_size=2, max_size=20), st.data())
 def test_moments_joined_are_those_of_all_values(values: list[float], data: Any) -> None:
     cut = data.draw(st.integers(0, len(values)))
-    kernels = frame.engine("pandas")
+    kernels = engines.engine("pandas")
     whole = kernels.from_numbers(np.array(values))
     parts = kernels.moments(whole, [0, cut, len(values)])
     found = joined(*parts)
@@ -197,7 +197,7 @@ def test_infinities_are_counted_apart_in_a_profile(engine: str) -> None:
 
 def test_tables_of_states_of_format_2_are_read(engine: str) -> None:
     table = pa.table({"g": [1, 1, 2], "x": [1.0, 4.0, 5.0]})
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     joined_table = ops.JoinGroupby("x", stats=["sum", "mean", "std"])
     fitted = learned(joined_table, table, ["g"], engine)
     before = [name for name in fitted["groups"].column_names if not name.endswith(("_rest", "_meanrest", "_exp"))]

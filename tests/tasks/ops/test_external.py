@@ -12,8 +12,8 @@ import pytest
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.graph import graph_to_json
-from tasks.run import Request
+from tasks.graph.node import graph_to_json
+from tasks.job.request import Request
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import transformed
 
@@ -63,12 +63,12 @@ def test_the_table_is_saved_with_the_workflow(engine, side, tmp_path):
 
 
 def test_reading_a_side_table_costs_no_pass_over_the_data(engine, side, monkeypatch):
-    from tasks import statistics
+    from tasks.learning import observe
 
     table, nodes = pa.table({"id": [3, 1]}), ["id"] >> ops.JoinExternal(side, on="id", columns=["size"])
-    assert statistics.passes(nodes, Dataset(table).schema) == 0
+    assert observe.passes(nodes, Dataset(table).schema) == 0
     filled = nodes["size"] >> ops.FillMedian()
-    assert statistics.passes(filled, Dataset(table).schema) == 1
+    assert observe.passes(filled, Dataset(table).schema) == 1
     assert transformed(filled, table, engine) == {"size": [1.5, 1.5]}
 
 

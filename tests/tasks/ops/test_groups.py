@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.pool import DaskPool, LocalPool
-from tasks.statistics import learn
+from tasks.learning.observe import learn
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import learned, transformed
 

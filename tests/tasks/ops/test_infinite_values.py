@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.reference import INFINITE
+from flows.commands.reference import INFINITE
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError

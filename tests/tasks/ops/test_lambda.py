@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
+from tasks.core.schema import Schema
 from tasks.errors import DataError, JobError
-from tasks.graph import Bound
+from tasks.graph.binding import Bound
 from tasks.ops.base import make_operator
-from tasks.schema import Schema
 from tasks.workflow import Workflow
 from tests.learning import fitted, rows
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import frame, ops
+from tasks import engines, ops
 from tasks.dataset import Dataset
+from tasks.engines.algorithms.linear import Factor, merge, principal_axes
 from tasks.errors import DataError, JobError
-from tasks.frame.linear import Factor, merge, principal_axes
-from tasks.graph import Bound
+from tasks.graph.binding import Bound
 from tasks.ops.base import Context
 from tasks.report import learned_tables, stage_markdown, stage_table
 from tasks.workflow import Workflow
@@ -203,8 +203,8 @@ class TestTheTree:
 
     def test_merge_is_associative_and_commutative_with_a_neutral_element(self):
         def parts(start, stop):
-            columns = frame.engine("pandas").from_arrow(self.TABLE.slice(start, stop - start))
-            return frame.engine("pandas").centred_factor(list(columns.values()))
+            columns = engines.engine("pandas").from_arrow(self.TABLE.slice(start, stop - start))
+            return engines.engine("pandas").centred_factor(list(columns.values()))
 
         a, b, c, nothing = parts(0, 10), parts(10, 400), parts(400, 997), parts(5, 5)
         assert nothing.n == 0
@@ -216,8 +216,8 @@ class TestTheTree:
         assert merge(nothing, a).r is a.r
 
     def test_the_factor_is_upper_triangular_with_a_diagonal_that_is_not_negative(self, engine):
-        columns = frame.engine(engine).from_arrow(self.TABLE)
-        r = frame.engine(engine).centred_factor(list(columns.values())).r
+        columns = engines.engine(engine).from_arrow(self.TABLE)
+        r = engines.engine(engine).centred_factor(list(columns.values())).r
         assert (np.tril(r, -1) == 0).all()
         assert (np.diag(r) > 0).all()
 
@@ -243,7 +243,7 @@ class TestTheTree:
     @pytest.mark.parametrize("threads", ["1", "4"])
     def test_the_number_of_threads_of_blas_does_not_change_a_bit(self, threads, tmp_path):
         code = (
-            "import numpy as np, sys; from tasks.frame.linear import factor;"
+            "import numpy as np, sys; from tasks.engines.algorithms.linear import factor;"
             "m = np.random.default_rng(0).normal(size=(20000, 150));"
             "f = factor([(c, None) for c in m.T], 20000, np, 8192); sys.stdout.write(f.r.tobytes().hex()[::64])"
         )
@@ -264,7 +264,7 @@ class TestTheTree:
 
 
 def frame_factor(matrix):
-    kernels = frame.engine("pandas")
+    kernels = engines.engine("pandas")
     return kernels.centred_factor([kernels.from_numbers(np.ascontiguousarray(c)) for c in matrix.T])
 
 
@@ -463,7 +463,7 @@ class TestReport:
 
 
 def test_a_context_is_all_that_learning_needs(engine):
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     columns = kernels.from_arrow(pa.table({"x": [1.0, 3.0], "y": [0.0, 0.0]}))
     found = ops.PCA(1).observe_unit(columns, ("x", "y"), Context(kernels, kernels.row_numbers(0, 2)))
     assert isinstance(found, Factor)

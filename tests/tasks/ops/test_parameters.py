@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.job import load_job
-from flows.launch import job_of
-from infra.deployment_file import read_file
+from flows.commands.launch import job_of
+from flows.job.job import load_job
+from infra.orchestration.deployment_file import read_file
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import JobError

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.job import load_job
+from flows.job.job import load_job
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.graph import Bound, as_node
+from tasks.graph.binding import Bound
+from tasks.graph.node import as_node
 from tasks.workflow import Workflow
 from tests.frames import to_list
 from tests.stages import run_stages

@@ -18,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Schema
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.graph import Bound, as_node
-from tasks.schema import Schema, dtype_name
+from tasks.graph.binding import Bound
+from tasks.graph.node import as_node
 from tasks.workflow import Workflow
 from tests.frames import to_list
 
@@ -435,15 +437,15 @@ def test_the_row_of_a_key_has_its_smallest_row_number(engine: str) -> None:
 
 def folds_of(rows: Sequence[int], kfold: int, engine: str) -> list[int]:
     """fold(row) = floor(MurmurHash3(row number) * kfold / 2^32)."""
-    from tasks import frame
+    from tasks import engines
 
-    kernels = frame.engine(engine)
+    kernels = engines.engine(engine)
     hashes = kernels.hash_rows(kernels.xp.asarray(rows, dtype=kernels.xp.uint64), 42)
     return [int(h) * kfold >> 32 for h in hashes.tolist()]
 
 
 def test_runs_are_the_same_for_any_partition_size(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.keys.key_blocks", lambda rows: 8)
+    monkeypatch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
     rng = np.random.default_rng(0)
     table = pa.table({"k": rng.integers(0, 60, 4000), "t": rng.integers(0, 99, 4000), "x": rng.normal(size=4000)})
     nodes = ["k", *[["x"] >> ops.Rolling(5, "sum", "k", 1)], *[["t"] >> ops.DifferenceLag("k", [1, 2])]]

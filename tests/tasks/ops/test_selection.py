@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.dataset import Dataset
-from tasks.frame import radix
+from tasks.engines.algorithms import radix_selection
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import learned, one_column, transformed
 
@@ -22,8 +22,8 @@ from tests.tasks.ops.fitting import learned, one_column, transformed
 @pytest.fixture
 def tiny(monkeypatch):
     """Whole keys are kept only while there are at most two, so that a few values take all four passes."""
-    monkeypatch.setattr(radix, "EXACT", 2)
-    monkeypatch.setattr(radix, "SAMPLE", 4)
+    monkeypatch.setattr(radix_selection, "EXACT", 2)
+    monkeypatch.setattr(radix_selection, "SAMPLE", 4)
 
 
 def test_null_becomes_the_median(engine):
@@ -89,14 +89,14 @@ def test_quantile_boundaries_are_numpys(engine, request, values, few):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, width=64), min_size=1, max_size=40), st.data())
 def test_order_statistics_of_any_floats(values, data):
-    engine, exact, sample = "pandas", radix.EXACT, radix.SAMPLE
+    engine, exact, sample = "pandas", radix_selection.EXACT, radix_selection.SAMPLE
     cut = data.draw(st.integers(0, len(values)))
     table = pa.table({"x": pa.array(values, pa.float64())})
     try:
-        radix.EXACT, radix.SAMPLE = 2, 2
+        radix_selection.EXACT, radix_selection.SAMPLE = 2, 2
         few = learned(ops.FillMedian(), table, ["x"], engine, (cut,))
     finally:
-        radix.EXACT, radix.SAMPLE = exact, sample
+        radix_selection.EXACT, radix_selection.SAMPLE = exact, sample
     ordered = sorted(v + 0.0 for v in values)
     low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
     assert few == learned(ops.FillMedian(), table, ["x"], engine)
@@ -141,12 +141,13 @@ def test_the_cardinality_is_known_when_fitted(engine):
 
 
 def test_further_passes_are_shared_and_read_only_what_is_still_open(engine, tiny, monkeypatch):
-    from tasks import work
+    from tasks.graph import partition_work
+    from tasks.sources import reader
 
     reads = []
-    original = work.read
+    original = reader.read
     monkeypatch.setattr(
-        work,
+        partition_work,
         "read",
         lambda source, part, columns, **more: reads.append(columns) or original(source, part, columns, **more),
     )

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
+from tasks.core.schema import Schema
+from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
-from tasks.frame import murmur3
-from tasks.graph import Bound
-from tasks.schema import Schema
+from tasks.graph.binding import Bound
 from tests.learning import applied, cut, fitted, learned, rows
 
 TE = ops.TargetEncoding

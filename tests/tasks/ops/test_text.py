@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
+from tasks.core.schema import Schema, Tags
 from tasks.errors import DataError, JobError
-from tasks.graph import Bound
-from tasks.schema import Schema, Tags
+from tasks.graph.binding import Bound
 from tests.learning import rows
 
 PARTS = ["hour", "minute", "second", "weekday", "day", "month", "year", "dayofyear"]

@@ -7,9 +7,10 @@ from xml.etree import ElementTree
 import pyarrow as pa
 
 from tasks import ops
-from tasks.graph import Bound, Node
+from tasks.core.schema import Schema
+from tasks.graph.binding import Bound
+from tasks.graph.node import Node
 from tasks.report import diagram
-from tasks.schema import Schema
 from tasks.workflow import Workflow
 
 

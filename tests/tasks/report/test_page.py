@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job import make_job
+from flows.job.job import make_job
 from tasks.errors import DataError
 from tasks.manifest import Manifest, damages
-from tasks.report.making import reports_of
-from tasks.report.secrets import job_text
+from tasks.report.html import reports_of
+from tasks.report.redaction import job_text
 from tests.stages import run_stages
 
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tasks import ops
-from tasks.graph import Bound
+from tasks.core.schema import Schema
+from tasks.graph.binding import Bound
 from tasks.report import profile
-from tasks.schema import Schema
 from tasks.workflow import Workflow
 
 

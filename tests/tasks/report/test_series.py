@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tasks.monitor import Sample
+from tasks.cluster.monitor import Sample
 from tasks.report import series, stage_markdown, stage_table, svg
 from tests.tasks.test_monitor import sample
 

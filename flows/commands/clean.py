@@ -1,0 +1,104 @@
+"""The command `clean`: work in progress that nobody will go on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.console import terminal
+from tasks.errors import JobError
+
+
+def clean(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="PATH..", help="outputs, folders of outputs, scratch folders")
+    ] = None,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="not touched since: 7d, 12h, 30m; 0: any age")] = "7d",
+    runs: Annotated[
+        str | None, typer.Option(metavar="AGE", help="also old runs on the Prefect server that ended before: 90d")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")] = False,
+) -> None:
+    """Remove what runs that were cut off left for their next start, and outputs that were replaced.
+
+    That is the folders .NAME.millrace beside outputs and in scratch folders, and .NAME.millrace-old-TIME, once the time
+    of run.keep_replaced is over. Outputs are not touched. Left alone is what a run works on, what is younger than
+    --older-than, and every file that millrace did not write. A swap that was cut off is finished first. Old versions of
+    an output are removed by the run that writes a new one: output.keep_versions.
+
+    --runs removes runs of millrace that ended so long ago from the Prefect server, with their task runs, logs and
+    artifacts: its database grows by 0.3 MB with each. Outputs stay. It is never done without this option.
+
+    [bold]Examples[/bold]
+
+      millrace clean out --dry-run
+
+      millrace clean /data/out /scratch --older-than 12h
+
+      millrace clean --runs 90d
+    """
+    import time
+
+    from tasks.core.units import amount
+    from tasks.storage.retention import leftovers, remove, seconds_of
+
+    console, least, freed = terminal(), seconds_of(older_than), 0
+    age = seconds_of(runs) if runs is not None else None
+    if not paths and age is None:
+        raise JobError("nothing to clean was named", do="give an output, a folder of outputs, or --runs 90d")
+
+    def say(verb: str, text: str) -> None:
+        console.print(f"{verb:<8} {text}", soft_wrap=True, markup=False)
+
+    for found in leftovers(paths or []):
+        what = f"{found.folders[0]}, {amount(found.nbytes)}, {_age(found.seconds)} old"
+        if found.until is not None:
+            what = f"{found.folders[0]}, {amount(found.nbytes)}, an output that was replaced"
+            if least and found.until > time.time():
+                say("kept", f"{what}: readers may use it for another {_age(found.until - time.time())}")
+                continue
+        elif found.seconds < least:
+            say("kept", f"{what}: younger than {older_than}")
+            continue
+        if dry_run:
+            say("would go", what + (", once the swap that was cut off is finished" if found.is_cut_off else ""))
+            continue
+        done = remove(found)
+        freed += done.freed
+        if done.finished:
+            say("finished", f"{found.target}: a swap was cut off; {done.finished}")
+        if done.why:
+            say("kept", f"{what}: {done.why}")
+        elif done.freed or not done.finished:
+            say("removed", what)
+    if paths:
+        console.print(f"freed    {amount(freed)}", soft_wrap=True)
+    if age is not None:
+        say(*_pruned(age, str(runs), dry_run))
+
+
+def _pruned(seconds: float, age: str, dry_run: bool) -> tuple[str, str]:
+    """What became of old runs on the Prefect server."""
+    from infra.orchestration.server import ensure_server
+
+    server = ensure_server()
+    from flows.commands.old_runs import prune_runs
+
+    done = prune_runs(seconds, dry_run)
+    between = f", which ended from {done.first:%Y-%m-%d} to {done.last:%Y-%m-%d}" if done.first and done.last else ""
+    what = f"{done.runs:,} run(s) older than {age} with {done.artifacts:,} artifact(s){between}"
+    return "would go" if dry_run else "removed", f"{what}, from {server.ui_url}"
+
+
+def _age(seconds: float) -> str:
+    """In the largest unit of which there are two at least.
+
+    >>> _age(5), _age(7200), _age(200_000)
+    ('5 s', '2 h', '2 d')
+    """
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,97 @@
+"""What the commands print to."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.traceback import Traceback
+
+from tasks.errors import MillraceError
+
+
+class Terminal(Console):
+    """Where people read: colours and moving lines on a screen, plain text in a pipe or a file."""
+
+    def on_broken_pipe(self) -> None:
+        """The reader of a pipe (head, less) has seen enough: the work goes on, and nobody is told."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def terminal(soft_wrap: bool = False) -> Terminal:
+    return Terminal(soft_wrap=soft_wrap, highlight=False)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, DEFECT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 3, 70, 130, 143
+
+
+def told(command: Callable[P, R]) -> Callable[P, R]:
+    """A command whose failures are said as what, where, why and what to do; with --debug as a traceback too."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            say_error("stopped by Ctrl-C; the same command goes on from what is done")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(WHOLE) from None
+        except MillraceError as error:
+            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except Exception as error:
+            raise typer.Exit(say_failure(error, f"millrace {command.__name__}")) from None
+
+    return run
+
+
+def say_failure(error: BaseException, doing: str, more: str = "") -> int:
+    """Say what failed, as what, where, why and what to do; the exit status for it. What nobody foresaw is a defect,
+    status 70. With --debug the traceback comes first."""
+    from tasks.core.unforeseen_errors import DefectError, defect
+
+    said: BaseException | None = error
+    while said is not None and not isinstance(said, MillraceError):
+        said = said.__cause__
+    if said is None:
+        if isinstance(error, MemoryError):
+            do = "\n  do: end other programs, or work on less at once: a smaller source.partition_size"
+            say_error(f"there is not enough memory for {doing}{do}{more}")
+        else:
+            said = defect(error, doing)
+    if said is None:
+        return FAILED
+    show_traceback(error)
+    if isinstance(said, DefectError) and said.trace and debugging():
+        print(said.trace, file=sys.stderr)
+    say_error(f"{said}{more}")
+    return DEFECT if isinstance(said, DefectError) else FAILED
+
+
+def debugging() -> bool:
+    return os.environ.get("MILLRACE_DEBUG", "") not in ("", "0")
+
+
+def show_traceback(error: BaseException) -> None:
+    if debugging():
+        Console(stderr=True).print(Traceback.from_exception(type(error), error, error.__traceback__))
+
+
+def say_error(message: str) -> None:
+    """On stderr: the first line in red, then where, why and what to do."""
+    first, *rest = message.splitlines() or [""]
+    text = Text("error: ", style="bold red").append(first, style="bold")
+    for line in rest:
+        text.append(f"\n{line}", style="not bold")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text)

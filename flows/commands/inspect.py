@@ -1,0 +1,340 @@
+"""What outputs, fitted workflows and operators hold, as tables a person reads."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.commands.console import terminal
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Schema, embeddings_of
+from tasks.core.units import amount
+from tasks.engines.convert.python_values import rows_listed
+from tasks.errors import DataError, JobError, near
+from tasks.graph.binding import Bound, Step
+from tasks.graph.saved_workflow import load_fitted
+from tasks.manifest import Manifest, current, damages, outputs
+from tasks.ops.base import Learned, Operator, operator_class
+from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
+from tasks.sources.formats.bounds import validated
+from tasks.sources.reading_rules import reading_lines
+from tasks.storage.metadata_forms import damaged
+from tasks.storage.own_files import FITTED, MANIFEST, OWN, WORKFLOW
+from tasks.storage.sample_data import made_up_text
+
+SPLITS = ("train", "valid")
+VALUE = 36  # letters of a value, where rows stand beside each other
+NEEDED = "needed"
+
+
+def folders_of(out: Path) -> list[Path]:
+    """The output folders behind a path: itself, or `train` and `valid` in it; DataError if there are none."""
+    found = outputs(out) if out.exists() else []
+    if not found:
+        why = f"it has no {MANIFEST}, nor have train/ and valid/ in it" if out.exists() else "it does not exist"
+        raise DataError("this is not an output of millrace", where=str(out), why=why,
+                        do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
+    return found
+
+
+# verify
+
+
+def verified(out: Path) -> tuple[list[str], list[str]]:
+    """Lines on the folders that are whole, and lines on what is damaged; DataError if it is no output at all."""
+    whole, damaged = [], []
+    folders = folders_of(out)
+    for folder in folders:
+        split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
+        try:
+            manifest = Manifest._read(folder, folder)
+        except DataError as error:
+            damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
+            continue
+        found = [f"{split}{line}" for line in [*damages(folder), *_strangers(folder, manifest)]]
+        damaged += found
+        if not found:
+            nbytes = sum(part["bytes"] for part in manifest.parts)
+            counts = f"{manifest.rows['out']:,} rows in {len(manifest.parts)} parts, {amount(nbytes)}"
+            whole.append(f"{split}whole: {counts}")
+    if folders[0] != current(out):
+        names = {folder.name for folder in folders}
+        damaged += [f"{split}: {MANIFEST} is missing" for split in SPLITS if split not in names]
+    return whole, damaged + _damaged_workflow(current(out))
+
+
+def _strangers(folder: Path, manifest: Manifest) -> list[str]:
+    """Files that a reader of the folder would take for data, though no run wrote them."""
+    known = {part["path"] for part in manifest.parts}
+    files = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
+    read = (p for p in files if not any(name.startswith(("_", ".")) for name in p.parts))
+    return [f"{p} is not in the manifest" for p in read if str(p) not in known and p.parts[0] not in OWN]
+
+
+def _damaged_workflow(root: Path) -> list[str]:
+    folder = root / WORKFLOW
+    if not folder.exists():
+        return [f"{WORKFLOW} is missing"]
+    try:
+        load_fitted(folder)
+    except DataError as error:
+        return [f"{WORKFLOW}: {error.what}"]
+    return []
+
+
+# inspect
+
+
+def show_folder(out: Path, rows: int = 5, values: int = 5, console: Console | None = None) -> None:
+    """Print an output (with train and valid), or a saved workflow."""
+    console = console or terminal()
+    if (current(out) / FITTED).exists():
+        _show_workflow(current(out), values, console)
+        return
+    folders = folders_of(out)
+    for folder in folders:
+        _show_output(folder, console)
+    _show_learned(folders[0], values, console)
+    _show_embeddings(out, console)
+    for folder in folders:
+        _show_first(folder, rows, console)
+
+
+def _show_output(folder: Path, console: Console) -> None:
+    manifest = Manifest.load(folder)
+    data, counts = manifest.data, manifest.rows
+    console.print(str(folder), style="bold", markup=False, soft_wrap=True)
+    changes = "".join(f", {counts[what]:,} {what}" for what in ("dropped", "added") if counts[what])
+    output = data["output"]
+    said = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
+    by = f"written {data['created']} by millrace {data['millrace']} ({data['engine']})"
+    console.print(f"{said}; {by}", soft_wrap=True)
+    if data.get("run"):
+        console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
+    _show_reading(data.get("reading") or {}, console)
+    if data.get("made_up"):
+        console.print(f"made-up data: {made_up_text(data['made_up'])}", markup=False, soft_wrap=True)
+    for line in data.get("differs_from_fit", ()):
+        console.print(f"different from the fit: {line}", markup=False, soft_wrap=True)
+    if data.get("left_out"):
+        console.print(f"left out: {', '.join(data['left_out'])}", markup=False, soft_wrap=True)
+    _print_schema("columns", Schema.from_json(data["schema"]), console)
+    table = _table("parts", "file", "rows>", "bytes>", "xxh3-128")
+    for part in manifest.parts[:20]:
+        table.add_row(part["path"], f"{part['rows']:,}", amount(part["bytes"]), part["xxh3_128"])
+    _print_table(table, console)
+    if len(manifest.parts) > 20:
+        console.print(f"and {len(manifest.parts) - 20:,} more parts")
+
+
+def _print_schema(title: str, schema: Schema, console: Console) -> None:
+    table = _table(title, "column", "type", "tags", "ids>", "embedding")
+    for column in schema.columns:
+        embedding = column.properties.get("embedding") or {}
+        size = f"{embedding['rows']:,} x {embedding['dimension']}" if embedding else ""
+        ids = column.properties.get("cardinality")
+        tags = ", ".join(sorted(column.tags))
+        table.add_row(column.name, dtype_name(column.dtype), tags, f"{ids:,}" if ids else "", size)
+    _print_table(table, console)
+
+
+def _show_reading(reading: Mapping[str, Any], console: Console) -> None:
+    """How the rows were read, in which new data are read as well."""
+    if reading:
+        console.print(f"source read with {'; '.join(reading_lines(reading))}", markup=False, soft_wrap=True)
+
+
+def _show_workflow(folder: Path, values: int, console: Console) -> None:
+    final, schema, state, reading = load_fitted(folder)
+    console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
+    _show_reading(reading, console)
+    _print_schema("takes", schema, console)
+    _print_schema("gives", Bound(final, schema, state.values).output, console)
+    _show_learned(folder, values, console)
+    _show_embeddings(folder, console)
+
+
+def embeddings_json(out: Path) -> str:
+    """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
+    final, schema, state, _ = load_fitted(out)
+    found = embeddings_of(Bound(final, schema, state.values).output)
+    return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in found.items()) + "\n}"
+
+
+def _show_embeddings(out: Path, console: Console) -> None:
+    console.print("\nembeddings", style="bold")
+    console.print(embeddings_json(out), markup=False, soft_wrap=True)
+
+
+def _show_learned(folder: Path, values: int, console: Console) -> None:
+    """Vocabularies with their most frequent values, and whatever else the operators learned."""
+    final, schema, state, _ = load_fitted(folder)
+    steps = learned_steps(Bound(final, schema, state.values), state.values)
+    vocabularies = _table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
+    others = _table("learned", "operator", "columns", "what")
+    for key, step in steps.items():
+        fitted = state.values[key]
+        try:
+            _add_learned(step, fitted, values, vocabularies, others)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise damaged(folder / "state.json", f"fitted.{step.key}", why) from error
+    for table in (vocabularies, others):
+        if table.row_count:
+            _print_table(table, console)
+
+
+def _add_learned(step: Step, fitted: Any, values: int, vocabularies: Table, others: Table) -> None:
+    """A row for what a step learned."""
+    if is_vocabulary(fitted):
+        table, size = fitted["values"], fitted["size"]
+        counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
+        row = (*(f"{count:,}" for count in counts), frequent_text(table, size, values))
+        vocabularies.add_row(", ".join(step.unit), *row)
+    else:
+        others.add_row(type(step.op).__name__, ", ".join(step.unit), fitted_text(fitted))
+
+
+def _show_first(folder: Path, rows: int, console: Console) -> None:
+    manifest = Manifest.load(folder)
+    files = [str(Path(manifest.path) / part["path"]) for part in manifest.parts if part["rows"]]
+    if not rows or not files:
+        return
+    form = {"arrow": "ipc"}.get(manifest.data["output"]["format"], manifest.data["output"]["format"])
+    folders = (
+        {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
+    )
+    try:
+        head = validated(pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise damaged(Path(files[0]), "", str(error).partition("\n")[0]) from None
+    texts = [["" if value is None else value_text(value) for value in row.values()] for row in rows_listed(head)]
+    shown = Path(files[0]).relative_to(manifest.path)
+    console.print(Text(f"\nfirst rows of {folder.name}/{shown}", style="bold"), soft_wrap=True)
+    print_rows(head.column_names, texts, console)
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Rows of values under their names where the terminal is wide enough, else beside them: every row a column of a
+    table, and as many tables as it takes."""
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    if sum(widths) + 2 * (len(names) - 1) <= console.width:
+        table = _table("", *names)
+        for row in rows:
+            table.add_row(*row)
+        _print_table(table, console)
+        return
+    name_width = min(max(map(len, names)), console.width // 2)
+    cut = [[value if len(value) <= VALUE else value[: VALUE - 2] + ".." for value in row] for row in rows]
+    number = 0
+    while number < len(cut):
+        first, left = number, console.width - name_width
+        while number < len(cut) and (number == first or left >= 2 + _width(cut[number], number)):
+            left -= 2 + _width(cut[number], number)
+            number += 1
+        table = _table("", "column", *(f"row {n + 1}" for n in range(first, number)))
+        for values in zip(names, *cut[first:number], strict=True):
+            table.add_row(*values)
+        _print_table(table, console)
+        if number < len(cut):
+            console.print()
+
+
+def _width(values: Sequence[str], number: int) -> int:
+    return max(len(f"row {number + 1}"), *map(len, values))
+
+
+class _Plain(Table):
+    """A table whose cells are shown as they are (`timestamp[us]` is no markup), under a heading of any length."""
+
+    heading = ""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(Text(str(cell)) for cell in cells), **options)
+
+
+def _table(title: str, *columns: str) -> _Plain:
+    """A table without frame; a column whose name ends in `>` stands to the right."""
+    table = _Plain(box=None, pad_edge=False, header_style="dim")
+    table.heading = title
+    for name in columns:
+        right = name.endswith(">")
+        table.add_column(Text(name.rstrip(">")), justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _print_table(table: _Plain, console: Console) -> None:
+    if table.heading:
+        console.print(Text(f"\n{table.heading}", style="bold"), soft_wrap=True)
+    console.print(table)
+
+
+# operators
+
+
+def operators() -> dict[str, type[Operator]]:
+    """The operators of millrace by name."""
+    from tasks import ops
+
+    own = ops.__name__ + "."
+    return {name: cls for name, cls in sorted(Operator.registry.items()) if cls.__module__.startswith(own)}
+
+
+def summary_of(cls: type[Operator]) -> str:
+    """The first paragraph of an operator's docstring, in one line."""
+    return " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
+
+
+def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
+    """Name, type and default of every parameter."""
+    for name, info in cls.model_fields.items():
+        kind = inspect.formatannotation(info.annotation).replace("typing.", "").replace("NoneType", "None")
+        default = NEEDED if info.is_required() else repr(info.get_default(call_default_factory=True))
+        yield name, kind, default
+
+
+def show_operators(console: Console | None = None) -> None:
+    console = console or terminal()
+    table = _table("", "operator", "learns", "what it does")
+    for name, cls in operators().items():
+        table.add_row(name, "yes" if issubclass(cls, Learned) else "", summary_of(cls))
+    _print_table(table, console)
+    console.print("\nmillrace ops NAME explains one", style="dim")
+
+
+def operators_markdown() -> str:
+    rows = [
+        f"| {name} | {'yes' if issubclass(cls, Learned) else ''} | "
+        f"{', '.join(f'`{p}`' for p, _, _ in parameters_of(cls))} | {summary_of(cls).replace('|', chr(92) + '|')} |"
+        for name, cls in operators().items()
+    ]
+    return "\n".join(["| operator | learns | parameters | what it does |", "|---|---|---|---|", *rows])
+
+
+def show_operator(name: str, console: Console | None = None) -> None:
+    """Docstring, accepted types and parameters of an operator, and how it stands in a job; JobError with near names."""
+    console = console or terminal()
+    if name not in operators() and ":" not in name:
+        raise JobError(f"there is no operator {name!r}", do=near(name, operators()))
+    cls = operator_class(name)
+    console.print(f"[bold]{cls.__name__}[/bold]" + (": learns from the data" if issubclass(cls, Learned) else ""))
+    console.print(inspect.cleandoc(cls.__doc__ or ""), markup=False, soft_wrap=True)
+    takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
+    console.print(f"\ntakes columns of: {takes}" + ("; a nested list of columns is a group" if cls.grouped else ""))
+    parameters = list(parameters_of(cls))
+    if parameters:
+        table = _table("parameters", "name", "type", "default")
+        for row in parameters:
+            table.add_row(*row)
+        _print_table(table, console)
+    needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
+    console.print(f"\nin a job: - {{columns: [..], ops: [{{op: {name}{needed}}}]}}", markup=False)

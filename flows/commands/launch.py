@@ -1,0 +1,303 @@
+"""A job from the terminal: a server, the flow in this process, live progress, and a summary a person can act on."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from flows.commands.progress import Watch, shown
+from infra.environment import INTERNAL_LEVEL
+from infra.workers.garbage import loading
+from tasks.errors import GiveUpError, JobError, MillraceError
+
+
+def job_of(source: str, changes: Sequence[str], sample: bool = False) -> dict[str, Any]:
+    """The content of a job file or recipe with changes; modules beside the file and here become importable."""
+    from flows.job.job import load_job
+
+    importable(Path(source).resolve().parent if Path(source).exists() else Path.cwd(), Path.cwd())
+    job = load_job(source, changes, sample)
+    data = job.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def importable(*folders: Path) -> None:
+    """Folders of a user's own modules, at the end of `sys.path`; workers that this process starts inherit it."""
+    for folder in folders:
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+def application_of(fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """The parameters of `apply` as typed; modules beside the current folder become importable."""
+    from flows.job.job import Application, set_key
+
+    importable(Path.cwd())
+    data: dict[str, Any] = {"fitted": str(fitted)}
+    if source:
+        data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
+    if output:
+        data["output"] = {"path": str(output)}
+    for change in changes:
+        set_key(data, change, Application)
+    return data
+
+
+def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name: str = "preprocess") -> list[str]:
+    """Run a flow (preprocess, fit, apply) here, under a Prefect server; says how it goes, returns the output folders.
+
+    A job that cannot be right fails before anything is started (JobError); a run that fails is a Failed run at the
+    server, its cause is said, and the command ends with status 1.
+    """
+    from infra.workers.failed_starts import check_address_space
+
+    check_address_space()
+    _quiet(debug)
+    with loading():
+        job, server, flow = _ready(data, console, name)
+    from prefect import tags
+
+    from flows.commands.stopping import stoppable
+    from flows.run.session import load_outputs
+
+    splits = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
+    watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
+    pages: list[str] = []
+    _started.append(partial(_at_start, watch, pages, server.ui_url))
+    try:
+        with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
+            found = flow(**data)
+            manifests = [] if name == "fit" else load_outputs(found)
+            watch.finish(dict(zip(splits, manifests, strict=True)))
+    except Exception as error:
+        raise typer.Exit(_say_failure(error, pages, name, server.api_url)) from None
+    finally:
+        _started.clear()
+    if name == "fit":
+        _next(console, "fitted  ", Path(found), pages)
+        return [found]
+    _summary(console, manifests, pages)
+    return found
+
+
+@contextmanager
+def ends_without_memory() -> Iterator[None]:
+    """While the block runs a thread that dies for want of memory ends this process, since others wait for it for ever.
+
+    In order, if that takes no longer than half a minute.
+    """
+    from flows.commands.console import FAILED, say_error
+
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not isinstance(args.exc_value, MemoryError):
+            before(args)
+            return
+        say_error(
+            "there is no memory left for this process\n  do: look at `ulimit -v`, the container's limit, and `free`"
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+        os._exit(FAILED)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, Any, Any]:
+    """(the job, the server, the flow on the job's cluster), with all that they import."""
+    with console.status("looking at the job"):
+        job = _job(data, name)
+    from infra.orchestration.server import ensure_server
+
+    with console.status("looking for a Prefect server") as status:
+        server = ensure_server(lambda text: status.update(text) if console.is_terminal else console.print(text))
+    with console.status("loading the flow"):
+        from infra.orchestration.task_runner import runner
+
+        chosen = getattr(importlib.import_module(f"flows.{name}"), name)
+        on_cluster: Any = runner(job.cluster)  # Prefect's own types know its thread and process runners only
+    return job, server, chosen.with_options(task_runner=on_cluster, on_running=[tell_started])
+
+
+def _job(data: Mapping[str, Any], name: str) -> Any:
+    """The job, for whose workers what takes long has begun."""
+    from flows.job.job import make_application, make_job
+    from infra.clusters.local import prepare
+
+    job: Any = make_application(data) if name == "apply" else make_job(data)
+    prepare(job.cluster)
+    return job
+
+
+# A hook travels with its flow to the workers, so it must be a function of a module; what it tells stays here.
+_started: list[Callable[[Any], None]] = []
+
+
+def tell_started(flow: Any, flow_run: Any, state: Any) -> None:
+    for listener in _started:
+        listener(flow_run.id)
+
+
+def _at_start(watch: Watch, pages: list[str], ui_url: str, flow_run_id: Any) -> None:
+    """Say the page of the run as soon as it has one."""
+    from infra.orchestration.server import flow_run_url
+
+    if not pages:
+        pages.append(flow_run_url(ui_url, flow_run_id))
+        watch.console.print(f"run      {pages[0]}", soft_wrap=True)
+    watch.start()
+
+
+def _staging(job: Any) -> Path:
+    from tasks.storage.staging import Staging
+
+    return Staging(job.output.path, job.run.scratch).folder
+
+
+def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str) -> int:
+    """Say why a run failed, and where its page is; the exit status."""
+    from flows.commands.console import UNRECORDED, say_failure
+    from flows.run.session import COMMITTED
+    from infra.orchestration.server import expect_answers
+    from infra.orchestration.server_refusals import ANSWER, refusal
+
+    page = f"\n  run: {pages[0]}" if pages else ""
+    if not _foreseen(error) and (lost := _connection_lost(error)):
+        expect_answers(False)  # what Prefect would still tell it as this process ends
+        status = say_failure(_server_gone(lost, api_url, COMMITTED), f"the flow {name}", page)
+        return UNRECORDED if COMMITTED else status
+    if not _foreseen(error) and ANSWER.search(str(error)):
+        do = "mend it and give the command again"
+        error = JobError("the Prefect server refuses the run", where=api_url, why=refusal(str(error)), do=do)
+    return say_failure(error, f"the flow {name}", page)
+
+
+def _foreseen(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, is millrace's own."""
+    while error is not None and not isinstance(error, MillraceError):
+        error = error.__cause__
+    return error is not None
+
+
+def _connection_lost(error: BaseException | None) -> BaseException | None:
+    """The error of a connection to the Prefect server in a chain of errors; None where there is none."""
+    import httpx
+
+    while error is not None and not isinstance(error, httpx.TransportError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> MillraceError:
+    """What to say of a server that went away in a run."""
+    if committed:
+        done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
+        do = "use the output; start the server again, where the page stays at Running until somebody sets its state"
+    else:
+        done = "nothing was committed"
+        do = "start the server again, if the next command is not to start its own; the same command goes on"
+    why = f"{type(error).__name__}: {error}; {done}"
+    return GiveUpError("the Prefect server went away while the run worked", where=api_url, why=why, do=do)
+
+
+def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -> None:
+    """Rows, files, bytes, seconds per stage, and where to look next."""
+    from tasks.core.units import amount
+    from tasks.storage.sample_data import made_up_text
+
+    root = Path(os.path.commonpath([m.path for m in manifests]))
+    for manifest in manifests:
+        split = f"{Path(manifest.path).name}: " if len(manifests) > 1 else ""
+        nbytes = sum(part["bytes"] for part in manifest.parts)
+        dropped = f" ({manifest.rows['dropped']:,} dropped)" if manifest.rows["dropped"] else ""
+        stages = ", ".join(f"{name} {numbers['seconds']:.1f}" for name, numbers in manifest.data["stages"].items())
+        rows = f"{split}{manifest.rows['out']:,} rows{dropped}"
+        text = (
+            f"written  {rows} in {len(manifest.parts)} files, {amount(nbytes)}, in {manifest.seconds:.1f} s ({stages})"
+        )
+        console.print(text, soft_wrap=True, markup=False)
+        if manifest.data.get("left_out"):
+            names = ", ".join(manifest.data["left_out"])
+            console.print(f"left out {names}: the source lacks what they need", soft_wrap=True, markup=False)
+        if manifest.data.get("made_up"):
+            console.print(f"made up  {made_up_text(manifest.data['made_up'])}", soft_wrap=True, markup=False)
+        for line in manifest.data.get("differs_from_fit", ()):
+            console.print(f"differs  {line}", soft_wrap=True, markup=False)
+    report = next((p / "_report.html" for p in (root, Path(manifests[0].path)) if (p / "_report.html").exists()), None)
+    _next(console, "output  ", root, pages, report)
+
+
+def _next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
+    """Where it is, and where to look next."""
+    console.print(f"{what} {root}", soft_wrap=True, markup=False)
+    if report:
+        console.print(f"report   {report}", soft_wrap=True, markup=False)
+    for page in pages:
+        console.print(f"run      {page}", soft_wrap=True)
+    shorter = os.path.relpath(root)
+    text = f"next     millrace inspect {min(shorter, str(root), key=len)}"
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def _quiet(debug: bool) -> None:
+    """Prefect's and Dask's own lines go to the server, not to the screen; also in the workers, by the environment."""
+    if debug:
+        return
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault(INTERNAL_LEVEL, "CRITICAL")  # of events that it could not send, say
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    logging.raiseExceptions = False  # of a server that takes no logs a warning tells
+    import dask.config
+    import distributed  # noqa: F401  # it sets its loggers when it is imported
+
+    dask.config.set({"logging.distributed": "critical"})  # imported before the environment was set, as a rule
+    for name in ("distributed", "distributed.client", "tornado.application", "prefect._internal"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class _Warnings(logging.Handler):
+    """Warnings of the run (a lost worker, say) as lines above the progress."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            text = record.getMessage().partition("\n")[0]
+            self.console.print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _warnings_to(console: Console) -> Iterator[None]:
+    from prefect.logging.configuration import setup_logging
+
+    setup_logging()
+    handler = _Warnings(console)
+    loggers = [logging.getLogger(name) for name in ("prefect.flow_runs", "millrace")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)

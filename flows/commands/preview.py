@@ -1,0 +1,45 @@
+"""The command `preview`, and the dry run of a flow: the same look at a job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.commands.console import terminal
+
+REFUSED = 1
+
+
+def preview(
+    job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, max=50, help="rows to show before and after")] = 3,
+    sample: Annotated[bool, typer.Option("--sample", help="as in millrace run")] = False,
+) -> None:
+    """Show what a job would do, and do none of it: columns, rows before and after, plan, needs, time.
+
+    Nothing is written, no cluster and no server is started. The rows are a few of the source, through a workflow that
+    is fitted on 20,000 of them, on the CPU. What the run will need of memory and disks is estimated from them, its
+    time from earlier runs on this host. Exit status: 0, or 1 if the run would be refused, with the reasons first.
+
+    [bold]Examples[/bold]
+
+      millrace preview job.yaml
+
+      millrace preview ecommerce --set source.path=/data/shop --rows 10
+    """
+    from flows.commands.launch import job_of
+
+    console, data = terminal(), job_of(job, set_ or [], sample)
+    with console.status("looking at the job and its data"):
+        from flows.preview.own_process import looked
+
+        found = looked(data)
+        from flows.preview.text import show
+    show(found, rows, console)
+    if found.refused:
+        raise typer.Exit(REFUSED)

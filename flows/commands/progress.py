@@ -1,0 +1,169 @@
+"""How far a run is, in the terminal: a line per stage that moves on a screen, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from flows.run.listeners import _shown
+from tasks.core.units import rate
+from tasks.manifest import Manifest
+from tasks.storage.atomic import read_json
+
+POLL_SECONDS, PLAIN_SECONDS = 0.1, 15.0
+SPLIT_STAGES = ("transform", "shuffle_write")
+
+
+@dataclass
+class Line:
+    """A stage of a run as last heard of; `state` is waiting, running or done."""
+
+    title: str
+    state: str = "waiting"
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    per_second: float = 0.0
+    left: float | None = None
+
+
+class Watch:
+    """What the stages of a run say of themselves in `<staging>/progress.json`, as lines."""
+
+    def __init__(self, path: Path, splits: Sequence[str], console: Console, learns: bool = True) -> None:
+        self.path, self.console, self.began = path, console, time.time()
+        whole = [("ingest", ""), ("statistics", "")] if learns else [("ingest", "")]
+        keys = [*whole, *((stage, split) for split in splits for stage in SPLIT_STAGES)]
+        self.lines = {key: Line(" ".join(filter(None, key))) for key in keys}
+        self.said: dict[str, float] = {}
+        self.told: set[tuple[str, str]] = set()  # stages whose own figures are known
+        self.spinner = Spinner("dots")
+        self.started = False
+
+    def start(self) -> None:
+        """The flow runs: workers are being started for the first stage."""
+        self.started = True
+        first = next(iter(self.lines.values()))
+        if first.state == "waiting":
+            first.state = "running"
+
+    def look(self) -> None:
+        """Read the progress file once; stages before the one it names are done."""
+        found = read_json(self.path)
+        if not isinstance(found, dict) or found.get("at", 0) < self.began:
+            return
+        key = (found.get("stage"), found.get("split", ""))
+        if key not in self.lines or key in self.told:
+            return
+        place = list(self.lines).index(key)  # type: ignore[arg-type]
+        for number, line in enumerate(self.lines.values()):
+            if number < place and line.state != "done":
+                line.state, line.done = "done", max(line.done, line.total)
+            elif number == place:
+                line.done, line.total, line.seconds = found["done"], found["total"], found["seconds"]
+                line.per_second, line.left = found["rows_per_second"], found["seconds_left"]
+                line.state = "done" if line.done >= line.total else "running"
+            elif number == place + 1 and self.lines[key].state == "done" and line.state == "waiting":  # type: ignore[index]
+                line.state = "running"
+
+    def hear(self, summary: Mapping[str, Any]) -> None:
+        """The figures of a stage that is done. The last file of a short one may be gone before anybody looked at it."""
+        key = (summary["stage"], summary.get("split", ""))
+        if key in self.lines:
+            self.told.add(key)
+            line = self.lines[key]
+            line.done = line.total = summary["rows"]
+            line.seconds, line.state = summary["seconds"], "done"
+            following = next((other for other in self.lines.values() if other.state == "waiting"), None)
+            if following:
+                following.state = "running"
+
+    def finish(self, manifests: dict[str, Manifest]) -> None:
+        """All stages with the exact figures of the committed manifests, as far as there are any."""
+        for (stage, split), line in self.lines.items():
+            manifest = manifests.get(split) or next(iter(manifests.values()), None)
+            numbers = manifest.data["stages"].get(stage, {}) if manifest else {}
+            line.state, line.seconds = "done", numbers.get("seconds", line.seconds)
+            line.done = line.total = numbers.get("rows", line.done)
+
+    def table(self) -> Table:
+        """The lines for a screen."""
+        table = Table.grid(padding=(0, 2))
+        for line in self.lines.values():
+            if line.state == "waiting":
+                table.add_row("  ", Text(line.title, style="dim"), "", "", "")
+                continue
+            mark = Text("✓ ", style="green") if line.state == "done" else self.spinner
+            bar = ProgressBar(line.total or None, line.done, width=24, pulse=line.state == "running" and not line.total)
+            table.add_row(mark, line.title, bar if line.state == "running" else "", *_figures(line))
+        return table
+
+    def plain(self, last: bool = False) -> Iterator[str]:
+        """New lines for a log: each stage when it is done, and now and then how far a long one is."""
+        for line in self.lines.values():
+            if line.state == "running" and line.total and not last:
+                if line.title not in self.said:
+                    self.said[line.title] = time.monotonic()
+                elif time.monotonic() - self.said[line.title] > PLAIN_SECONDS:
+                    self.said[line.title] = time.monotonic()
+                    yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
+            elif line.state == "done" and self.said.get(line.title) != float("inf") and (line.seconds or last):
+                self.said[line.title] = float("inf")
+                yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
+
+
+def _figures(line: Line) -> tuple[str, str]:
+    """Rows, and rows per second with the seconds taken or left."""
+    if line.state == "done" and line.done:
+        return f"{line.done:,} rows", f"{line.seconds:.1f} s, {rate(line.done, line.seconds)}"
+    if not line.total or line.state == "done":
+        return "", ""
+    left = f", {line.left:,.0f} s left" if line.left is not None else ""
+    rows = f"{line.done:,} of {line.total:,} rows ({line.done / line.total:.0%})"
+    return rows, f"{line.per_second:,.0f} rows/s{left}"
+
+
+@contextmanager
+def shown(watch: Watch) -> Iterator[None]:
+    """Keep the lines moving while the body runs."""
+    stop = threading.Event()
+    live: Any = Live(get_renderable=watch.table, console=watch.console, refresh_per_second=8, transient=False)
+    screen = watch.console.is_terminal
+
+    def follow() -> None:
+        while not stop.wait(POLL_SECONDS):
+            watch.look()
+            if not screen:
+                say(watch)
+
+    thread = threading.Thread(target=follow, name="millrace-watch", daemon=True)
+    thread.start()
+    _shown.append(watch)
+    try:
+        if screen:
+            with live:
+                yield
+        else:
+            yield
+            say(watch, last=True)
+    finally:
+        _shown.remove(watch)
+        stop.set()
+        thread.join()
+
+
+def say(watch: Watch, last: bool = False) -> None:
+    for text in watch.plain(last):
+        watch.console.print(text, markup=False, highlight=False, soft_wrap=True)

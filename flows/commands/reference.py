@@ -1,0 +1,103 @@
+"""The reference of all operators as a Markdown page, made of their docstrings and parameters: tasks/ops/README.md."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import tasks
+from flows.commands.inspect import NEEDED, operators, parameters_of
+from tasks.engines.expression import syntax
+from tasks.ops.base import Learned, Operator
+
+COMMAND = "millrace ops --page > tasks/ops/README.md"
+HEAD = f"""<!-- made by: {COMMAND} -->
+# Operators
+
+Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
+job. The examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is
+treated as one.
+"""
+
+
+INFINITE = {  # operators: what an infinity does
+    "Normalize, PCA, PairwiseRegression, the targets of TargetEncoding": (
+        "cannot be learned from: an error that names column and row"
+    ),
+    "NormalizeMinMax": "takes no part in what is learned, and stays infinite",
+    "DataStats": "is counted, and takes no part in the other figures",
+    "FillMedian, QuantileBucketize": "is the least or the greatest value",
+    "JoinGroupby, Groupby, Rolling": (
+        "counts, and is a min or a max; sum and mean become infinite, null where both signs meet, std and var null"
+    ),
+    "DifferenceLag": "the difference is infinite, of two of one sign null",
+    "Clip, Bucketize": "is limited, lies in the first or the last bucket",
+    "LogOp": "stays; minus infinity gives null, as all values below -1",
+    "Categorify, HashBucket, HashedCross, DropLowCardinality, keys of any operator": "a value like others",
+    "all others": "passes through",
+}
+
+
+def reference_page() -> str:
+    """The whole page: a line of links, then a section for each operator, expressions and infinities."""
+    named = [*operators(), "Expressions", "Infinities"]
+    links = " · ".join(f"[{name}](#{name.lower()})" for name in named)
+    sections = [section(name, cls) for name, cls in operators().items()]
+    return "\n".join([HEAD, links, *sections, expressions(), infinities()])
+
+
+def infinities() -> str:
+    """What operators do with infinities."""
+    rows = [f"| {names} | {rule} |" for names, rule in INFINITE.items()]
+    text = "NaN is null everywhere. Plus and minus infinity are values:"
+    return "\n".join(["", "## Infinities", "", text, "", "| operators | an infinity |", "|---|---|", *rows])
+
+
+def expressions() -> str:
+    """The rule of the language of Lambda, Filter and source.filter."""
+    lines = inspect.cleandoc(syntax.__doc__ or "").split("\n")
+    shown = [line if line.startswith("    ") else _prose(line) for line in lines]
+    return "\n".join(["", "## Expressions", "", *shown])
+
+
+def section(name: str, cls: type[Operator]) -> str:
+    """Rule, accepted types, parameters, the line in a job, and the example of one operator."""
+    text, examples = split_examples(inspect.cleandoc(cls.__doc__ or ""))
+    takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
+    marks = [f"takes {takes}", *(["learns"] if issubclass(cls, Learned) else []), *(["group"] if cls.grouped else [])]
+    parameters = list(parameters_of(cls))
+    needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
+    lines = ["", f"## {name}", "", _prose(text), "", f"*{'; '.join(marks)}*"]
+    if parameters:
+        lines += ["", "| parameter | type | default |", "|---|---|---|"]
+        lines += [f"| {p} | `{_cell(kind)}` | {default if default == NEEDED else f'`{_cell(default)}`'} |"
+                  for p, kind, default in parameters]  # fmt: skip
+    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{needed}}}]}}`", "", "```python", examples, "```"]
+    return "\n".join(lines)
+
+
+def split_examples(docstring: str) -> tuple[str, str]:
+    """What a docstring says, and its doctest.
+
+    >>> split_examples("Twice.\\n\\n>>> 2 * 2\\n4")
+    ('Twice.', '>>> 2 * 2\\n4')
+    """
+    text, mark, examples = docstring.partition("\n>>> ")
+    return text.strip(), (mark + examples).strip()
+
+
+def _prose(text: str) -> str:
+    """Signs that Markdown would take for its own: underscores of names, the angles of placeholders, stars of
+    products."""
+    parts = text.split("`")
+    for number in range(0, len(parts), 2):
+        for sign in ("_", "*", "<"):
+            parts[number] = parts[number].replace(sign, "\\" + sign)
+    return "`".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+PAGE = Path(tasks.__file__).resolve().parent / "ops" / "README.md"

@@ -1,0 +1,155 @@
+"""The commands that let millrace run by itself: `serve` from one process, `deploy` for the worker of a pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+File = Annotated[Path | None, typer.Option("--file", help="a prefect.yaml of your own; infra/prefect.yaml if left out")]
+Notify = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="MILLRACE_NOTIFY",
+        help="webhook to tell of runs that fail (Slack, Mattermost, ..); is kept",
+    ),
+]
+
+
+def serve(
+    file: File = None,
+    limit: Annotated[int, typer.Option(min=1, help="runs at once on this host; the others wait")] = 1,
+    notify: Notify = None,
+) -> None:
+    """Offer the flows with the form and their schedules from this process, until Ctrl-C.
+
+    Uses the Prefect server that is configured, else one on this host, which is started if there is none. Each run is a
+    process of its own, in this folder. Ctrl-C and SIGTERM cancel what runs and pause the schedules; what was done is
+    kept, and the next start takes the schedules up again.
+
+    [bold]Examples[/bold]
+
+      millrace serve
+
+      millrace serve --limit 2 --notify https://hooks.slack.com/services/T0/B0/xyz
+
+      millrace serve --file nightly.yaml
+    """
+    from flows.commands.console import terminal
+    from flows.job.access import serving_limits
+    from infra.orchestration import deployments
+    from infra.orchestration.deployment_file import FILE, full_name, read_file
+    from infra.orchestration.server import ensure_server
+
+    console = terminal()
+    path = file or FILE
+    lines = [f"{full_name(spec)}: {_when(spec)}" for spec in read_file(path)["deployments"]]
+    server = ensure_server(console.print)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
+    for line in serving_limits():
+        console.print(f"limits   {line}", soft_wrap=True)
+    console.print("Ctrl-C ends it", soft_wrap=True)
+    deployments.serve(path, limit, notify)
+    console.print("served no more; the schedules are paused until the next start")
+
+
+def deploy(
+    pool: Annotated[str, typer.Option(help="work pool; made as a process pool if there is none")] = "millrace",
+    file: File = None,
+    limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
+    notify: Notify = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="remove deployments that this file had for this pool and has not any more")
+    ] = False,
+) -> None:
+    """Register the flows with a Prefect server, for a worker that runs them on this (or another) host.
+
+    Makes the work pool, the deployments with their schedules and triggers, and the automations; done again it updates
+    them. Runs work in the folder in which this was called, unless the file names another one. What the file says
+    nothing of (pull, environment, tag) is put in. A pool runs one job at a time: give each GPU host its own.
+
+    [bold]Examples[/bold]
+
+      millrace deploy && prefect worker start --pool millrace
+
+      millrace deploy --pool gpu-2 --notify https://hooks.slack.com/services/T0/B0/xyz
+
+      millrace deploy --file nightly.yaml --prune
+    """
+    from flows.commands.console import terminal
+    from flows.job.access import serving_limits
+    from infra.orchestration import deployments
+    from infra.orchestration.deployment_file import FILE, read_file
+    from infra.orchestration.server import ensure_server
+
+    console, path = terminal(), file or FILE
+    count = len(read_file(path)["deployments"])
+    server = ensure_server(console.print)
+    console.print(f"registering {count} deployment(s) of {path} for the pool {pool}", soft_wrap=True, markup=False)
+
+    def say(name: str) -> None:
+        console.print(f"deployed {name}", soft_wrap=True, markup=False)
+
+    with console.status("registering, some seconds for each"):
+        deployed = deployments.deploy(pool, path, limit, notify, say)
+    if prune:
+        deployments.prune(deployed.left)
+    for name in deployed.left:
+        how = "removed" if prune else "stays, and goes on by its schedule; --prune removes it"
+        console.print(f"left     {name} is not in the file any more: {how}", soft_wrap=True, markup=False)
+    if deployed.others:
+        console.print(
+            f"beside   {', '.join(deployed.others)} of other files in this pool", soft_wrap=True, markup=False
+        )
+    console.print(f"pool     {server.ui_url}/work-pools/work-pool/{pool}", soft_wrap=True)
+    console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
+    for line in serving_limits():
+        console.print(f"limits   {line}; where the worker runs", soft_wrap=True)
+    next_ = f'PREFECT_API_URL={server.api_url} prefect worker start --pool {pool} --name "$(hostname)"'
+    console.print(f"next     {next_}", soft_wrap=True, markup=False)
+
+
+def announce(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
+    pattern: Annotated[
+        list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
+    ] = None,
+    format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
+    storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
+) -> None:
+    """Announce files to the server as newly arrived, also those that watch-source has announced before.
+
+    For each folder directly in a PATH (and for PATH itself) an event millrace.data.arrived with its files: deployments
+    with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
+    naming the good ones.
+
+    [bold]Examples[/bold]
+
+      millrace announce data/incoming/day=7
+
+      millrace announce data/incoming/a.csv data/incoming/b.csv
+    """
+    from flows.commands.console import terminal
+    from flows.watch_source import announce as send
+    from infra.orchestration.server import ensure_server
+    from tasks.storage.credentials import storage
+
+    console = terminal()
+    server = ensure_server(console.print)
+    sent = send(paths, pattern or [], format, storage(storage_options))
+    console.print(f"announced {sent} event(s) millrace.data.arrived", soft_wrap=True)
+    console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
+
+
+def _when(spec: Any) -> str:
+    """When a deployment runs, in words."""
+    schedules = [
+        f"{s['cron']} {s.get('timezone', 'UTC')}" if "cron" in s else f"every {s.get('interval')} s" if "interval" in s
+        else str(s.get("rrule")) for s in spec.get("schedules") or []
+    ]  # fmt: skip
+    events = [", ".join(trigger.get("expect", ["an event"])) for trigger in spec.get("triggers") or []]
+    return "; ".join([*schedules, *(f"on {event}" for event in events)]) or "by hand"

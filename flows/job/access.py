@@ -1,0 +1,177 @@
+"""Who may do what: paths, functions and secrets of a job against what the host allows, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import JobError
+from tasks.graph.node import Node, topological
+from tasks.graph.saved_workflow import fitted_folder
+from tasks.ops.user_code import VARIABLE as MODULES
+from tasks.ops.user_code import allowed_modules, is_allowed
+from tasks.storage.allowed_roots import VARIABLE as ROOTS
+from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_path, is_local
+from tasks.storage.files import local_folder
+from tasks.storage.own_files import LATEST
+from tasks.storage.staging import Staging
+
+CLUSTERS = "MILLRACE_ALLOWED_CLUSTERS"
+PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
+SIGNED = re.compile(r"[?&](X-Amz-(Signature|Security-Token)|X-Goog-Signature|Signature|sig|(access_)?token)=", re.I)
+CLUSTER_PATHS = ("local_directory", "ca", "cert", "key", "known_hosts", "log_directory", "shared_directory")
+COMMANDS = ("setup", "directives", "python")
+HELD = "the options (key, secret, ..) stand as JSON in the variable MILLRACE_STORAGE_<NAME> or in a Secret block"
+
+
+def limit_deployment() -> None:
+    """A run of a deployment calls no function of a user's module, and uses no other host's workers, unless the host
+    allows them by name.
+
+    Told by the run itself, whoever executes it (serve, a worker of a pool); what is typed on one's own machine has no
+    deployment. The workers that the run starts inherit the limit.
+    """
+    for variable in (MODULES, CLUSTERS):
+        if variable not in os.environ and _of_deployment():
+            os.environ[variable] = ""
+
+
+def _of_deployment() -> bool:
+    if "prefect" not in sys.modules:
+        return False
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    return bool(context and getattr(context.flow_run, "deployment_id", None))
+
+
+def serving_limits() -> list[str]:
+    """For whoever serves or deploys: sets the limits on functions and clusters, and says which others are missing."""
+    for variable in (MODULES, CLUSTERS):
+        os.environ.setdefault(variable, "")
+    if allowed_roots() is not None:
+        return []
+    return [f"runs may read and write every path that this user may: set {ROOTS}, such as /data:s3://bucket/logs"]
+
+
+def limits() -> dict[str, str]:
+    """What holds for runs of this process, by variable, in words."""
+    roots, modules, clusters = allowed_roots(), allowed_modules(), allowed_clusters()
+    return {
+        ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
+        MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
+        CLUSTERS: "no limit" if clusters is None else ", ".join(clusters) or "this host",
+    }
+
+
+def allowed_clusters() -> tuple[str, ...] | None:
+    """Patterns of the addresses, hosts and images that jobs may name, as the host lists them; None: all of them."""
+    text = os.environ.get(CLUSTERS)
+    return None if text is None else tuple(name for name in re.split(r"[,\s]+", text) if name)
+
+
+def check_access(job: Any, graph: Node | None = None) -> None:
+    """A JobError for the first path of a job that is outside of the allowed roots, and for secrets in the job.
+
+    Output and scratch count with the folders that a run makes beside them.
+    """
+    limit_deployment()
+    paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
+    for field, path in [*paths, ("output.path", job.output.path)]:
+        _check_no_secret(field, path)
+    _check_local(job)
+    if not isinstance(job.source.storage_options, str | None):
+        raise JobError("options of a storage may hold secrets, which are no part of a job",
+                       where="source.storage_options", do=f"give a name; {HELD}")  # fmt: skip
+    _check_no_commands(job.cluster)
+    _check_elsewhere(job.cluster)
+    if allowed_roots() is None:
+        return
+    for field, path in [*paths, *_written(job), *_of_cluster(job.cluster)]:
+        check_path(path, field)
+    for node in topological(graph) if graph else []:
+        for file in node.op.files if node.op else ():
+            check_files_in(Path(file), f"{type(node.op).__name__} in {node.name}")
+
+
+def _check_local(job: Any) -> None:
+    """A JobError for a URL where a folder of this host is meant."""
+    local_folder(job.output.path, "the output", "output.path")
+    if job.run.scratch:
+        local_folder(job.run.scratch, "the scratch folder", "run.scratch")
+    for field, path in _of_cluster(job.cluster):
+        local_folder(path, "a path of the section cluster", field)
+
+
+def _written(job: Any) -> Iterator[tuple[str, str]]:
+    """The folders that a run writes: the output, the work in progress, what Dask spills."""
+    yield "output.path", job.output.path
+    if is_local(job.output.path):
+        staging = Staging(job.output.path, job.run.scratch)
+        yield from (("output.path (the folder beside it)", str(p)) for p in (staging.old, staging.beside))
+        yield "run.scratch" if job.run.scratch else "output.path (work in progress, run.scratch)", str(staging.folder)
+    if job.run.scratch:
+        yield "run.scratch", job.run.scratch
+
+
+def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
+    """The files and folders that the section `cluster` names, certificates and keys too."""
+    for place in ("", "tls", "ssh", "slurm"):
+        section: Any = getattr(cluster, place, None) if place else cluster
+        for name in set(CLUSTER_PATHS) & (section.model_fields_set if section is not None else set()):
+            if path := getattr(section, name):
+                yield ".".join(filter(None, ("cluster", place, name))), str(Path(path).expanduser())
+
+
+def _check_no_commands(cluster: Any) -> None:
+    """Where functions are limited, so are commands: those that a SLURM job runs, and another Python."""
+    for place in ("ssh", "slurm"):
+        section = getattr(cluster, place, None)
+        for name in COMMANDS:
+            if getattr(section, name, None) and not is_allowed("shell"):
+                raise JobError("commands may not be given in a job", where=f"cluster.{place}.{name}",
+                               why=f"what users may run is limited by {MODULES} of the host",
+                               do=f"leave it out, or ask whoever runs the host to add shell to {MODULES}")  # fmt: skip
+
+
+def _check_elsewhere(cluster: Any) -> None:
+    """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read."""
+    allowed, named = allowed_clusters(), [("cluster.address", cluster.address)]
+    named += [("cluster.ssh.hosts", host) for host in getattr(cluster.ssh, "hosts", ())]
+    named += [("cluster.kubernetes.image", getattr(cluster.kubernetes, "image", None))]
+    for field, name in named:
+        if name and allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
+            raise JobError(f"{name} may not be used", where=field,
+                           why=f"what jobs may name is limited by {CLUSTERS} of the host",
+                           do=f"leave it out, or ask whoever runs the host to add it to {CLUSTERS}")  # fmt: skip
+
+
+def check_fitted(path: Any) -> None:
+    """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
+    limit_deployment()
+    if isinstance(path, str):
+        local_folder(path, "the fitted workflow", "fitted")
+    if isinstance(path, str) and allowed_roots() is not None:
+        check_path(path, "fitted")
+        check_path(Path(path) / LATEST, "fitted")  # before its text is read, which an error repeats
+        check_files_in(fitted_folder(Path(path)), "fitted")
+
+
+def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]]:
+    many: Iterable[str] = [] if path is None else [path] if isinstance(path, str) else path
+    yield from ((field, item) for item in many)
+
+
+def _check_no_secret(field: str, path: str) -> None:
+    """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
+    held = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
+    if held:
+        shown = PASSWORD.sub("***", path).partition("?")[0]
+        raise JobError(f"the URL holds {held}", where=f"{field} = {shown}", why="the server keeps and shows a job",
+                       do=f"write the URL without it and give source.storage_options a name; {HELD}; "
+                       "change a password that a server has seen")  # fmt: skip

@@ -1,0 +1,438 @@
+"""The job: one set of models that is the YAML file, the parameters of the flow and the form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+import flows
+from flows.job.access import check_access, check_fitted, limit_deployment
+from flows.job.yaml_lines import Lines, parse_yaml
+from infra import bounded_yaml
+from infra.clusters.model import Cluster
+from tasks import ops
+from tasks.core.schema import Tags
+from tasks.core.settings import Output, Run, Section, Source
+from tasks.core.strict_json import encoded
+from tasks.engines.expression.syntax import parse
+from tasks.errors import JobError, MillraceError, mistakes, near, place_text
+from tasks.graph.node import Node
+from tasks.graph.saved_workflow import read_fitted
+from tasks.job.apply_fitted import applying_request
+from tasks.job.request import Request, make_request
+from tasks.ops.base import operator_class
+from tasks.ops.schema_ops import AddTags
+from tasks.storage.files import refuse_inside
+
+MOST_VALUES = 1_000_000
+RECIPES = Path(flows.__file__).parent / "recipes"
+
+
+class Feature(Section):
+    """Columns, and the operators that they go through one after another. A nested list of columns is a group."""
+
+    columns: list[str | list[str]] = Field(min_length=1)
+    ops: list[dict[str, Any]] = []
+    keep: bool = Field(True, description="false: only for entries below, not written")
+
+    @field_validator("ops")
+    @classmethod
+    def _in_json(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """As they reach the server and the workers: `.inf` of YAML would be null there."""
+        strict: list[dict[str, Any]] = encoded(value)
+        return strict
+
+
+class Job(Section):
+    """A whole job: where rows come from, what becomes of them, where they go, and on which workers."""
+
+    recipe: str | None = None
+    source: Source
+    features: list[Feature] = Field(min_length=1)
+    label: list[str] = []
+    output: Output
+    cluster: Cluster = Cluster()
+    run: Run = Run()
+
+    def graph(self) -> Node:
+        """The features from top to bottom, then the labels; entries see what entries above them made."""
+        made: list[Node] = []
+        kept: list[Node] = []
+        for number, feature in enumerate(self.features):
+            title = f"features[{number}]"
+            selection = tuple(tuple(c) if isinstance(c, list) else c for c in feature.columns)
+            node = Node("pick", tuple(made), selection=selection, name=title)
+            for position, spec in enumerate(feature.ops):
+                try:
+                    node = Node("apply", (node,), ops.make_operator(spec), name=title)
+                except MillraceError as error:
+                    raise _placed(error, f"{title}.ops[{position}]") from None
+            made.append(node)
+            if feature.keep:
+                kept.append(node)
+            elif any(operator_class(str(spec["op"])).removes_rows for spec in feature.ops):
+                kept.append(Node("pick", (node,), name=title))  # no columns, but its filter holds for the whole table
+        if self.label:
+            picked = Node("pick", tuple(made), selection=tuple(self.label), name="label")
+            kept.append(Node("apply", (picked,), AddTags(tags=[Tags.TARGET.value]), name="label"))
+        if not kept:
+            raise JobError(
+                "nothing is written", where="features", why="every entry has keep: false and there is no label"
+            )
+        return Node("join", tuple(kept), name="output")
+
+    def request(self, engine: str) -> Request:
+        """What the stages work from; paths are absolute, since workers may have another current folder."""
+        source = self.source.model_copy(
+            update={"path": _absolute(self.source.path), "valid": _absolute(self.source.valid)}
+        )
+        output = self.output.model_copy(update={"path": _absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
+        return make_request(source, self.graph(), output, run, engine, self.label)
+
+
+class Application(Section):
+    """A fitted workflow over new data: which one, where the rows come from, where they go, and on which workers."""
+
+    fitted: str = Field(description="folder of a fitted workflow, or an output that holds one")
+    source: Source
+    output: Output
+    cluster: Cluster = Cluster()
+    run: Run = Run()
+
+    def request(self, engine: str) -> Request:
+        """What the stages work from; paths are absolute."""
+        source = self.source.model_copy(update={"path": _absolute(self.source.path)})
+        output = self.output.model_copy(update={"path": _absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
+        return applying_request(source, Path(_absolute(self.fitted)), output, run, engine)
+
+
+def make_application(data: Mapping[str, Any]) -> Application:
+    """The application of plain values; the fitted workflow is there and whole as far as its JSON says."""
+    _check_size(data)
+    fitted = data.get("fitted")
+    check_fitted(fitted)
+    if fitted:
+        read_fitted(Path(fitted))
+    application: Application = _valid(Application, data)
+    for name in ("valid", "sample"):
+        if getattr(application.source, name) is not None:
+            raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
+    _check_filter(application.source)
+    check_access(application)
+    _refuse_inside(application)
+    _exchange(application.run, application.cluster)
+    return application
+
+
+def _exchange(run: Run, cluster: Cluster) -> dict[str, Any]:
+    """Workers that come and go cannot keep the pieces: whoever is retired would take them along."""
+    if cluster.adapt and run.exchange == "memory":
+        raise JobError(
+            "the exchange in memory needs workers that stay",
+            where="run.exchange, cluster.adapt",
+            why="a worker that is retired takes its pieces along",
+            do="leave out one of the two",
+        )
+    return {"exchange": "disk"} if cluster.adapt else {}
+
+
+def _absolute(path: Any) -> Any:
+    """Paths of this host from the root; URLs, and None, as they are."""
+    if isinstance(path, list):
+        return [_absolute(p) for p in path]
+    return path if path is None or "://" in path else str(Path.cwd() / path)
+
+
+def _placed(error: MillraceError, place: str) -> MillraceError:
+    """The same error with its place in the job, before the place that it shows in an expression."""
+    where = f"{place}\n         {error.where}" if error.where else place
+    return type(error)(error.what, where=where, why=error.why, do=error.do)
+
+
+def recipes() -> list[str]:
+    """The names of the shipped recipes."""
+    return sorted(p.stem for p in RECIPES.glob("*.yaml"))
+
+
+def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = (), sample: bool = False) -> Job:
+    """The job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError.
+
+    `sample`: look-alike data are wanted at the job's paths, wherever these were written.
+    """
+    lines = Lines()
+    written = read_yaml(Path(source), lines) if isinstance(source, (str, Path)) else dict(source)
+    data, changed = dict(written), dict[str, Any]()
+    for change in changes:
+        for place in (data, changed):
+            set_key(place, change)
+        lines.changed(change.partition("=")[0].strip())
+    if not sample:
+        return make_job(with_own_sample(written, changed, data), lines)
+    whole = merged(recipe_of(data), data).get("source")
+    if not isinstance(whole, Mapping) or not whole.get("sample"):
+        do = "give it: --set 'source.sample={name: toy, rows: 1000000}', or begin with a recipe"
+        raise JobError("the job names no sample", where="--sample", why="what to make is not known", do=do)
+    return make_job({**data, "source": dict(whole)}, lines)
+
+
+def make_job(data: Mapping[str, Any], lines: Lines | None = None) -> Job:
+    """The job of plain values; what a recipe says is the base (maps merge, lists replace).
+
+    `features` may be YAML text. Messages name the line, of that text or of the file that `lines` knows.
+    """
+    limit_deployment()
+    _check_size(data)
+    lines = lines or Lines()
+    job: Job = _valid(Job, with_recipe(_with_features(data, lines)), lines)
+    try:
+        graph = job.graph()
+        _check_filter(job.source)
+    except MillraceError as error:
+        raise lines.placed(error) from None
+    check_access(job, graph)
+    _refuse_inside(job)
+    _exchange(job.run, job.cluster)
+    return job
+
+
+def _refuse_inside(job: Job | Application) -> None:
+    for path in (job.source.path, job.source.valid):
+        refuse_inside(path or [], job.output.path)
+
+
+def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
+    """The data with `features` as a list where it is YAML text: the list, or the map that has it under `features`."""
+    text = data.get("features")
+    if not isinstance(text, str):
+        return data
+    found = parse_yaml(text, "features")
+    whole = isinstance(found, dict) and list(found) == ["features"]
+    found = found["features"] if whole else found
+    if not isinstance(found, list):
+        why = "it is a map" if isinstance(found, dict) else f"it is {found!r}"
+        do = "choose it as `recipe`" if found in recipes() else "begin each entry with a dash: - columns: [x, y]"
+        raise JobError("features is no list of entries", where="features", why=why, do=do)
+    lines.of(text, "features", () if whole else ("features",))
+    return {**data, "features": found}
+
+
+def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
+    known = lines or Lines()
+    if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
+        raise JobError("the job is not right:\n    " + "\n    ".join(beyond))
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise JobError("the job is not right:\n    " + "\n    ".join(_lines(error, data, model, known))) from None
+
+
+def _check_size(data: Mapping[str, Any]) -> None:
+    """A JobError for values that lie too deep in each other, or are too many: of a file, a form or a call."""
+    todo: list[tuple[Any, int, str]] = [(value, 1, str(name)) for name, value in data.items()]
+    count = 0
+    while todo:
+        value, depth, section = todo.pop()
+        count += 1
+        if depth > bounded_yaml.MOST_DEPTH:
+            raise JobError(f"values lie more than {bounded_yaml.MOST_DEPTH} deep in each other", where=section,
+                           do="write the job flat")  # fmt: skip
+        if count > MOST_VALUES:
+            raise JobError(f"the job has more than {MOST_VALUES:,} values", where=section,
+                           do="put long lists into files, or name folders in the place of paths")  # fmt: skip
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+        todo += [(item, depth + 1, section) for item in inner]
+
+
+def _beyond(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Values that the server cannot keep, and then shows no run at all: where they stand, and why."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _beyond(inner, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            yield from _beyond(inner, (*path, number))
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        yield path, f"needs more than 64 bits: {value:.3e}" if abs(value) < 2**1000 else "needs more than 64 bits"
+    elif isinstance(value, str) and not _is_text(value):
+        yield path, f"is no text that can be kept: {value!r}"
+
+
+def _is_text(value: str) -> bool:
+    """Without a NUL, and without halves of a character of UTF-16."""
+    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _check_filter(source: Source) -> None:
+    if source.filter is not None:
+        try:
+            parse(source.filter)
+        except MillraceError as error:
+            raise _placed(error, "source.filter") from None
+
+
+def with_recipe(data: Mapping[str, Any]) -> dict[str, Any]:
+    return laid_over(recipe_of(data), data)
+
+
+def recipe_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The job of the recipe that a job begins with; {} without one."""
+    name = data.get("recipe")
+    if not name:
+        return {}
+    if name not in recipes():
+        raise JobError(f"there is no recipe {name!r}", where="recipe", do=near(str(name), recipes()))
+    return read_yaml(RECIPES / f"{name}.yaml")
+
+
+def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A partial job laid over another: `merged`, and one way to say how many files replaces the others. A sample
+    belongs to the paths that it was written for.
+
+    >>> laid_over({"output": {"path": "out", "files_per_worker": 8}}, {"output": {"files": 2}})
+    {'output': {'path': 'out', 'files': 2}}
+    >>> laid_over({"source": {"path": "data/toy", "sample": {"name": "toy"}}}, {"source": {"path": "data/typo"}})
+    {'source': {'path': 'data/typo', 'sample': None}}
+    """
+    out, ways = merged(base, over), {"files", "files_per_worker", "rows_per_file"}
+    out = with_own_sample(base, over, out)
+    said = over.get("output")
+    if isinstance(said, Mapping) and any(said.get(way) is not None for way in ways):
+        out["output"] = {key: value for key, value in out["output"].items() if key not in ways or key in said}
+    return out
+
+
+def with_own_sample(base: Mapping[str, Any], over: Mapping[str, Any], out: dict[str, Any]) -> dict[str, Any]:
+    """The result `out` of laying `over` over `base`, which makes no look-alike data at a path that `over` brings.
+
+    A sample in `base` was written for the paths of `base`: at another path that is mistyped, made-up data would be
+    taken for the user's. Validation data of `base`, made up as well, go with it. A sample in `over` counts.
+    """
+    first, second = base.get("source"), over.get("source")
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return out
+    if not isinstance(first.get("sample"), Mapping):
+        return out
+    if second.get("sample") is not None:
+        return out
+    source = dict(out["source"])
+    if "path" in second and second["path"] != first.get("path"):
+        source["sample"] = None
+        if "valid" not in second:
+            source.pop("valid", None)
+    elif second.get("valid") is not None and second["valid"] != first.get("valid"):
+        source["sample"] = {**first["sample"], "valid": False}
+    return {**out, "source": source}
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`: maps merge, everything else is replaced.
+
+    >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
+    {'a': {'x': 1, 'y': [3]}}
+    """
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
+    """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is no YAML."""
+    if not path.is_file() and path.suffix == "" and str(path) in recipes():
+        path = RECIPES / f"{path.name}.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        do = "give the path of a YAML file in UTF-8, or the name of a recipe: " + ", ".join(recipes())
+        why = getattr(error, "strerror", None) or str(error)
+        raise JobError("the job file cannot be read", where=str(path), why=why, do=do) from None
+    data = parse_yaml(text, str(path))
+    if not isinstance(data, dict):
+        raise JobError(
+            "the job is no map of sections", where=str(path), do="write sections: source, features, label, output, .."
+        )
+    if lines is not None:
+        lines.of(text, path.name)
+    return data
+
+
+def set_key(data: dict[str, Any], change: str, model: type[Section] = Job) -> None:
+    """`output.seed=1` into the data; the value is YAML."""
+    path, equals, text = change.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise JobError(f"{change!r} is no change", do="write section.key=value, for example --set output.seed=1")
+    if keys[0] not in model.model_fields:
+        raise JobError(
+            f"there is no section {keys[0]!r}", where=f"--set {change}", do=near(keys[0], model.model_fields)
+        )
+    for key in keys[:-1]:
+        inner = data.get(key)
+        data[key] = dict(inner) if isinstance(inner, Mapping) else {}
+        data = data[key]
+    try:
+        data[keys[-1]] = bounded_yaml.load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        why = str(getattr(error, "problem", None) or error)
+        do = "quote the value for the shell: --set 'source.path=[a, b]'"
+        raise JobError("the value is no valid YAML", where=f"--set {change[:200]}", why=why, do=do) from None
+
+
+def _lines(error: ValidationError, data: Mapping[str, Any], model: type[Section], known: Lines) -> list[str]:
+    """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
+    lines = []
+    for one in mistakes(error, data):
+        place = _place(one.place, known)
+        if one.kind == "unknown":
+            lines.append(f"{place} is unknown: {near(str(one.place[-1]), _known(one.place[:-1], model))}")
+        elif one.kind == "missing":
+            lines.append(f"{place} is missing")
+        elif one.text.startswith("needs a map"):
+            lines.append(f"{place}: {one.text.partition(': write {')[0]}: {_map_of(one.place, data, model)}")
+        else:
+            lines.append(f"{place}: {one.text}")
+    return list(dict.fromkeys(lines))
+
+
+def _map_of(place: Sequence[str | int], data: Any, model: type[Section]) -> str:
+    """What to write where a map is needed: an entry of features, an operator, a section with its keys."""
+    for key in place:
+        data = data[key]
+    if place[0] == "features" and len(place) == 2:
+        return f"write - columns: {_yaml(data if isinstance(data, list) else [data])}"
+    if place[0] == "features" and len(place) == 4:
+        return f"write {{op: {_yaml(data[0] if isinstance(data, list) and len(data) == 1 else data)}}}"
+    keys = _known(place, model)
+    if keys == _known(place[:-1], model):  # a map of names that are the user's own
+        return "write {key: value}"
+    if keys[0] in ("path", "name", "kind") and isinstance(data, str):
+        return f"write {{{keys[0]}: {data}}}"
+    return "write {key: value}; " + near("", keys)
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=1000)
+    return text.removesuffix("...\n").strip()
+
+
+def _place(path: Sequence[str | int], known: Lines) -> str:
+    return place_text(path) + known.place(path)
+
+
+def _known(loc: Sequence[Any], model: Any) -> list[str]:
+    for key in loc:
+        if isinstance(key, str) and hasattr(model, "model_fields"):
+            field = next((f for n, f in model.model_fields.items() if key in (n, f.alias)), None)
+            kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+            model = next(
+                (k for k in kinds if hasattr(k, "model_fields")),
+                next((a for k in kinds for a in getattr(k, "__args__", ()) if hasattr(a, "model_fields")), model),
+            )
+    return [f.alias or n for n, f in model.model_fields.items()]

@@ -1,0 +1,71 @@
+"""What was said of a run: the parameters of a flow call, and those of the deployment that they are laid over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import get_client
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
+
+from flows.job.deployed import enter_folder
+from flows.job.job import Job, laid_over, make_job, read_yaml
+from flows.job.run_labels import label_host
+from flows.job.yaml_lines import Lines
+from tasks.errors import JobError
+from tasks.storage.allowed_roots import check_path
+
+
+def job_of(given: Mapping[str, Any]) -> Job:
+    """The job of a run's parameters; messages name the line of its job file."""
+    lines = Lines()
+    return make_job(job_data(given, lines), lines)
+
+
+def job_data(given: Mapping[str, Any], lines: Lines | None = None) -> dict[str, Any]:
+    """The job, as plain values: parameters that are null say nothing, and sections may be given in part.
+
+    Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
+    stay as the deployment has them, so that `-p output='{"seed": 1}'` changes the seed alone. A run of a deployment
+    works in the deployment's folder. Where `job` names a job file, all of it is laid over what stands there.
+    """
+    label_host()
+    said = {name: value for name, value in given.items() if value is not None}
+    deployed = {name: value for name, value in _of_deployment().items() if name != "dry_run"}
+    data = laid_over(deployed, said)
+    file = data.pop("job", None)
+    if file is None or file == "":
+        return data
+    if not isinstance(file, str):
+        raise JobError("the job file needs a path", where="job", why=f"it is {file!r}", do="give the path as text")
+    check_path(file, "job")
+    lines = lines or Lines()
+    written = read_yaml(Path(file), lines)
+    for place in _places(data):
+        lines.changed(place)
+    return laid_over(written, data)
+
+
+def _places(data: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The keys of values, as `--set` writes them: what is laid over a job file stands on none of its lines."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _places(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}"
+
+
+def _of_deployment() -> dict[str, Any]:
+    """The parameters of the deployment of the current run; empty without one, or when it is gone by now."""
+    context = FlowRunContext.get()
+    deployment = getattr(context.flow_run, "deployment_id", None) if context else None
+    if deployment is None:
+        return {}
+    enter_folder()
+    try:
+        with get_client(sync_client=True) as client:
+            return dict(client.read_deployment(deployment).parameters)
+    except ObjectNotFound:
+        return {}

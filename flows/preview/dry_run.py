@@ -1,0 +1,27 @@
+"""The dry run of a flow: the preview of its job, as an artifact of the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flows.job.job import Application, Job
+
+
+def dry_run(job: Job | Application, flow: str = "preprocess") -> None:
+    """In a flow run: the preview as its one artifact and as a line of its log."""
+    from prefect import get_run_logger
+    from prefect.artifacts import create_markdown_artifact
+
+    from flows.preview.own_process import looked
+    from flows.preview.text import markdown, summary_line
+    from tasks.job.request import output_slug
+    from tasks.storage.files import local_path
+
+    found = looked(job.model_dump(by_alias=True, mode="json", exclude_unset=True), flow)
+    key = f"{flow}-{output_slug(local_path(job.output.path))}-preview"
+    create_markdown_artifact(markdown(found), key=key, description=summary_line(found))
+    log: Any = get_run_logger()
+    log.info("dry run: %s; see the artifact %s", summary_line(found), key)
+    for error in found.refused:
+        log.warning("would be refused: %s", error)

@@ -1,0 +1,117 @@
+"""A preview in a process of its own: a file that makes a native reader end its process ends that one, and is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import DataError, GiveUpError, MillraceError
+
+if TYPE_CHECKING:
+    from flows.preview.plan import Preview
+
+# Not by -m: this would look for a flows/ in the current folder.
+CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from flows.preview.own_process import look; look(sys.argv[2])"
+)
+KILLED = signal.SIGKILL
+
+
+def looked(data: Mapping[str, Any], flow: str = "preprocess") -> Preview:
+    """What `flows.preview.plan.preview` finds of the job of plain values; its errors are raised here.
+
+    A DataError with the files that were being read where the process that looks is ended by a signal.
+    """
+    with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
+        place = Path(folder)
+        asked = {"data": dict(data), "flow": flow, "blocks": "tasks.stages.task" in sys.modules}
+        (place / "asked").write_bytes(pickle.dumps(asked))
+        command = [sys.executable, "-P", "-c", CODE, json.dumps(sys.path), folder]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as child:
+            _load()  # what the result is made of, meanwhile
+            try:
+                _, said = child.communicate()
+            except BaseException:
+                child.kill()
+                raise
+        if not (place / "found").exists():
+            raise _ended(child.returncode, place, said.decode(errors="replace"))
+        kind, found = pickle.loads((place / "found").read_bytes())  # noqa: S301  # this very program wrote it
+    if kind == "error":
+        raise found
+    result: Preview = found
+    return result
+
+
+def _load() -> None:
+    import flows.preview.plan
+    import flows.preview.text  # noqa: F401
+
+
+def _ended(status: int, place: Path, said: str) -> MillraceError:
+    """The error for a process that ended without an answer."""
+    from tasks.storage.files_being_read import FOLDER, listed, notes_left
+
+    files = notes_left(place / FOLDER)
+    name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    last = (said.strip().splitlines() or [""])[-1][:300]
+    if status == -KILLED:
+        return GiveUpError(
+            "the process that looked at the data was killed",
+            where=listed(files),
+            why="by the host for want of memory, mostly",
+            do="look at less: a smaller source.path; or give the host more memory",
+        )
+    return DataError(
+        f"the process that looked at the data was ended by {name}",
+        where=listed(files),
+        why=f"a native reader does so when data are damaged as nothing foresaw{f': {last}' if last else ''}",
+        do="leave these files out of source.path, or write them again; report it with one of them: it is a defect",
+    )
+
+
+def look(folder: str) -> None:
+    """In the process of its own: read what is asked, leave what is found."""
+    from tasks.storage import files_being_read
+
+    place = Path(folder)
+    asked = pickle.loads((place / "asked").read_bytes())  # noqa: S301
+    files_being_read.note_into(place / files_being_read.FOLDER)
+    found: tuple[str, Any]
+    try:
+        if asked["blocks"]:
+            import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
+        from flows.job.job import make_application, make_job
+        from flows.preview.plan import preview
+
+        job: Any = make_application(asked["data"]) if asked["flow"] == "apply" else make_job(asked["data"])
+        found = "found", preview(job, asked["flow"])
+    except Exception as error:
+        found = "error", _portable(error)
+    unfinished = place / "unfinished"
+    unfinished.write_bytes(pickle.dumps(found))
+    unfinished.replace(place / "found")
+    os._exit(0)  # what readers' threads still do need not be waited for
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as one that another process can have."""
+    from tasks.core.unforeseen_errors import defect
+
+    if isinstance(error, MillraceError):
+        return error
+    if isinstance(error, MemoryError):
+        return GiveUpError("there is not enough memory to look at the data", why=str(error),
+                           do="look at less: a smaller source.path; or give the host more memory")  # fmt: skip
+    return defect(error, "the preview")

@@ -1,0 +1,213 @@
+"""What a job would do, before it does it: schema, sample rows, plan, needs, time, and what would be refused."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flows.job.job import Application, Job
+from flows.preview.history import Guess, guess
+from flows.sample import make_sample
+from infra.clusters.expected import Expected, expected
+from infra.clusters.model import Cluster
+from tasks.cluster.parallelism import dividing_threads, partition_limit
+from tasks.core.plan import Plan
+from tasks.core.row_sizes import row_bytes
+from tasks.core.schema import Schema
+from tasks.errors import GiveUpError, JobError, MillraceError
+from tasks.graph.binding import Bound
+from tasks.graph.partition_work import Work
+from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
+from tasks.job.request import Request
+from tasks.shuffle.order import carried_columns, make_order, number_of_files
+from tasks.sources.planning import make_plan
+from tasks.stages.ingest import check_columns, same_schema
+from tasks.stages.needs import Needs, needs, too_small
+from tasks.stages.trial import Sampled, filter_columns, phases_of, sampled
+from tasks.storage.atomic import existing
+from tasks.storage.sample_data import made_up, made_up_text
+
+SAMPLE_ROWS = 20_000  # of look-alike data that are made for a preview alone
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One pass over the source: what for, which columns, about how many decoded bytes."""
+
+    what: str
+    columns: list[str]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a preview found. `scale` is above 1 where the plans are of fewer look-alike rows than the job makes."""
+
+    target: str
+    workers: Expected
+    plans: Mapping[str, Plan]
+    source: Schema
+    sample: Sampled
+    readings: list[Reading]
+    needs: Needs | None
+    files: dict[str, int]
+    guess: Guess | None
+    refused: list[MillraceError] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    made_up: str = ""
+    scale: float = 1.0
+
+    @property
+    def rows(self) -> int:
+        return int(sum(plan.rows for plan in self.plans.values()) * self.scale)
+
+    @property
+    def nbytes(self) -> int:
+        return int(sum(plan.nbytes for plan in self.plans.values()) * self.scale)
+
+
+def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
+    """Look at a job without writing anything or starting a cluster; what is wrong with job or data is raised."""
+    refused: list[MillraceError] = []
+    workers = _workers(job.cluster, refused)
+    request = replace(job.request(workers.engine), flow=flow)
+    wanted_source = request.source
+    with _data(job, request) as (request, scale):
+        plans = _plans(request, workers)
+        final, schema = subject(request, plans[request.splits[0]].schema)
+        bound = Bound(final, schema)
+        check_columns(request, bound)
+        sample = sampled(request, plans[request.splits[0]])
+    files = {
+        s: number_of_files(request.settings[1], int(p.rows * scale), len(workers.workers)) for s, p in plans.items()
+    }
+    wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
+    if flow != "fit":
+        _check_order(request, plans, files)
+    refused += _refused(request, wanted)
+    rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
+    return Preview(
+        target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.splits[0]].schema,
+        sample=sample, readings=_readings(request, bound, plans, scale), needs=wanted, files=files if wanted else {},
+        guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
+        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
+        differs=differences_of(request, plans[request.splits[0]]),
+        made_up=_made_up(request, plans, request.source != wanted_source),
+    )  # fmt: skip
+
+
+def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> str:
+    """What of the source is look-alike data, or what the applied workflow was fitted on; "" if nothing is."""
+    if to_be_made:
+        return "look-alike data, which the run will make"
+    paths = (file.path for plan in plans.values() for file in plan.files)
+    return made_up_text([*made_up(paths), *request.fitted.get("made_up", [])])
+
+
+def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:
+    """The workers there would be; where there are none, that is said, and the cores of this host are taken."""
+    try:
+        return expected(cluster)
+    except GiveUpError as error:
+        refused.append(error)
+        return expected(Cluster(kind="cpu"))
+
+
+@contextmanager
+def _data(job: Job | Application, request: Request) -> Iterator[tuple[Request, float]]:
+    """The request on data that are there: those of `source.sample` that are not made yet, as a few rows elsewhere."""
+    source = request.settings[0]
+    paths = [p for p in (source.path, source.valid) if isinstance(p, str)]
+    made = source.sample if isinstance(job, Job) else None
+    if made is None or "://" in paths[0] or any(c in paths[0] for c in "*?[") or Path(paths[0]).exists():
+        yield request, 1.0
+        return
+    rows = min(made.rows, SAMPLE_ROWS)
+    with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
+        changed = {}
+        for number, (name, path) in enumerate(zip(("path", "valid"), paths, strict=False)):
+            place = Path(folder) / name
+            if number and (Path(path).exists() or not made.valid):
+                continue
+            some = rows if number == 0 else max(1, rows // 5)
+            make_sample(made.name, place, some, made.seed + number, columns=made.columns)
+            changed[name] = str(place)
+        yield replace(request, source={**request.source, **changed}), made.rows / rows
+
+
+def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
+    """The plan of every split, as ingest makes it."""
+    source, _, run = request.settings
+    names: dict[str, Any] = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
+    plans = {}
+    with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
+        for split, path in names.items():
+            plan = make_plan(
+                source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
+                threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
+                null_types=null_types(request), limit=partition_limit(request.engine, workers), fit=request.fit,
+            )  # fmt: skip
+            plans[split] = adapted(request, plan)
+    if source.valid:
+        same_schema(plans["train"].schema, plans["valid"].schema)
+    return plans
+
+
+def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str, int]) -> None:
+    """The columns that `output.keys` and `sort_by` name exist."""
+    for split, plan in plans.items():
+        final, schema = subject(request, plan.schema)
+        order = make_order(request.settings[1], plan, files[split])
+        carried_columns(Work(plan, final, schema, "pandas"), order)
+
+
+def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
+    """The passes over the source, with the share of its bytes that their columns are."""
+    source, first, always = request.settings[0], plans[request.splits[0]], filter_columns(request)
+    found = []
+    if source.keys:
+        found.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
+    if not request.fitted:
+        for number, columns in enumerate(phases_of(bound), 1):
+            names = [n for n in first.schema if n in {*columns, *always}]
+            found.append(
+                Reading(f"statistics, phase {number}", names, int(first.nbytes * _share(first, names) * scale))
+            )
+    if request.flow == "fit":
+        return found
+    filters = [place for f in bound.filters for place in f.inputs.values()]
+    columns = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
+    for split, plan in plans.items():
+        names = [n for n in plan.schema if n in {*columns, *always}]
+        found.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
+    return found
+
+
+def _share(plan: Plan, names: list[str]) -> float:
+    """The part of a row's bytes that these columns are."""
+    width = {name: row_bytes(Schema([column])) for name, column in plan.schema.items()}
+    return sum(width[n] for n in names) / max(sum(width.values()), 1)
+
+
+def _refused(request: Request, wanted: Needs | None) -> list[MillraceError]:
+    """What the run would refuse of its target and its disks."""
+    staging, found = request.staging, []
+    try:
+        staging.check(request.settings[1].on_existing)
+    except MillraceError as error:
+        found.append(error)
+    for place in {existing(staging.folder), existing(staging.target.parent)}:
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            why = "this user may not write there" if place.is_dir() else "it is a file"
+            found.append(JobError("the output cannot be written", where=str(place), why=why,
+                                  do="choose another output.path or run.scratch"))  # fmt: skip
+    if wanted:
+        found += [too_small(disk) for disk in wanted.disks if disk.short]
+    return found

@@ -1,0 +1,218 @@
+"""A preview for people: the same tables on a terminal and as the Markdown of an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.commands.inspect import print_rows
+from flows.preview.plan import Preview, Reading
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Schema
+from tasks.core.units import amount
+from tasks.engines.convert.python_values import listed
+from tasks.report import markdown_table
+from tasks.stages.cache_policy import is_costly
+from tasks.stages.trial import Sampled
+
+COLUMNS = 40  # of a frame that are shown
+REFUSED = "Would be refused"
+TEXT = 40  # letters of a value
+MOST = 90_000  # bytes of an artifact
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, and a table as rows of texts."""
+
+    title: str
+    text: str = ""
+    rows: Sequence[dict[str, str]] = ()
+
+
+def sections(found: Preview, rows: int = 5) -> list[Section]:
+    """All that a preview says, in the order in which it is read."""
+    sample = found.sample
+    fitted = "the workflow as it was fitted"
+    if sample.fitted_on is not None:
+        fitted = f"a workflow fitted on these {sample.fitted_on:,} rows alone: ids and values will differ"
+    return [
+        *([Section(REFUSED, "", [{"what": str(error)} for error in found.refused])] if found.refused else []),
+        *([Section("Made-up data", found.made_up)] if found.made_up else []),
+        *([Section("Different from the fit", "; ".join(found.differs))] if found.differs else []),
+        *([Section("Left out", f"{', '.join(found.left_out)}: the source lacks what they need")] if found.left_out
+          else []),
+        Section("Source", f"{found.rows:,} rows, about {amount(found.nbytes)} decoded", _sources(found)),
+        Section("Columns in", "", _columns(found.source, found.sample.before.column_names)),
+        Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
+        Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
+        Section("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
+        *([Section("Casts that fail", "in the sample", _failed(sample))] if sample.failed_casts else []),
+        Section("Plan", found.workers.text + _once(found), _steps(found)),
+        Section("Needs", _because(found), _needs(found)),
+        Section("Time", _time(found)),
+    ]  # fmt: skip
+
+
+def _failed(sample: Sampled) -> list[dict[str, str]]:
+    return [{name: str(value) for name, value in record.items()} for record in sample.failed_casts]
+
+
+def _once(found: Preview) -> str:
+    """Whether a pass takes from memory what the one before it has decoded."""
+    kept = found.workers.engine == "cudf" or is_costly(next(iter(found.plans.values())))
+    if len(found.readings) < 2 or not kept or (found.needs and found.needs.exchange == "disk"):
+        return ""
+    return "; what a pass decodes stays in memory for the next, as far as there is room"
+
+
+def _sources(found: Preview) -> list[dict[str, str]]:
+    return [
+        {
+            "split": split or "all", "format": plan.format, "files": f"{len(plan.files):,}", "rows": f"{plan.rows:,}",
+            "decoded": amount(plan.nbytes), "partitions": f"{len(plan.partitions):,}",
+            "blocks": f"{len(plan.blocks):,}", "skipped": f"{len(plan.skipped):,}",
+        }
+        for split, plan in found.plans.items()
+    ]  # fmt: skip
+
+
+def _columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str, str]]:
+    rows = []
+    for column in [c for c in schema.columns if c.name[:2] != "__"][:COLUMNS]:
+        row = {"column": column.name, "type": dtype_name(column.dtype)}
+        if read is None:
+            size = column.properties.get("embedding") or {}
+            ids = column.properties.get("cardinality")
+            row |= {"tags": ", ".join(sorted(column.tags)), "ids": f"{ids:,}" if ids else "",
+                    "embedding": f"{size['rows']:,} x {size['dimension']}" if size else ""}  # fmt: skip
+        else:
+            row["read"] = "yes" if column.name in read else ""
+        rows.append(row)
+    return rows + _more(len(schema), COLUMNS, rows)
+
+
+def _more(found: int, shown: int, rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    return [dict.fromkeys(rows[0], "") | {"column": f"and {found - shown:,} more"}] if found > shown else []
+
+
+def _rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
+    """The first rows, each a column of the table that is shown: there are more columns than a screen is wide."""
+    names = [name for name in table.column_names if name[:2] != "__"]
+    head = table.select(names[:COLUMNS]).slice(0, rows)
+    shown = [
+        {"column": name, **{f"row {i}": _shown(value) for i, value in enumerate(listed(values), 1)}}
+        for name, values in zip(head.column_names, head.columns, strict=True)
+    ]
+    return shown + _more(len(names), COLUMNS, shown)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list):
+        text = "[" + ", ".join(_shown(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
+    return text if len(text) <= TEXT else text[: TEXT - 2] + ".."
+
+
+def _steps(found: Preview) -> list[dict[str, str]]:
+    steps = [{"step": "ingest", "reads": "footers, or text once to count its rows", "bytes": ""}]
+    steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in found.readings]
+    for split, files in found.files.items():
+        rows = int(found.plans[split].rows * found.scale)
+        left = round(rows * found.sample.ratio)
+        each = f"about {rows // files:,} rows each, if none are dropped" if files else ""
+        if left < files:
+            each = f"of which about {files - left:,} will be empty: there are about {left:,} rows"
+        steps.append({"step": f"shuffle_write {split}".strip(), "reads": f"{files:,} files, {each}", "bytes": ""})
+    return steps
+
+
+def _names(reading: Reading) -> str:
+    few = ", ".join(reading.columns[:8])
+    return f"{len(reading.columns)} columns: {few}{', ..' if len(reading.columns) > 8 else ''}"
+
+
+def _because(found: Preview) -> str:
+    if not found.needs:
+        return "what is learned, which is known when it is learned"
+    return f"exchange in {found.needs.exchange}: {found.needs.because}; what is learned comes on top"
+
+
+def _needs(found: Preview) -> list[dict[str, str]]:
+    wanted = found.needs
+    if not wanted:
+        return []
+    there = f"{amount(found.workers.device_memory)}" if found.workers.device_memory else "not known before the run"
+    rows = [{"what": "GPU memory", "about": amount(wanted.device), "there is": there}] if wanted.device else []
+    rows.append({"what": "host memory", "about": amount(wanted.host), "there is": amount(wanted.memory)})
+    rows.append({"what": "scratch", "about": amount(wanted.scratch), "there is": ""})
+    rows.append({"what": "output", "about": amount(wanted.output), "there is": ""})
+    rows += [{"what": f"{d.what} in {d.path}", "about": amount(d.needed), "there is": d.room}
+             for d in wanted.disks]  # fmt: skip
+    return rows
+
+
+def _time(found: Preview) -> str:
+    if not found.guess:
+        return "not known: no run of this host and engine is remembered yet"
+    each = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in found.guess.seconds.items())
+    return f"about {found.guess.total:,.1f} s ({each}), by {found.guess.basis}"
+
+
+def summary_line(found: Preview) -> str:
+    """A preview in a sentence."""
+    would = f"would be refused: {found.refused[0].what}" if found.refused else _time(found)
+    return f"{found.rows:,} rows to {found.target}; {would}"
+
+
+def show(found: Preview, rows: int, console: Console) -> None:
+    """Print a preview."""
+    console.print(f"preview of {found.target}: nothing is written, no cluster is started", markup=False, soft_wrap=True)
+    for section in sections(found, rows):
+        red = "bold red" if section.title == REFUSED else "bold"
+        heading = Text(f"\n{section.title}", style=red).append(
+            f"  {section.text}" if section.text else "", style="not bold"
+        )
+        console.print(heading, soft_wrap=True)
+        if section.title == REFUSED:
+            for row in section.rows:
+                console.print(row["what"], markup=False, soft_wrap=True)
+        elif section.rows and "row 1" in section.rows[0]:
+            numbers = [name for name in section.rows[0] if name != "column"]
+            texts = [[row.get(number, "") for row in section.rows] for number in numbers]
+            print_rows([row["column"] for row in section.rows], texts, console)
+        elif section.rows:
+            table = Table(box=None, pad_edge=False, header_style="dim")
+            for name in section.rows[0]:
+                table.add_column(Text(name), overflow="fold")
+            for row in section.rows:
+                table.add_row(*(Text(value) for value in row.values()))
+            console.print(table)
+
+
+def markdown(found: Preview, rows: int = 5) -> str:
+    """A preview as the Markdown of an artifact."""
+    lines = [f"## Preview of `{found.target}`", "Nothing was written, no cluster was started."]
+    for section in sections(found, rows):
+        lines += [f"### {section.title}", section.text]
+        if section.title == REFUSED:
+            lines += ["```text\n" + "\n\n".join(row["what"] for row in section.rows) + "\n```"]
+        elif section.rows:
+            lines.append(markdown_table([{k: _escaped(v) for k, v in row.items()} for row in section.rows]))
+    text = "\n\n".join(line for line in lines if line)
+    return text if len(text.encode()) <= MOST else text.encode()[:MOST].decode(errors="ignore") + "\n\n.."
+
+
+def _escaped(text: str) -> str:
+    """Values as they are: no column of a table ends in them, nothing in them is Markdown or HTML."""
+    for letter in "\\`*_|<>[]#":
+        text = text.replace(letter, "\\" + letter)
+    return " ".join(text.split())

@@ -1,0 +1,70 @@
+"""The artifacts of stages, written beside the next stage: asking the server takes longer than a stage of few rows."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
+
+from tasks.stages.progress_artifact import fresh_client
+
+PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
+DELAY = 0.4  # seconds that they leave to the next stage, which the server has to hear of first
+
+
+class _Shown:
+    """The threads that write the artifacts of a run; they wait no longer once it ends."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.ending = threading.Event()
+
+
+_shown: ContextVar[_Shown] = ContextVar("artifacts")
+
+
+@contextmanager
+def all_shown() -> Iterator[None]:
+    """Every artifact that `show` is given in this block is written when the block is left."""
+    shown = _Shown()
+    token = _shown.set(shown)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+        shown.ending.set()
+        for thread in shown.threads:
+            thread.join(PATIENCE)
+
+
+def show(text: dict[str, Any] | None, progress: tuple[str, str] | None, task_run: UUID) -> None:
+    """Write what `tasks.stages.task.texts` made as the artifacts of a task run, soon, and that all of it is done in the
+    artifact of its progress."""
+    if not text and not progress:
+        return
+    shown, context = _shown.get(), contextvars.copy_context()
+
+    def create() -> None:
+        shown.ending.wait(DELAY)
+        context.run(_create, text, progress, task_run)
+
+    shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
+    shown.threads[-1].start()
+
+
+def _create(text: dict[str, Any] | None, progress: tuple[str, str] | None, task_run: UUID) -> None:
+    with fresh_client():
+        if progress:
+            artifact, description = progress
+            update_progress_artifact(UUID(artifact), 100.0, description=description)
+        if not text:
+            return
+        key, named = text["key"], {"description": text["description"], "task_run_id": task_run}
+        MarkdownArtifact(key=f"{key}-summary", markdown=text["markdown"], **named).create(_sync=True)  # type: ignore[call-arg]
+        TableArtifact(key=f"{key}-table", table=text["table"], **named).create(_sync=True)  # type: ignore[call-arg]

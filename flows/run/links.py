@@ -1,0 +1,111 @@
+"""Where to look: one artifact with the Dask dashboard while the run lives, and with its reports afterwards."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.context import FlowRunContext
+from prefect.utilities.urls import url_for
+
+from tasks.manifest import Manifest
+from tasks.report.page import REPORT
+from tasks.stages.progress_artifact import fresh_client
+from tasks.stages.task import dashboard_of
+
+
+class Links:
+    """The artifact `<flow>-<output>-links` of one flow run.
+
+    It is written by a thread beside the first stage, so that no stage waits for it, and changed when the output is
+    there.
+    Dask's performance report is made when `run.performance_report` asks for it: rendering takes a second and more, and
+    2 MB, which is why a run does not make it unasked.
+    """
+
+    def __init__(self, client: Any, key: str, performance: bool) -> None:
+        self.client, self.key, self.began = client, f"{key}-links", time.time()
+        self.dashboard = dashboard_of(client)
+        self.artifact: UUID | None = None
+        self.first_sample = _begin_recording(client) if performance else None
+        context = contextvars.copy_context()
+        self.thread = threading.Thread(target=context.run, args=(self._create,), name="millrace-links", daemon=True)
+        self.thread.start()
+
+    def _create(self) -> None:
+        text = f"[Dask dashboard]({self.dashboard}), while the run lives" if self.dashboard else "No Dask dashboard."
+        with fresh_client():
+            found = create_markdown_artifact(text, key=self.key, description="Where to look")
+            self.artifact = found if isinstance(found, UUID) else None
+
+    def performance(self) -> str:
+        """Dask's own report of the run so far as HTML that needs no network; empty where nobody asked for it."""
+        if self.first_sample is None:
+            return ""
+        make = self.client.scheduler.performance_report
+        text = str(self.client.sync(make, start=self.began, last_count=self.first_sample, code="", mode="inline"))
+        return re.sub(r'<link[^>]*href="https?://[^>]*>', "", text)  # Dask's icon
+
+    def show_reports(self, manifests: Sequence[Manifest]) -> None:
+        """Change the artifact: the dashboard ends with the run, outputs and reports stay."""
+        self.thread.join()
+        if self.artifact is None:
+            return
+        lines = []
+        for manifest in manifests:
+            path = Path(manifest.path) / REPORT
+            lines.append(f"Output: `{path.parent}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
+            if path.exists():
+                lines.append(f"Report: [{path}]({path.as_uri()}), or `millrace report {path.parent} --open`")
+        with fresh_client(), get_client(sync_client=True) as client:
+            client.update_artifact(self.artifact, ArtifactUpdate(data="\n\n".join(lines)))
+
+
+_current: contextvars.ContextVar[Links | None] = contextvars.ContextVar("links", default=None)
+
+
+@contextmanager
+def links_of_this_run() -> Iterator[None]:
+    """Forget the links when the run ends: their client holds its cluster, and each later run would hold both."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def links(client: Any = None, key: str = "preprocess", performance: bool = False) -> Links | None:
+    """The links of the current flow run; made when its first stage gives a client of its scheduler."""
+    if _current.get() is None and client is not None:
+        _current.set(Links(client, key, performance))
+    return _current.get()
+
+
+def flow_run_id() -> str:
+    context = FlowRunContext.get()
+    return str(context.flow_run.id) if context and context.flow_run else ""
+
+
+def run_page() -> str:
+    """The address of the current flow run's page; empty without a server."""
+    return (url_for("flow-run", obj_id=flow_run_id()) or "") if flow_run_id() else ""
+
+
+def _begin_recording(client: Any) -> int:
+    """Have the scheduler keep what its tasks do from now on; the number of the first sample of its own load."""
+    client.get_task_stream(start=0, stop=0)
+    return int(client.run_on_scheduler(_samples))
+
+
+def _samples(dask_scheduler: Any) -> int:
+    return int(dask_scheduler.monitor.count)

@@ -1,0 +1,57 @@
+"""Workers that a stage lost: how many there were, with how much memory, and whether a GPU went with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from infra import gpus
+from infra.gpu_errors import disappeared, missing
+from infra.gpus import Gpu
+from tasks.core.units import amount
+from tasks.errors import MillraceError, TransientError
+from tasks.storage.files_being_read import listed
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What a stage began with: processes, threads and bytes of host memory of each (0: no limit), GPUs of this host."""
+
+    processes: int
+    threads: int
+    memory: int
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """In words, with figures."""
+        each = f" with {amount(self.memory)} of memory each" if self.memory else ""
+        return f"{self.processes} worker(s) of {self.threads} thread(s){each}"
+
+
+def workers_of(client: Any, engine: str) -> Workers:
+    """The workers of a running cluster."""
+    found = list(client.scheduler_info(n_workers=-1)["workers"].values())
+    threads = max((w["nthreads"] for w in found), default=0)
+    memory = min((w["memory_limit"] or 0 for w in found), default=0)
+    return Workers(len(found), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
+
+
+def in_every_attempt(name: str, attempts: int, before: Workers, files: Sequence[str] = ()) -> MillraceError:
+    """What to say when a stage lost a worker in each of its attempts; `files` were being read when the last went."""
+    if gone := missing(before.gpus):
+        return disappeared(gone, before.gpus, f"during {name}")
+    host = psutil.virtual_memory()
+    return TransientError(
+        f"a worker was lost in each of {attempts} attempts of {name}",
+        where=f"while it read {listed(files)}" if files else "",
+        why=f"workers were killed from outside, or by the host for want of memory; there were {before.text}, "
+        f"{amount(host.available)} of this host's {amount(host.total)} are free now",
+        do="look at the host's memory, give workers less to do at once (fewer cluster.threads_per_worker, a smaller "
+        "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if they are killed by others; "
+        "run the same job again: what is done is kept"
+        + ("; if memory is not short, the files that were read may end it: try the job without them" if files else ""),
+    )

@@ -1,0 +1,153 @@
+"""What surrounds the stages of a run: its cluster, its staging folder, its samples, what it returns at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+from prefect import get_client, get_run_logger
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+
+from flows.job.deployed import check_lasting
+from flows.job.job import Application, Job
+from flows.preview import dry_run, history
+from flows.run.artifacts import all_shown
+from flows.run.links import links, links_of_this_run, run_page
+from flows.run.signs_of_life import signs_of_life
+from flows.run.stages import Summary, _done, run_stage
+from flows.sample import make_sample
+from infra.clusters.encryption import security_of
+from infra.clusters.local import prepare
+from infra.orchestration.task_runner import runner, use_cluster
+from infra.orchestration.task_settings import TaskSettings
+from tasks.job.request import Request
+from tasks.manifest import Manifest
+from tasks.report.html import Making
+from tasks.shuffle.memory_exchange import release
+from tasks.stages import commit, progress_artifact, reuse, task
+from tasks.storage.atomic import read_json
+
+MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
+
+
+COMMITTED: list[str] = []  # what the last run of this process has committed, for a command whose server has gone
+on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
+
+
+def looked_at(job: Job | Application, flow: str = "preprocess") -> list[str]:
+    """Instead of a run: its preview as an artifact; no folder was committed."""
+    dry_run.dry_run(job, flow)
+    return []
+
+
+@contextmanager
+def started(job: Job | Application, request: Request) -> Iterator[Request]:
+    """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
+    COMMITTED.clear()
+    staging = request.staging
+    check_lasting(staging.target, "output.path")
+    check_lasting(staging.folder, "run.scratch")
+    prepare(job.cluster)
+    use_cluster(job.cluster)
+    staging.check(job.output.on_existing)
+    waits = job.run.lock == "wait"
+    _done.set(None)
+    with (
+        signs_of_life(str(staging.target)),
+        TaskSettings.current(),
+        links_of_this_run(),
+        all_shown(),
+        staging.locked(wait=waits) as owner,
+        _released(job, request),
+    ):
+        staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
+        yield replace(request, owner=owner)
+
+
+def ingested(job: Job | Application, request: Request) -> Summary:
+    """The stage ingest; what people must know of the source is a warning."""
+    log, summary = get_run_logger(), run_stage(task.ingest, job, request)
+    if summary.get("made_up"):
+        mark_made_up()
+        log.warning("made-up data: %s", summary["made_up"])
+    if "left_out" in summary:
+        log.warning("left out, since the source lacks their columns: %s", summary["left_out"])
+    if "differs_from_fit" in summary:
+        log.warning("different from the fit: %s", summary["differs_from_fit"])
+    return summary
+
+
+def mark_made_up() -> None:
+    """Tag the run, for its page and for whoever is notified: its data are made up."""
+    context = FlowRunContext.get()
+    run = context.flow_run if context else None
+    if run is None or MADE_UP in run.tags:
+        return
+    run.tags = [*run.tags, MADE_UP]
+    with progress_artifact.fresh_client(), get_client(sync_client=True) as client:
+        client.update_flow_run(run.id, tags=run.tags)
+
+
+def write_out(job: Job | Application, request: Request, done: list[Summary]) -> list[str]:
+    """transform and shuffle_write of every split, then the commit of all; the folders that were committed."""
+    log = get_run_logger()
+    report = Making(request, job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page())
+    with commit.Closing(request, report) as closing:
+        for split in request.splits:
+            done.append(run_stage(task.transform, job, request, split))
+            done.append(run_stage(task.shuffle_write, job, request, split))
+        retries, shown = {s["stage"]: s["retries"] for s in done}, links()
+        report.performance = shown.performance() if shown else ""
+        manifests = commit.commit(request, done, _run_id(), retries, closing)
+    COMMITTED[:] = [m.path for m in manifests]
+    history.record(request, done, getattr(job, "recipe", None))
+    if shown:
+        shown.show_reports(manifests)
+    for manifest in manifests:
+        log.info("committed %s rows in %s files to %s", f"{manifest.rows['out']:,}", len(manifest.parts), manifest.path)
+        if text := manifest.empty_files:
+            log.warning("%s", text)
+    return [m.path for m in manifests]
+
+
+@contextmanager
+def _released(job: Job | Application, request: Request) -> Iterator[None]:
+    """A scheduler that somebody else runs keeps nothing of ours, however the run ends."""
+    try:
+        yield
+    finally:
+        if job.cluster.kind == "address":
+            security = security_of(job.cluster)
+            known = {"security": security, "set_as_default": False, "timeout": "8s"}
+            with suppress(OSError), Client(job.cluster.address, **known) as client:
+                release(client, reuse.exchange_prefix(request.staging))
+
+
+def make_samples(job: Job) -> None:
+    """Look-alike data for `source.sample` where nothing is at `source.path` yet, or where a run was cut off making
+    it."""
+    log, sample = get_run_logger(), job.source.sample
+    paths = [(n, p) for n, p in enumerate((job.source.path, job.source.valid)) if isinstance(p, str)]
+    for number, path in paths:
+        folder = Path(path)
+        if sample and (sample.valid or not number) and not any(c in path for c in "*?[") and "://" not in path:
+            rows = sample.rows if number == 0 else max(1, sample.rows // 5)
+            begun = read_json(folder / "_sample.json") or {}
+            if not folder.exists() or (begun.get("rows"), begun.get("seed")) == (rows, sample.seed + number):
+                log.info("making %s look-alike rows of %s in %s", f"{rows:,}", sample.name, folder)
+                make_sample(sample.name, folder, rows, sample.seed + number, columns=sample.columns)
+                mark_made_up()
+
+
+def _run_id() -> str:
+    context = FlowRunContext.get()
+    return str(context.flow_run.id) if context and isinstance(context.flow_run, FlowRun) else ""
+
+
+def load_outputs(folders: list[str]) -> list[Manifest]:
+    return [Manifest.load(folder) for folder in folders]

@@ -1,0 +1,145 @@
+"""One stage on the cluster of the run: submitted, waited for, tried again where workers are lost."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextvars import ContextVar
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.client.schemas.objects import StateDetails
+from prefect.context import FlowRunContext, TagsContext
+from prefect.states import Completed, Crashed, State
+
+from flows.job.job import Application, Job
+from flows.run.artifacts import show
+from flows.run.links import links
+from flows.run.listeners import tell
+from flows.run.lost_workers import Workers, in_every_attempt, workers_of
+from flows.run.stopping import mark_task_run, stop_stage
+from flows.run.worker_checks import check_workers
+from tasks.cluster import stalled_tasks
+from tasks.errors import GiveUpError
+from tasks.graph.failed_casts import sentence
+from tasks.job.request import Request
+from tasks.stages import task as stages_task
+from tasks.storage.files_being_read import FOLDER, listed, notes_left
+
+Summary = dict[str, Any]
+RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
+NO_WORKERS_SECONDS = 60.0
+STALLED_SECONDS = 300.0
+WAKE_SECONDS = 0.5
+
+
+def run_stage(function: Any, job: Job | Application, request: Request, split: str | None = None) -> Summary:
+    """Run a stage; when its worker is lost, mark that attempt as crashed and run it again, `run.retries` times.
+
+    Prefect's own retries answer exceptions; a killed worker leaves its task run Running for ever unless the flow says
+    so.
+    """
+    log = get_run_logger()
+    name = function.name + (f" {split}" if split else "")
+    attempts = job.run.retries + 1
+    check_workers(job, request, function.name)
+    before, files = Workers(0, 0, 0), notes_left(request.staging.folder / FOLDER)  # those of an earlier run, if any
+    for attempt in range(attempts):
+        runnable = function.with_options(
+            retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"
+        )
+        with untagged():
+            future = runnable.submit(request, split, job.cluster.resources.get(function.name), wait_for=stages_before())
+        links(future.wrapped_future.client, request.key, job.run.performance_report)
+        before = before if attempt else workers_of(future.wrapped_future.client, request.engine)
+        try:
+            wait_for(future, name, job.run.stalled_after)
+            summary = future.result()
+        except stages_task.LOST as error:
+            _mark_crashed(future.task_run_id, error, runnable)
+            files = notes_left(request.staging.folder / FOLDER)
+            read = f" while it read {listed(files)}" if files else ""
+            log.warning("a worker was lost during %s (attempt %s of %s)%s", name, attempt + 1, attempts, read)
+        except stalled_tasks.NotBegunError as error:
+            _mark_crashed(future.task_run_id, error, runnable)
+            log.warning("%s (attempt %s of %s)", error, attempt + 1, attempts)
+            if attempt + 1 == attempts:
+                raise
+        except GiveUpError as error:
+            if future.wrapped_future.status == "pending":
+                _mark_crashed(future.task_run_id, error, runnable)
+            raise
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM, a cancel
+            stop_stage(future.task_run_id)
+            raise
+        else:
+            summary["retries"] += attempt
+            show(summary.pop("shown"), summary.pop("progress"), future.task_run_id)
+            last = "statistics" if request.flow == "fit" else "transform"  # of the stages that make the same columns
+            for failed in summary.get("failed_casts", []) if summary["stage"] == last else ():
+                log.warning(sentence(failed))
+            tell(summary)
+            _done.set(future.task_run_id)
+            return summary
+        finally:
+            future.wrapped_future.release()  # a result that is held and lost with its worker would be made again
+            del future
+    raise in_every_attempt(name, attempts, before, files)
+
+
+_done: ContextVar[uuid.UUID | None] = ContextVar("stage_that_is_done", default=None)
+
+
+def stages_before() -> list[State]:
+    """What a stage follows in the run's graph: the state of the stage before it, without its future, whose result would
+    be made again with a worker that is lost."""
+    before = _done.get()
+    return [Completed(data=True, state_details=StateDetails(task_run_id=before))] if before else []
+
+
+def untagged() -> TagsContext:
+    """No tags for task runs in this block, the flow run has them: Prefect asks for a slot of each tag of a task run
+    over a connection that the server has closed by then, and waits two seconds before it asks again."""
+    return TagsContext(current_tags=set())
+
+
+def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS) -> None:
+    """Until the stage is done; GiveUpError when there has been no worker for `NO_WORKERS_SECONDS`, NotBegunError when
+    there are some, but for `stalled_after` seconds none has begun with it, nor done anything else.
+
+    A signal that comes as this thread is about to wait, or to another thread, does not end the wait: Python looks for
+    it when the wait is over, so that each one is short.
+    """
+    client, context = future.wrapped_future.client, FlowRunContext.get()
+    cluster = getattr(context.task_runner, "_cluster", None) if context else None
+    looked = alone = checked = time.monotonic()
+    key = future.wrapped_future.key
+    begins = stalled_tasks.Stall(
+        client, lambda: [key] * (not client.run_on_scheduler(stalled_tasks.has_begun, key)), stalled_after
+    )
+    while future.wrapped_future.status == "pending":
+        future.wait(timeout=WAKE_SECONDS)
+        now = time.monotonic()
+        if now - checked >= begins.every and client.status == "running":
+            checked = now
+            stalled_tasks.expect_workers(client, cluster, 2 * begins.every)
+            if facts := begins.check():
+                client.cancel([future.wrapped_future], force=True)
+                raise stalled_tasks.stood_still(name, stalled_after, facts, stalled_tasks.NotBegunError)
+        if now - looked < NO_WORKERS_SECONDS / 6:
+            continue
+        looked = now
+        if client.status == "running" and client.scheduler_info(n_workers=-1)["workers"]:
+            alone = looked
+        elif looked - alone > NO_WORKERS_SECONDS:
+            raise GiveUpError(
+                f"no worker is left for {name}",
+                why=f"there has been none for {NO_WORKERS_SECONDS:.0f} s",
+                do="start workers again, then run the same job again: what is done is kept",
+            )
+
+
+def _mark_crashed(task_run_id: uuid.UUID, error: Exception, task: Any) -> None:
+    mark_task_run(task_run_id, Crashed(message=f"the worker was lost: {error}"), RECORDED_SECONDS, task)

@@ -1,0 +1,33 @@
+"""Whether the workers of a run can do its next stage: asked before it starts, where they are not of this host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.context import FlowRunContext
+from prefect.settings import get_current_settings
+
+from flows.job.job import Application, Job
+from infra.clusters.reach import check_resources, check_shared
+from tasks.job.request import Request
+from tasks.storage.atomic import no_space
+
+HERE = ("auto", "cuda", "cpu")
+
+
+def check_workers(job: Job | Application, request: Request, stage: str) -> None:
+    """Workers elsewhere share the run's folder and source (asked before ingest) and offer what the stage takes.
+
+    JobError names the worker's host and the path that is not shared, GiveUpError the resource that nobody offers.
+    """
+    context = FlowRunContext.get()
+    if job.cluster.kind in HERE or context is None:
+        return
+    runner: Any = context.task_runner
+    if needed := job.cluster.resources.get(stage):
+        check_resources(runner.client, needed, stage)
+    if stage == "ingest":
+        found = [request.settings[0].path, request.settings[0].valid]
+        sources = [path for paths in found if paths for path in ([paths] if isinstance(paths, str) else paths)]
+        with no_space(request.staging.folder):
+            check_shared(runner.client, request.staging.folder, sources, get_current_settings().api.url)

@@ -1,0 +1,1 @@
+"""The section `cluster` of a job, and how each kind of cluster is started."""

@@ -1,0 +1,17 @@
+"""The kind `address`: connect to a Dask scheduler that runs already."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from infra.clusters.encryption import security_of
+from infra.clusters.model import Cluster
+from infra.clusters.remote import RunningCluster
+from infra.clusters.resolve import engine_at
+
+
+def address(cluster: Cluster) -> RunningCluster:
+    """A scheduler that somebody else runs: connected to, never closed; GiveUpError when it does not answer."""
+    where, security = cast(str, cluster.address), security_of(cluster)
+    engine_at(where, security)
+    return RunningCluster(where, security)

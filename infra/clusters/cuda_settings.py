@@ -1,0 +1,59 @@
+"""Allocator, spilling and transport for the GPUs found: pure functions, tried without a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.gpus import Gpu
+
+if TYPE_CHECKING:
+    from infra.clusters.model import Cluster
+
+# By a worker, before its first task; what it needs of Prefect and the flows last, since all is frozen then.
+PRE_IMPORT = ("cudf", "cupy", "infra.workers.gpu_preload", "tasks.engines.gpu", "infra.workers.preimport")
+
+
+def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
+    """Threads of a GPU's worker, each with a CUDA stream of its own: partitions and files overlap on the device.
+
+    Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is
+    one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 8 at least and 16 at most.
+    """
+    from infra.sizes import size_in_bytes
+
+    total = min(gpu.memory for gpu in gpus)
+    usable = min(size_in_bytes(cluster.rmm_pool_size, total), total) if cluster.rmm_pool_size else total
+    return min(16, max(8, usable // (8 * 2**30)))
+
+
+def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
+    """What `prepare` of tasks/cluster/transfer/cuda_ipc.py has to know, in bytes of the smallest GPU; nothing over
+    UCX."""
+    if protocol == "ucx":
+        return {}
+    return {"limit": _aligned(cluster.rmm_pool_size, 0.92, gpus), "shared": cluster.cuda_ipc}
+
+
+def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
+    """Pool and spiller for workers that speak so, sizes in bytes of the smallest GPU.
+
+    Over UCX, which cannot open memory of the asynchronous allocator in another process, RMM's pool of 0.6 (bigger ones
+    make NVLink set-up take minutes), which may grow unless its size was asked for. Stored results above 0.5 (0.45) of
+    the GPU spill to the host, then to disk; cuDF's own spilling stays off, since it adds a lock and a look-up in Python
+    to every use of a buffer.
+    """
+    if protocol != "ucx":
+        return {"device_memory_limit": _aligned(cluster.device_memory_limit, 0.5, gpus)}
+    size = _aligned(cluster.rmm_pool_size, 0.6, gpus)
+    return {
+        "rmm_pool_size": size,
+        **({"rmm_maximum_pool_size": size} if cluster.rmm_pool_size else {}),
+        "device_memory_limit": _aligned(cluster.device_memory_limit, 0.45, gpus),
+    }
+
+
+def _aligned(asked: str | None, share: float, gpus: list[Gpu]) -> int:
+    from infra.sizes import size_in_bytes
+
+    total = min(gpu.memory for gpu in gpus)
+    return (size_in_bytes(asked, total) if asked else int(share * total)) // 256 * 256

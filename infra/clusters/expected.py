@@ -1,0 +1,98 @@
+"""What the workers of a job would be, without starting any: for estimates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from dask.system import CPU_COUNT
+from distributed import Client
+from distributed.system import MEMORY_LIMIT
+
+from infra.clusters.cuda_settings import threads_for
+from infra.sizes import size_in_bytes
+
+if TYPE_CHECKING:
+    from infra.clusters.model import Cluster
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Engine and number of workers, and of all of them together: threads, bytes of host memory and of GPU memory.
+
+    `device_memory` is 0 without GPUs, and where nobody knows yet which GPUs there will be.
+    """
+
+    engine: str
+    workers: tuple[str, ...]
+    threads: int
+    memory: int
+    device_memory: int
+    text: str
+
+
+def expected(cluster: Cluster) -> Expected:
+    """What `cluster` would start, or what runs at its address; GiveUpError where GPUs are absent or nobody answers."""
+    kind, engine = cluster.resolved()
+    return {"cpu": _cpu, "cuda": _cuda, "address": _address}.get(kind, _elsewhere)(cluster, engine)
+
+
+def _cpu(cluster: Cluster, engine: str) -> Expected:
+    workers = cluster.workers or (cluster.adapt.minimum if cluster.adapt else 1) or 1
+    most = cluster.adapt.maximum if cluster.adapt else workers
+    threads = workers * (cluster.threads_per_worker or max(1, CPU_COUNT // most))
+    memory = workers * (
+        size_in_bytes(cluster.memory_limit, MEMORY_LIMIT) if cluster.memory_limit else MEMORY_LIMIT // most
+    )
+    return _made(engine, workers, threads, memory, 0, "on this host")
+
+
+def _cuda(cluster: Cluster, engine: str) -> Expected:
+    from infra.clusters.resolve import chosen_gpus
+
+    gpus = chosen_gpus(cluster)
+    threads = len(gpus) * (cluster.threads_per_worker or threads_for(cluster, gpus))
+    limit = cluster.memory_limit
+    memory = len(gpus) * size_in_bytes(limit, MEMORY_LIMIT) if limit else MEMORY_LIMIT
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    return _made(
+        engine, len(gpus), threads, memory, sum(gpu.memory for gpu in gpus), f"on the GPUs of this host ({names})"
+    )
+
+
+def _address(cluster: Cluster, engine: str) -> Expected:
+    from infra.clusters.encryption import security_of
+
+    where = cast(str, cluster.address)
+    with Client(where, set_as_default=False, timeout="8s", security=security_of(cluster)) as client:
+        info = client.scheduler_info(n_workers=-1)["workers"]
+    threads = sum(worker["nthreads"] for worker in info.values())
+    memory = sum(worker["memory_limit"] or MEMORY_LIMIT for worker in info.values())
+    return _made(engine, len(info), threads, memory, 0, f"at {where}")
+
+
+def _elsewhere(cluster: Cluster, engine: str) -> Expected:
+    """Workers that ssh, SLURM or Kubernetes start: as asked for; hosts that nobody asked yet, like this one."""
+    asked: Any = getattr(cluster, cluster.kind)
+    workers = (
+        cluster.workers or (cluster.adapt.minimum if cluster.adapt else len(getattr(asked, "hosts", ("one",)))) or 1
+    )
+    workers *= max(getattr(asked, "gpus", 0), 1) if cluster.kind == "ssh" else 1
+    cores = int(getattr(asked, "cores", CPU_COUNT)) or 1
+    size = getattr(asked, "memory", None) or cluster.memory_limit
+    memory = size_in_bytes(str(size), MEMORY_LIMIT) if size else MEMORY_LIMIT
+    like = ", taken to be like this one" if cluster.kind == "ssh" else ""
+    return _made(
+        engine,
+        workers,
+        workers * (cluster.threads_per_worker or cores),
+        workers * memory,
+        0,
+        f"by {cluster.kind}{like}",
+    )
+
+
+def _made(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> Expected:
+    names = tuple(f"worker {number}" for number in range(workers))
+    text = f"{workers} worker(s) with {threads} thread(s) in all, {where}; engine {engine}"
+    return Expected(engine, names, max(threads, 1), memory, device, text)

@@ -1,0 +1,286 @@
+"""The section `cluster` of a job: its fields, their limits, and those of every kind."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+from urllib.parse import urlsplit
+
+from distributed.utils import get_ip_interface
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from infra.environment import is_loopback
+from infra.sizes import Amount, Size, size_in_bytes
+from tasks.errors import near
+
+if TYPE_CHECKING:
+    from distributed.security import Security
+
+Engine = Literal["cudf", "pandas"]
+Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes"]
+STAGES = ("ingest", "statistics", "transform", "shuffle_write")
+SCALE = ("auto", "cpu", "slurm")
+
+
+class Adapt(BaseModel):
+    """Bounds between which the number of workers follows the work."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    minimum: int = Field(1, ge=0)
+    maximum: int = Field(..., ge=1)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
+        return self
+
+
+class Resolved(NamedTuple):
+    """What `auto` came to: the kind of cluster and the engine of its workers."""
+
+    kind: Kind
+    engine: Engine
+
+
+class Cluster(BaseModel):
+    """Where the job runs. Everything but `kind` is chosen for the host when it is left out; sizes are per worker."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["auto", Kind] = Field("auto", description="auto takes the GPUs of this host, else its cores")
+    workers: int | None = Field(None, ge=1, description="worker processes: one per GPU, or one with a thread per core")
+    threads_per_worker: int | None = Field(None, ge=1)
+    visible_devices: list[str] | None = Field(None, description="GPUs to use, as CUDA_VISIBLE_DEVICES names them")
+    protocol: Literal["tcp", "tls", "ucx"] | None = Field(None, description="ucx for InfiniBand or RoCE; it has no TLS")
+    cuda_ipc: bool = Field(True, description="GPUs of a host copy from each other over NVLink or PCIe, not the host")
+    interface: str | None = Field(None, description="network interface to listen on; the loopback if left out")
+    address: str | None = Field(None, description="running scheduler, such as tls://10.0.0.5:8786; for kind address")
+    tls: Tls | None = Field(None, description="certificates; temporary ones are made for the run if left out")
+    unencrypted: bool = Field(False, description="no TLS: whoever reaches a port can run code as you")
+    memory_limit: Size = Field(None, description="host memory of a worker: 16GB, or 0.5 of the host")
+    device_memory_limit: Size = Field(None, description="GPU memory above which results spill: 60GB, or 0.5 of the GPU")
+    rmm_pool_size: Size = Field(None, description="GPU memory that a worker may allocate: 70GB, or 0.7 of the GPU")
+    local_directory: str | None = Field(None, description="folder for spilled data, on a fast disk")
+    adapt: Adapt | None = Field(None, description="bounds for the number of workers, for kinds that scale")
+    resources: dict[str, dict[str, float]] = Field({}, description="what a stage takes: {transform: {GPU: 1}}")
+    start_timeout: int = Field(300, ge=1, description="seconds that workers may take to come")
+    ssh: Ssh | None = Field(None, description="for kind ssh: hosts, user, port, key, gpus")
+    slurm: Slurm | None = Field(None, description="for kind slurm: cores, memory, gpus, queue, account, walltime")
+    kubernetes: Kubernetes | None = Field(None, description="for kind kubernetes: image, cores, memory, gpus")
+
+    @field_validator("visible_devices", mode="before", json_schema_input_type=list[str | int] | str | None)
+    @classmethod
+    def _as_names(cls, devices: Any) -> Any:
+        if isinstance(devices, str):
+            devices = devices.split(",")
+        return [str(device).strip() for device in devices] if isinstance(devices, list) else devices
+
+    @field_validator("resources")
+    @classmethod
+    def _of_stages(cls, resources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if unknown := [stage for stage in resources if stage not in STAGES]:
+            raise ValueError(f"there is no stage {unknown[0]!r}: {near(unknown[0], STAGES)}")
+        if any(amount <= 0 for stage in resources.values() for amount in stage.values()):
+            raise ValueError("amounts are above 0")
+        return resources
+
+    @model_validator(mode="after")
+    def _fits_kind(self) -> Self:
+        if self.kind == "address" and not self.address:
+            raise ValueError("kind: address needs `address`, such as tls://10.0.0.5:8786")
+        for name in ("address", *REMOTE):
+            if name != self.kind and getattr(self, name) is not None:
+                raise ValueError(f"`{name}` belongs to kind: {name}")
+        if self.kind in REMOTE and getattr(self, self.kind) is None:
+            raise ValueError(f"kind: {self.kind} needs the section `{self.kind}`, which says where and how much")
+        if self.kind == "ssh" and self.workers:
+            raise ValueError("kind: ssh has a worker for each of ssh.hosts: leave out `workers`")
+        if self.adapt and self.kind not in SCALE:
+            raise ValueError(f"kind: {self.kind} does not scale: leave out `adapt`")
+        if why := refusal(self):
+            raise ValueError(why)
+        return self
+
+    def resolved(self) -> Resolved:
+        """The concrete kind and engine; GiveUpError where GPUs are absent or nobody answers at `address`."""
+        from infra.clusters.encryption import security_of
+        from infra.clusters.resolve import _found_kind, chosen_gpus, engine_at
+
+        if self.kind == "address":
+            return Resolved("address", engine_at(cast(str, self.address), security_of(self)))
+        if self.kind in REMOTE:
+            return Resolved(cast(Kind, self.kind), "cudf" if getattr(self, self.kind).gpus else "pandas")
+        kind = self.kind if self.kind != "auto" else _found_kind()
+        if kind == "cuda":
+            chosen_gpus(self)
+        return Resolved(kind, "cudf" if kind == "cuda" else "pandas")
+
+
+def offered(cluster: Cluster) -> dict[str, float]:
+    """What workers that millrace starts offer: of each resource the most that a stage takes."""
+    most: dict[str, float] = {}
+    for stage in cluster.resources.values():
+        for name, amount in stage.items():
+            most[name] = max(amount, most.get(name, 0))
+    return most
+
+
+REMOTE = ("ssh", "slurm", "kubernetes")
+
+
+class Tls(BaseModel):
+    """Certificates in PEM files, at the same paths on every host."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca: str = Field(description="certificate of the authority; only who shows one signed by it may connect")
+    cert: str = Field(description="certificate that this side shows")
+    key: str = Field(description="private key of `cert`, readable by its owner only")
+
+
+def exposed(cluster: Cluster) -> bool:
+    """Whether others than this host can reach the cluster's ports."""
+    if cluster.kind == "address":
+        host = urlsplit(cluster.address or "").hostname or ""
+        return not host.startswith("inproc") and not is_loopback(host)
+    if cluster.kind in REMOTE:
+        return True
+    if cluster.interface is None:
+        return False
+    try:
+        return not is_loopback(get_ip_interface(cluster.interface))
+    except ValueError:  # no such interface here: make_cluster says so
+        return True
+
+
+def refusal(cluster: Cluster) -> str | None:
+    """Why the cluster must not be used as it is set: connections that anybody can make who reaches a port."""
+    if cluster.unencrypted:
+        return "`tls` and `unencrypted: true` contradict each other" if cluster.tls else None
+    if cluster.protocol == "tls" and not cluster.tls and cluster.kind == "address":
+        return "protocol: tls needs `tls` with ca, cert and key"
+    if cluster.kind == "address":
+        plain = not (cluster.address or "").startswith("tls://")
+        if plain and exposed(cluster):
+            return f"{cluster.address} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"
+        return None
+    if cluster.protocol not in ("tcp", "ucx"):
+        return None
+    if cluster.tls:
+        return f"protocol {cluster.protocol} has no TLS: leave it out, or leave out `tls`"
+    who = "whoever reaches its ports" if exposed(cluster) else "every user of this host"
+    return (
+        f"protocol {cluster.protocol} has no TLS: {who} could run code as the user of the run, and read its data: "
+        "leave it out for TLS, or accept that with unencrypted: true"
+    )
+
+
+CERTIFICATES, PORT = "/etc/millrace-tls", 8786
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+
+
+class Kubernetes(BaseModel):
+    """What a worker's pod asks for. It runs one worker process, or one for each of its GPUs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: str = Field(description="image with this millrace, as infra/Dockerfile makes it")
+    cores: float = Field(gt=0, description="CPU cores of a pod")
+    memory: Amount = Field(description="host memory of a pod: 64GiB")
+    gpus: int = Field(0, ge=0, description="GPUs of a pod (nvidia.com/gpu); 0: the cores")
+    namespace: str | None = Field(None, pattern=DNS_LABEL, description="that of the current context, or of this pod")
+    service_account: str | None = Field(None, description="service account of the pods")
+    volumes: dict[str, str] = Field({}, description="claims and where pods see them: {data: /data}, as the flow does")
+    shared_memory: Amount = Field("8GiB", description="size of a pod's /dev/shm, which UCX and NCCL use")
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+
+
+def _fill(pod: dict[str, Any], asked: Kubernetes, arguments: list[str], variables: list[dict[str, str]],
+          resources: dict[str, Any], security: Security | None, name: str) -> None:  # fmt: skip
+    """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    volumes: list[dict[str, Any]] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size_in_bytes(asked.shared_memory, 0))}}
+    ]
+    for claim, path in asked.volumes.items():
+        mounts.append({"name": claim, "mountPath": path})
+        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
+    if security:
+        mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})  # type: ignore[dict-item]
+        volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls", "defaultMode": 0o440}})
+    pod["containers"][0] |= {"args": arguments, "env": variables, "resources": resources, "volumeMounts": mounts,
+                             "securityContext": {"allowPrivilegeEscalation": False}}  # fmt: skip
+    pod["volumes"] = volumes
+    pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
+    if asked.service_account:
+        pod["serviceAccountName"] = asked.service_account
+    if asked.node_selector:
+        pod["nodeSelector"] = dict(asked.node_selector)
+    if asked.tolerations:
+        pod["tolerations"] = list(asked.tolerations)
+
+
+WALLTIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")
+
+
+class Slurm(BaseModel):
+    """What a job in the queue asks for. It runs one worker process, or one for each of its GPUs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cores: int = Field(ge=1, description="CPU cores of a job")
+    memory: Amount = Field(description="host memory of a job: 64GB")
+    gpus: int = Field(0, ge=0, description="GPUs of a job; 0: the cores")
+    queue: str | None = Field(None, description="partition of SLURM; its default if left out")
+    account: str | None = None
+    walltime: str = Field("04:00:00", description="after which SLURM ends a job: 04:00:00, or 1-00:00:00 for a day")
+    directives: list[str] = Field([], description="further #SBATCH lines: --constraint=h200, --exclusive")
+    setup: list[str] = Field([], description="commands that a job runs first: module load cuda")
+    python: str | None = Field(None, description="Python of the nodes; the path of this one if left out")
+    log_directory: str | None = Field(None, description="where the jobs' output goes; dropped if left out")
+    shared_directory: str = Field("~", description="folder that all nodes see, for temporary certificates")
+
+    @field_validator("walltime", mode="before")
+    @classmethod
+    def _is_walltime(cls, walltime: Any) -> Any:
+        if not isinstance(walltime, str) or not WALLTIME.fullmatch(walltime):
+            raise ValueError('no walltime: write "04:00:00" in quotes (YAML takes 04:00:00 for a number)')
+        return walltime
+
+    @model_validator(mode="after")
+    def _one_line_each(self) -> Self:
+        if any("\n" in line for line in [*self.directives, *self.setup]):
+            raise ValueError("a line of directives or setup holds a line break")
+        return self
+
+
+CONNECT_SECONDS = 20
+
+
+class Ssh(BaseModel):
+    """Hosts that this user can log in to without a password, with millrace installed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: list[str] = Field(
+        min_length=1,
+        description="a worker process on each, with gpus one per GPU; two where a host is named twice; "
+        "the scheduler runs on the first",
+    )
+    user: str | None = Field(None, description="name to log in with; that of ~/.ssh/config, or the current one")
+    port: int | None = Field(None, ge=1, le=65535)
+    key: str | None = Field(None, description="file of the private key; those of the agent and of ~/.ssh if left out")
+    known_hosts: str | None = Field(None, description="file of the hosts' keys; ~/.ssh/known_hosts if left out")
+    python: str | None = Field(None, description="the hosts' Python; the path of this one if left out")
+    gpus: int = Field(0, ge=0, description="GPUs that are used on each host; 0: the cores")
+
+    def connection(self) -> dict[str, Any]:
+        """Arguments of asyncssh.connect."""
+        asked = {
+            "username": self.user, "port": self.port, "known_hosts": self.known_hosts,
+            "client_keys": [self.key] if self.key else None, "connect_timeout": CONNECT_SECONDS,
+        }  # fmt: skip
+        return {name: value for name, value in asked.items() if value is not None}

@@ -1,0 +1,164 @@
+"""What the kinds with workers on other hosts have in common: library, options, settings, and the wait for workers."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from distributed import Client, Status
+from distributed.security import Security
+
+from infra.clusters.cuda_settings import PRE_IMPORT
+from infra.clusters.encryption import settings_of
+from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
+from infra.sizes import size_or_part
+from tasks.errors import GiveUpError
+
+if TYPE_CHECKING:
+    from infra.clusters.model import Cluster
+
+log = logging.getLogger("millrace.clusters")
+# A scheduler elsewhere outlives a flow that was killed: without work it ends after this, and its workers with it.
+IDLE_SECONDS = 1800
+# Threads of a worker on a GPU that is not seen from here; infra/clusters/cuda_settings.py has the rule for those that
+# are.
+GPU_THREADS = 8
+
+
+@dataclass
+class RunningCluster:
+    """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing."""
+
+    scheduler_address: str
+    security: Security | None = None
+    on_close: list[Callable[[], object]] = field(default_factory=list)
+    status: Status = Status.running
+    scaled: Any = None  # a cluster of Dask whose workers come one by one, as their queue lets them
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()
+        return self
+
+    def close(self) -> None:
+        """Forget the scheduler; what millrace started there is ended, all of it even if an end fails."""
+        self.status = Status.closed
+        while self.on_close:
+            try:
+                self.on_close.pop()()
+            except Exception as error:
+                log.warning("not everything of the cluster could be ended: %s: %s", type(error).__name__, error)
+
+
+def library(module: str, package: str, kind: str) -> Any:
+    """The module that a kind needs; GiveUpError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise GiveUpError(
+            f"{package} is not installed", where=f"cluster.kind = {kind}", why=str(error),
+            do=f"pip install 'millrace[{kind}]', where the flow runs and where its workers run",
+        ) from None  # fmt: skip
+
+
+def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
+    """Options of a worker elsewhere, by the names of distributed.Nanny, or dask_cuda.CUDAWorker with `gpus`.
+
+    Sizes of hosts that are not known here stay parts. How GPUs allocate, save over UCX, stands in `worker_settings`.
+    """
+    from infra.clusters.model import offered
+
+    options: dict[str, Any] = {
+        "nthreads": cluster.threads_per_worker or (GPU_THREADS if gpus else None),
+        "memory_limit": size_or_part(cluster.memory_limit) if cluster.memory_limit else None,
+        "local_directory": cluster.local_directory,
+        "interface": cluster.interface,
+    }
+    resources = offered(cluster)
+    if gpus:
+        resources = {"GPU": 1.0, **resources}
+        if cluster.protocol == "ucx":
+            options |= {"rmm_pool_size": size_or_part(cluster.rmm_pool_size or "0.6")}
+        device = size_or_part(cluster.device_memory_limit) if cluster.device_memory_limit else 0.45
+        options |= {
+            "device_memory_limit": device, "rmm_allocator_external_lib_list": ["cupy"],
+            "pre_import": ",".join(PRE_IMPORT),
+        }  # fmt: skip
+    if resources:
+        options["resources"] = resources
+    return {name: value for name, value in options.items() if value is not None}
+
+
+FLAGS = {"rmm_allocator_external_lib_list": "set-rmm-allocator-for-libs"}
+
+
+def worker_arguments(cluster: Cluster, gpus: int, *without: str) -> list[str]:
+    """The same for the commands `dask worker` and `dask cuda worker`, save the options named `without`."""
+    arguments = []
+    for name, value in worker_options(cluster, gpus).items():
+        flag = "--" + FLAGS.get(name, name).replace("_", "-")
+        if name in without:
+            continue
+        if isinstance(value, dict):
+            arguments += [flag, ",".join(f"{resource}={amount:g}" for resource, amount in value.items())]
+        elif value is True:
+            arguments += [flag]
+        else:
+            arguments += [flag, ",".join(value) if isinstance(value, list) else str(value)]
+    return arguments
+
+
+def worker_settings(cluster: Cluster, gpus: int, files: dict[str, str] | None = None) -> dict[str, Any]:
+    """Dask's settings for the processes elsewhere: those of every cluster, environment, files of TLS."""
+    environment = GPU_ENVIRONMENT if gpus else cpu_environment(cluster.threads_per_worker)
+    settings = {**DASK_SETTINGS, **spawn_environment(environment), **(settings_of(files) if files else {})}
+    settings["distributed.scheduler.idle-timeout"] = f"{IDLE_SECONDS}s"
+    if gpus:  # the workers spill device -> host -> disk themselves; a nanny that kills would only get in the way
+        settings["distributed.worker.memory.terminate"] = False
+        if cluster.protocol != "ucx":
+            limit = size_or_part(cluster.rmm_pool_size or "0.92")
+            settings["millrace.gpu-pool"] = {"limit": limit, "shared": cluster.cuda_ipc}
+    return settings
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with dots as the tree that Dask keeps.
+
+    >>> nested({"a.b": 1, "a.c.d": 2})
+    {'a': {'b': 1, 'c': {'d': 2}}}
+    """
+    tree: dict[str, Any] = {}
+    for path, value in settings.items():
+        *branches, leaf = path.split(".")
+        place = tree
+        for branch in branches:
+            place = place.setdefault(branch, {})
+        place[leaf] = value
+    return tree
+
+
+def wait_for_workers(running: Any, wanted: int, cluster: Cluster, why: Callable[[], str] = str) -> None:
+    """Until `wanted` workers are there, or `cluster.start_timeout` is over: then those that came must do.
+
+    GiveUpError when none came; `why` may tell what holds them up.
+    """
+    with Client(running, set_as_default=False, timeout="30s") as client:
+        with suppress(TimeoutError):
+            client.wait_for_workers(wanted, timeout=cluster.start_timeout)
+        came = len(client.scheduler_info(n_workers=-1)["workers"])
+    if came == 0:
+        raise GiveUpError(
+            f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}", why=why(),
+            do="look at the workers' logs; raise cluster.start_timeout if they only wait for their turn",
+        )  # fmt: skip
+    if came < wanted:
+        log.warning("%s of %s workers came within %s s; the run starts with them", came, wanted, cluster.start_timeout)

@@ -1,0 +1,97 @@
+"""Which kind of cluster `auto` means on this host, on which GPUs, and which engine the workers have."""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from distributed import Client
+from distributed.security import Security
+
+from infra import gpus
+from infra.clusters.model import Cluster, Engine
+from tasks.errors import GiveUpError
+
+log = logging.getLogger("millrace.clusters")
+
+
+def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
+    """The GPUs the job uses, in its order; GiveUpError where they, or the packages for them, are absent."""
+    found = gpus.visible()
+    if not found:
+        mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+        hidden = f"CUDA_VISIBLE_DEVICES is {mask!r}" if mask is not None and gpus.installed() else ""
+        why = hidden or "neither NVML nor nvidia-smi reports one"
+        raise GiveUpError("no GPU", where=_kind(cluster), why=why, do="set cluster.kind to cpu or auto")
+    if missing := gpus.packages_missing():
+        raise GiveUpError(
+            "the packages for GPUs are not installed", where=_kind(cluster), why=f"missing: {', '.join(missing)}",
+            do="pip install 'millrace[cuda13]' (or cuda12), or set cluster.kind to cpu",
+        )  # fmt: skip
+    if cluster.visible_devices is not None:
+        named = [(device, [gpu for gpu in found if gpu.is_called(device)]) for device in cluster.visible_devices]
+        if unknown := [device for device, matches in named if not matches]:
+            what, here = f"no GPU {', '.join(unknown)}", ", ".join(f"{gpu.index} ({gpu.name})" for gpu in found)
+            raise GiveUpError(what, where="cluster.visible_devices", do=f"choose from: {here}")
+        found = [matches[0] for _, matches in named]
+    if cluster.workers and cluster.workers > len(found):
+        raise GiveUpError(
+            f"{cluster.workers} workers for {len(found)} GPU(s)", where="cluster.workers",
+            why="a worker has a GPU of its own", do=f"ask for at most {len(found)}",
+        )  # fmt: skip
+    return found[: cluster.workers]
+
+
+class Connection(Client):
+    """A client that is closed where it cannot connect, whatever the reason.
+
+    Dask leaves it half made after all but an OSError; the garbage collector then closes it, perhaps in the middle of
+    making another client, whose lock it waits for: forever.
+    """
+
+    async def _start(self, *args: Any, **options: Any) -> None:
+        try:
+            await super()._start(*args, **options)
+        except BaseException:
+            await self._close()
+            raise
+
+
+def engine_at(address: str, security: Security | None = None) -> Engine:
+    """The engine that every worker of a running scheduler can use; GiveUpError when there is none to ask."""
+    try:
+        client = Connection(address, set_as_default=False, timeout="8s", name="millrace-look", security=security)
+    except (OSError, ValueError, TypeError) as error:  # TypeError: a tls:// address without certificates
+        raise GiveUpError(
+            "no Dask scheduler answers", where=f"cluster.address = {address}", why=str(error) or type(error).__name__,
+            do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",
+        ) from None  # fmt: skip
+    with client:
+        if not client.scheduler_info(n_workers=-1)["workers"]:
+            raise GiveUpError(
+                "the Dask scheduler has no workers", where=f"cluster.address = {address}",
+                do=f"start some with `dask worker {address}` or `dask cuda worker {address}`",
+            )  # fmt: skip
+        strangers = [worker for worker, spec in client.run(find_spec, "infra").items() if spec is None]
+        if strangers:
+            raise GiveUpError(
+                "workers without millrace", where=", ".join(strangers[:3]), do="install this millrace where they run",
+            )  # fmt: skip
+        on_gpus = all(spec is not None for spec in client.run(find_spec, "cudf").values())
+        return "cudf" if on_gpus else "pandas"
+
+
+def _kind(cluster: Cluster) -> str:
+    return f"cluster.kind = {cluster.kind}"
+
+
+def _found_kind() -> Literal["cuda", "cpu"]:
+    """What `auto` means here: cuda with a visible GPU and the packages for it."""
+    if not gpus.visible():
+        return "cpu"
+    if missing := gpus.packages_missing():
+        log.warning("GPU unused, missing %s: pip install 'millrace[cuda13]' (or cuda12)", ", ".join(missing))
+        return "cpu"
+    return "cuda"

@@ -1,0 +1,126 @@
+"""The kind `slurm`: each worker is a job in a queue of SLURM, by dask-jobqueue. Needs the extra `slurm`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dask.config
+
+from infra.clusters.encryption import protocol_of, security_of
+from infra.clusters.model import Slurm
+from infra.clusters.remote import RunningCluster, library, nested, wait_for_workers, worker_arguments, worker_settings
+from tasks.errors import GiveUpError, JobError
+
+if TYPE_CHECKING:
+    from infra.clusters.model import Cluster
+
+ANSWER_SECONDS = 30
+
+
+def start(cluster: Cluster) -> RunningCluster:
+    """A scheduler in this process and jobs for its workers; GiveUpError when SLURM refuses them or none starts."""
+    library("dask_jobqueue", "dask-jobqueue", "slurm")
+    if shutil.which("sbatch") is None:
+        raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
+                          do="run millrace on a login node of the cluster")  # fmt: skip
+    made = make(cluster)
+    opened = RunningCluster(made.scheduler_address, made.security, [partial(end, made)], scaled=made)
+    try:
+        _ask_first(made.job_script())
+        wanted = cluster.adapt.minimum if cluster.adapt else cluster.workers or (cluster.slurm and cluster.slurm.gpus)
+        wanted = wanted or 1
+        if cluster.adapt:
+            made.adapt(minimum=wanted, maximum=cluster.adapt.maximum)
+        else:
+            made.scale(wanted)
+        wait_for_workers(opened, wanted, cluster, lambda: _queue(made.job_name))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def make(cluster: Cluster) -> Any:
+    """The cluster of dask-jobqueue: a scheduler in this process, and no job yet."""
+    from dask_jobqueue import SLURMCluster
+
+    asked = cluster.slurm
+    assert asked is not None
+    security, processes = security_of(cluster), max(1, asked.gpus)
+    settings = dask.config.serialize(nested(worker_settings(cluster, asked.gpus)))
+    arguments = [
+        *worker_arguments(cluster, asked.gpus, "interface", "local_directory"),
+        '--local-directory "$millrace_scratch"',
+    ]
+    extra = [f"--gres=gpu:{asked.gpus}"] if asked.gpus else []
+    scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
+                 "dashboard_address": "127.0.0.1:0"}  # fmt: skip
+    return SLURMCluster(
+        job_name="millrace", queue=asked.queue, account=asked.account, walltime=asked.walltime, cores=asked.cores,
+        memory=asked.memory, processes=processes, python=f"{asked.python or sys.executable} -P",
+        worker_command="dask cuda worker" if asked.gpus else "distributed.cli.dask_worker", worker_extra_args=arguments,
+        job_extra_directives=[*extra, *([] if asked.log_directory else ["--output=/dev/null"]), *asked.directives],
+        job_script_prologue=[*asked.setup, *_own_scratch(cluster), f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
+        log_directory=asked.log_directory, interface=cluster.interface, silence_logs=logging.ERROR,
+        protocol=f"{protocol_of(cluster, security)}://", security=security, shared_temp_directory=_shared(asked),
+        scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
+    )  # fmt: skip
+
+
+def _own_scratch(cluster: Cluster) -> list[str]:
+    """Lines of a job that make a folder of this user alone for spilled data, and remove it when the job ends.
+
+    Dask loads pickles from there and puts it into `sys.path`: who can write into it runs code.
+    """
+    place = shlex.quote(cluster.local_directory) if cluster.local_directory else '"${TMPDIR:-/tmp}"'
+    return [
+        f"millrace_scratch=$(mkdir -p {place} && mktemp -d {place}/millrace-XXXXXXXX) || exit 1",
+        "trap 'rm -rf \"$millrace_scratch\"' EXIT",
+    ]
+
+
+def end(made: Any) -> None:
+    """Close the scheduler, which cancels the jobs, and the temporary certificates, which are open files of it."""
+    made.close()
+    for part in ("ca_file", "cert", "key"):
+        if file := getattr(made, f"_job_{part}", None):
+            file.close()
+
+
+def _shared(asked: Slurm) -> str:
+    """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end."""
+    place = Path(asked.shared_directory).expanduser()
+    if not os.access(place, os.W_OK):
+        raise JobError("temporary certificates cannot be written", where=f"cluster.slurm.shared_directory = {place}",
+                       do="name a folder of yours that all nodes see")  # fmt: skip
+    return str(place)
+
+
+def _ask_first(script: str) -> None:
+    """What SLURM thinks of the job, before any is submitted: dask-jobqueue would only log the refusal."""
+    asked = _ask(["sbatch", "--test-only"], script)
+    if asked.returncode:
+        said = asked.stderr.replace("sbatch: error: ", "").replace("allocation failure: ", "").splitlines()
+        raise GiveUpError(
+            "SLURM refuses the job", where="cluster.slurm", why="; ".join(line for line in said if line),
+            do="`sinfo` shows partitions and limits: change cores, memory, gpus, queue, account or walltime",
+        )  # fmt: skip
+
+
+def _queue(name: str) -> str:
+    """What the queue says of the jobs: number, state, reason."""
+    asked = _ask(["squeue", "--me", "--noheader", "--name", name, "--format", "job %i: %T (%r)"])
+    gone = "the queue holds no job of it any more; cluster.slurm.log_directory keeps what they wrote"
+    return "; ".join(asked.stdout.splitlines()) or gone
+
+
+def _ask(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)

@@ -1,0 +1,149 @@
+"""The kind `ssh`: a scheduler and workers on hosts that answer SSH, by Dask's SSHCluster. Needs the extra `ssh`."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import dask.config
+from distributed import SSHCluster
+from distributed.security import Security
+
+from infra.clusters.encryption import contents_of, protocol_of, security_of
+from infra.clusters.model import Ssh
+from infra.clusters.remote import (
+    IDLE_SECONDS,
+    RunningCluster,
+    library,
+    wait_for_workers,
+    worker_options,
+    worker_settings,
+)
+from tasks.errors import GiveUpError
+
+if TYPE_CHECKING:
+    from infra.clusters.model import Cluster
+
+# Answers with what is missing there, one name a line.
+LOOK = """import importlib.util, os, sys
+for name in sys.argv[1].split(): print("" if importlib.util.find_spec(name) else f"the package {name}")
+for path in sys.argv[2:]: print("" if os.path.isfile(path) else f"the file {path}")"""
+
+
+def start(cluster: Cluster) -> RunningCluster:
+    """Scheduler and workers, each on its host; GiveUpError names the host that cannot be had, and why."""
+    asked = cluster.ssh
+    assert asked is not None
+    library("asyncssh", "asyncssh", "ssh")
+    security = security_of(cluster)
+    texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/millrace-ssh-{uuid.uuid4().hex}"
+    files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
+    opened = RunningCluster("", security)
+    _aside(_everywhere(asked, _check, cluster))
+    try:
+        opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
+        _aside(_everywhere(asked, _place, texts, folder))
+        started = _start_processes(cluster, security, files, folder)
+        opened.on_close.append(started.close)
+        opened.scheduler_address = started.scheduler_address
+        wait_for_workers(opened, len(asked.hosts) * max(1, asked.gpus), cluster)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _start_processes(cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str) -> Any:
+    asked = cluster.ssh
+    assert asked is not None
+    options = worker_options(cluster, asked.gpus) | {"local_directory": scratch}
+    if asked.gpus and "resources" in options:  # CUDAWorker takes them as its command does
+        options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
+    scheduler: dict[str, Any] = {
+        "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard_address": "127.0.0.1:0",
+        "idle_timeout": f"{IDLE_SECONDS}s",
+    }  # fmt: skip
+    if cluster.interface:
+        scheduler["interface"] = cluster.interface
+    python = asked.python or sys.executable
+    if asked.gpus:
+        devices = ",".join(cluster.visible_devices or [str(number) for number in range(asked.gpus)])
+        python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
+    # Dask learns of a worker's start from the line that it writes; nobody reads its lines after that.
+    settings = worker_settings(cluster, asked.gpus, files)
+    settings |= {"millrace.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
+    try:
+        with dask.config.set(settings):
+            return SSHCluster(
+                [asked.hosts[0], *asked.hosts], connect_options=asked.connection(), worker_options=options,
+                scheduler_options=scheduler, remote_python=f"{python} -P", security=security,
+                worker_class="dask_cuda.CUDAWorker" if asked.gpus else "distributed.Nanny",
+            )  # fmt: skip
+    except Exception as error:
+        raise GiveUpError(
+            "the workers could not be started over SSH", where=", ".join(dict.fromkeys(asked.hosts)),
+            why=f"{type(error).__name__}: {error}",
+            do="try by hand: `ssh HOST " + (asked.python or sys.executable) + " -m dask worker --help`",
+        ) from None  # fmt: skip
+
+
+async def _everywhere(asked: Ssh, work: Any, *arguments: Any) -> None:
+    """A coroutine over a connection to every host, all at once; GiveUpError for the first that cannot be reached."""
+    asyncssh = library("asyncssh", "asyncssh", "ssh")
+
+    async def on(host: str) -> None:
+        try:
+            async with asyncssh.connect(host, **asked.connection()) as connection:
+                await work(connection, host, *arguments)
+        except (OSError, asyncssh.Error) as error:
+            why = getattr(error, "reason", "") or str(error) or type(error).__name__
+            raise GiveUpError(
+                "a host cannot be reached by SSH", where=f"cluster.ssh: {host}", why=why,
+                do=f"make `ssh {host} true` work without a password; check user, port, key and known_hosts",
+            ) from None  # fmt: skip
+
+    await asyncio.gather(*(on(host) for host in dict.fromkeys(asked.hosts)))
+
+
+async def _check(connection: Any, host: str, cluster: Cluster) -> None:
+    """Millrace is there, and so are the certificates that the job names."""
+    asked = cluster.ssh
+    assert asked is not None
+    python = asked.python or sys.executable
+    needed = "infra distributed" + (" cudf dask_cuda" if asked.gpus else "")
+    paths = list(cluster.tls.model_dump().values()) if cluster.tls else []
+    seen = await connection.run(f"{python} -P -c {shlex.quote(LOOK)} {shlex.join([needed, *paths])}")
+    missing = [line for line in str(seen.stdout).splitlines() if line]
+    if seen.exit_status or missing:
+        why = f"missing: {', '.join(missing)}" if missing else str(seen.stderr).strip().rpartition("\n")[2]
+        raise GiveUpError(
+            "a host is not ready for workers", where=f"cluster.ssh: {host}, {python}", why=why,
+            do="install this millrace there, or set cluster.ssh.python to the Python that has it",
+        )  # fmt: skip
+
+
+async def _place(connection: Any, host: str, texts: dict[str, str], folder: str) -> None:
+    """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
+    made = f"mkdir -p {shlex.quote(folder.rpartition('/')[0])} && mkdir -m 700 {shlex.quote(folder)}"
+    done = await connection.run(made)
+    if done.exit_status:
+        raise GiveUpError(
+            "the folder for spilled data cannot be made", where=f"cluster.ssh: {host}, {folder}",
+            why=str(done.stderr).strip(), do="set cluster.local_directory to a folder that you can write to there",
+        )  # fmt: skip
+    for name, text in texts.items():
+        await connection.run(f"umask 077 && cat > {shlex.quote(folder)}/{name}.pem", input=text, check=True)
+
+
+async def _remove(connection: Any, host: str, folder: str) -> None:
+    await connection.run(f"rm -rf {shlex.quote(folder)}")
+
+
+def _aside(work: Any) -> None:
+    """Run a coroutine to its end, also where this thread has an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()

@@ -1,0 +1,173 @@
+"""What every cluster needs of Dask, whoever runs the job: settings, and variables of the worker processes."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import ipaddress
+import logging
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.config
+
+from tasks.errors import JobError
+
+BEFORE_START = "distributed.nanny.pre-spawn-environ"
+INTERNAL_LEVEL = "PREFECT_INTERNAL_LOGGING_LEVEL"  # from which on Prefect prints lines about its own machinery
+ROOT = Path(__file__).resolve().parent.parent
+
+DASK_SETTINGS: dict[str, Any] = {
+    # A lost worker fails its tasks at once: the flow runs the stage again, Dask must not do so behind Prefect's back.
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-saturation": 1.1,
+    "distributed.scheduler.work-stealing": True,
+    # p2p takes cuDF frames through host Arrow and disk.
+    "dataframe.shuffle.method": "tasks",
+    # A paused worker would wait for memory that its own stage holds: no pause, better an honest end at 95 %.
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": 0.95,
+    # A lost worker is started again by its nanny. Dask would close that for good if, 15 seconds after a first loss, it
+    # happened to be starting the worker after a second one.
+    "distributed.deploy.lost-worker-timeout": "10 minutes",
+    # A hundred looks a second at what every thread does take the interpreter from those that compute.
+    "distributed.worker.profile.interval": "100ms",
+    "distributed.comm.timeouts.connect": "30s",
+    "distributed.admin.large-graph-warning-threshold": "100MB",
+    "distributed.worker.preload": ["infra.workers.preload", "tasks.cluster.transfer.host_memory"],
+    "distributed.scheduler.preload": ["infra.workers.dashboard_access"],
+    "distributed.worker.multiprocessing-method": "spawn",  # but see infra/workers/forkserver.py
+}
+
+PRELOADS = ("distributed.worker.preload", "distributed.scheduler.preload")
+
+# Dask has workers give every freed block back to the system, so that each step of a partition pays for new pages: more
+# than half as long again as the work itself. These keep what was freed for the next step.
+MALLOC: dict[str, str] = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_MMAP_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+
+# A stream per thread. Files are written by those threads themselves; KvikIO only reads, in its own small tasks.
+GPU_ENVIRONMENT: dict[str, str] = {
+    "CUDF_PER_THREAD_STREAM": "1",
+    "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM": "1",
+    # CuPy's CUB kernels are compiled for tens of seconds when a host first uses them; its own reductions are not.
+    "CUPY_ACCELERATORS": "",
+    "CUDA_MODULE_LOADING": "LAZY",
+    "RAPIDS_NO_INITIALIZE": "True",
+}
+
+
+def use_settings() -> None:
+    """Set them in this process, from which they reach the workers; its own lines go quiet."""
+    scratch = own_folder(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
+    dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **{name: _preloads(name) for name in PRELOADS}})
+    logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
+    _installed_packages_first()
+
+
+def own_folder(place: str) -> str:
+    """A folder of this user alone below one that others may write to, as /tmp is; made if it is not there.
+
+    Dask loads pickles from its scratch folder and puts it first into `sys.path`: who can write into it runs code.
+    JobError where it cannot be made.
+    """
+    folder = Path(place)
+    if folder.name != (name := f"millrace-{os.getuid()}"):
+        folder = folder / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+            folder.chmod(0o700)
+            return str(folder)
+        return tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent)  # somebody else was there before
+    except OSError as error:
+        raise JobError(
+            "the folder for spilled data cannot be made", where=str(folder), why=error.strerror or str(error),
+            do="set cluster.local_directory, or TMPDIR, to a folder that you can write to",
+        ) from None  # fmt: skip
+
+
+def cpu_environment(threads: int | None) -> dict[str, str | None]:
+    """Variables of a worker on the CPU; without `threads` it takes all cores of a host that is not known here."""
+    # OMP_NUM_THREADS is also the size of Arrow's thread pool, which Dask would cut down to one.
+    return {"OMP_NUM_THREADS": str(threads) if threads else None, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc", **MALLOC}
+
+
+def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    """The setting for variables that must stand before a worker's interpreter starts; those of its host's own win."""
+    return {BEFORE_START: _wanted(variables)}
+
+
+def local_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    """The variables of workers that this process starts, whose lines would mix with its own."""
+    return _wanted({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
+
+
+def _wanted(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    return {**(dask.config.get(BEFORE_START, {}) or {}), "PYTHONSAFEPATH": "1", **variables}
+
+
+_told: dict[str, str] = {}  # variables of this process that a cluster's start set
+
+
+def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
+    """The setting for `local_variables`.
+
+    Dask sets the variables in this process, for good, and what stands there wins over the setting: the next cluster
+    would get the threads of the one before. What an earlier cluster left is therefore taken away first.
+    """
+    for name, told in _told.items():
+        if os.environ.get(name) == told:
+            del os.environ[name]
+    found = local_variables(variables)
+    _told.update({n: str(value) for n, value in found.items() if value is not None and n not in os.environ})
+    return dask.config.set({BEFORE_START: found})
+
+
+def _preloads(setting: str) -> list[str]:
+    """Modules that workers, or the scheduler, load first: the user's own, and ours."""
+    given = dask.config.get(setting, None) or []
+    own = [given] if isinstance(given, str) else list(given)
+    return list(dict.fromkeys([*own, *DASK_SETTINGS[setting]]))
+
+
+def _installed_packages_first() -> None:
+    """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
+    if any(ROOT / name not in found for name, found in packages_on(sys.path).items()):
+        sys.path.insert(0, str(ROOT))
+
+
+def packages_on(path: Sequence[str]) -> dict[str, list[Path]]:
+    """The folders that a list of folders has for each package of millrace."""
+    finder = importlib.machinery.PathFinder
+    specs = {name: finder.find_spec(name, path) for name in ("flows", "tasks", "infra")}
+    places = {name: (spec.submodule_search_locations or []) if spec else [] for name, spec in specs.items()}
+    return {name: [Path(place).resolve() for place in found] for name, found in places.items()}
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# Nothing leaves the host, no worker starts a server of its own, SQLite waits for its lock instead of warning.
+ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+    "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+    "PREFECT_CLI_PROMPT": "false",
+    # Half a minute for a server that is started again, not a minute for each of the calls that a run makes in vain.
+    "PREFECT_CLIENT_MAX_RETRIES": "4",
+}

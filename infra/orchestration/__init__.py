@@ -1,0 +1,1 @@
+"""Prefect's side: its server, its task runner, deployments."""

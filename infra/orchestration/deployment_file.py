@@ -1,0 +1,210 @@
+"""A prefect.yaml: the deployments of a file, looked at as a whole before any of them is offered or registered."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import infra
+from infra import bounded_yaml
+from tasks.errors import JobError, mistakes, near, place_text
+
+FILE = Path(infra.__file__).parent / "prefect.yaml"
+FOLDER, SOURCE = "MILLRACE_FOLDER", "MILLRACE_DEPLOYED_FROM"  # variables of a run: where it works, its file
+TAG = "millrace"  # by which the automations know a run of millrace
+LIGHT, LIGHT_FLOWS = "light", {"watch-source"}  # the queue of runs that must not wait for jobs, and their flows
+WORKING_DIRECTORY = "prefect.deployments.steps.set_working_directory"
+# Runs import nothing from the folder in which they work, start no server of their own, and nothing leaves the host.
+ENVIRONMENT = {"PYTHONSAFEPATH": "1", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "DO_NOT_TRACK": "1"}
+
+
+class _Deployment(BaseModel):
+    """The keys that millrace reads of a deployment; Prefect knows more of them."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: str = Field(min_length=1)
+    entrypoint: str
+    description: str | None = None
+    tags: list[str] | None = None
+    parameters: dict[str, Any] | None = None
+    schedules: list[dict[str, Any]] | None = None
+    triggers: list[dict[str, Any]] | None = None
+    concurrency_limit: int | dict[str, Any] | None = None
+    work_pool: dict[str, Any] | None = None
+
+
+def read_file(path: Path = FILE) -> dict[str, Any]:
+    """The content of a prefect.yaml; a JobError where it cannot be read, or where a deployment is not right."""
+    try:
+        data = bounded_yaml.load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that does not exist
+        raise JobError("the file of deployments cannot be read", where=str(path), why=str(error)) from None
+    if not isinstance(data, dict) or not isinstance(data.get("deployments"), list) or not data["deployments"]:
+        raise JobError("the file has no deployments", where=str(path), do=f"begin with a copy of {FILE}")
+    names: set[str] = set()
+    for number, spec in enumerate(data["deployments"]):
+        where = f"{path}: deployments[{number}]"
+        name = _checked(spec, where)
+        if name in names:
+            raise JobError(f"there are two deployments {name}", where=where, do="give one of them another name")
+        names.add(name)
+    return data
+
+
+def full_name(spec: Mapping[str, Any]) -> str:
+    """What Prefect calls a deployment: `flow/name`."""
+    return f"{flow_of(spec['entrypoint']).name}/{spec['name']}"
+
+
+def flow_of(entrypoint: str) -> Any:
+    """The flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
+    module, _, name = entrypoint.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def complete(spec: dict[str, Any], pull: Any, folder: Path, source: str) -> None:
+    """Put what a run needs into a deployment that is registered for a worker, as far as the file does not say it.
+
+    The worker starts each run in a temporary folder, which it removes afterwards. So a run goes to MILLRACE_FOLDER as
+    soon as its flow is loaded: that of the file, else the directory of the pull step set_working_directory, else
+    `folder`, in which relative ones start, too. With pull steps of other kinds (a clone) the file decides.
+    """
+    steps = spec["pull"] if spec.get("pull") is not None else pull
+    directories = [_working_directory(step) for step in steps or []]
+    pool = dict(spec.get("work_pool") or {})
+    variables = dict(pool.get("job_variables") or {})
+    environment = {**ENVIRONMENT, **(variables.get("env") or {}), SOURCE: source}
+    if all(directory is not None for directory in directories):
+        # No step goes there before the flow is loaded: Prefect would import a flows/ of that folder.
+        spec["pull"] = [{WORKING_DIRECTORY: {"directory": "."}}]
+        environment.setdefault(FOLDER, (directories or ["."])[-1])
+    if FOLDER in environment and "{{" not in str(environment[FOLDER]):
+        environment[FOLDER] = str(folder / Path(str(environment[FOLDER])).expanduser())
+    if is_light(spec):
+        pool.setdefault("work_queue_name", LIGHT)
+    spec["work_pool"] = pool | {"job_variables": variables | {"env": environment}}
+    spec["tags"] = tagged(spec)
+
+
+def _working_directory(step: Any) -> str | None:
+    """The directory that a pull step sets; None for a step of another kind, or a directory that another step gives."""
+    settings = step.get(WORKING_DIRECTORY) if isinstance(step, dict) else None
+    directory = settings.get("directory") if isinstance(settings, dict) else None
+    return directory if isinstance(directory, str) and "{{" not in directory else None
+
+
+def is_light(spec: Mapping[str, Any]) -> bool:
+    """Whether the runs of a deployment take a second and no workers."""
+    return flow_of(spec["entrypoint"]).name in LIGHT_FLOWS
+
+
+def tagged(spec: Mapping[str, Any]) -> list[str]:
+    """The tags of a deployment, with that of millrace: without it no automation would look at its runs."""
+    tags = list(spec.get("tags") or [])
+    return tags if TAG in tags else [*tags, TAG]
+
+
+def offered(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A deployment of the file as arguments of Prefect's runner, which serves it: no pool, schedules, triggers."""
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig
+    from prefect.events import DeploymentEventTrigger
+    from prefect.schedules import Schedule
+    from prefect.types.entrypoint import EntrypointType
+
+    limit = spec.get("concurrency_limit")
+    return {
+        "name": spec["name"],
+        "description": spec.get("description"),
+        "tags": tagged(spec),
+        "parameters": spec.get("parameters"),
+        "schedules": [Schedule(**_schedule(given)) for given in spec.get("schedules") or []],
+        "triggers": [DeploymentEventTrigger.model_validate(given) for given in spec.get("triggers") or []],
+        "concurrency_limit": ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
+        "paused": False,
+        "entrypoint_type": EntrypointType.MODULE_PATH,
+    }
+
+
+def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = given.get("interval")
+    return {**given, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(given)
+
+
+def _checked(spec: Any, where: str) -> str:
+    """The full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
+    if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
+        raise JobError("a deployment needs a name and an entrypoint", where=where)
+    what, where = "a deployment is not right", f"{where} ({spec['name']})"
+    if "schedule" in spec:
+        raise JobError(what, where=where, why="schedule is not read", do="write schedules: [..]")
+    try:
+        _Deployment.model_validate(spec)
+    except ValidationError as error:
+        said = [f"{place_text(one.place)}: {one.text}" for one in mistakes(error, spec)]
+        raise JobError(what, where=where, why="; ".join(dict.fromkeys(said))) from None
+    from prefect.utilities.callables import parameter_schema
+
+    flow = _flow(spec["entrypoint"], what, where)
+    known = list(flow.parameters.properties)
+    for name in spec.get("parameters") or {}:
+        if name not in known:
+            why = f"the flow {flow.name} has no parameter {name!r}"
+            raise JobError(what, where=where, why=why, do=near(name, known))
+    for value in _floats(spec.get("parameters")):
+        if not math.isfinite(value):
+            why = f"the server keeps parameters as JSON, which has no {value}"
+            raise JobError(what, where=where, why=why, do=f"write {{float: {value}}} as the parameter of an operator")
+    schema = dict(parameter_schema(flow).model_dump())  # the form, which `flow.parameters` does not know
+    for number, given in enumerate([spec, *(spec.get("schedules") or [])]):
+        if problem := _refused(given.get("parameters") or {}, schema):
+            place = f", schedules[{number - 1}]" if number else ""
+            raise JobError(what, where=f"{where}{place}", why=problem, do="write what the form of the flow takes")
+    try:
+        flow.to_deployment(**offered(spec))
+    except (TypeError, ValueError) as error:
+        why = str(error).split("\n    For further information")[0]
+        raise JobError(what, where=where, why=why) from None
+    return full_name(spec)
+
+
+def _floats(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _floats(inner)
+
+
+def _refused(parameters: Mapping[str, Any], schema: dict[str, Any]) -> str:
+    """What the form of a flow refuses of the parameters, as the server would; "" if nothing, or where templates stand
+    in them, which only Prefect fills in."""
+    from prefect.utilities.schema_tools.validation import ValidationError as Refused
+    from prefect.utilities.schema_tools.validation import validate
+
+    if "{{" in str(parameters):
+        return ""
+    try:
+        validate(dict(parameters), schema, raise_on_error=True, ignore_required=True)
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+def _flow(entrypoint: str, what: str, where: str) -> Any:
+    from prefect import Flow
+
+    do = "write module.path.name, such as flows.preprocess.preprocess"
+    try:
+        flow = flow_of(entrypoint)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise JobError(what, where=where, why=f"entrypoint {entrypoint}: {error}", do=do) from None
+    if not isinstance(flow, Flow):
+        raise JobError(what, where=where, why=f"entrypoint {entrypoint} is no flow", do=do)
+    return flow

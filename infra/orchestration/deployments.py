@@ -1,0 +1,309 @@
+"""What runs by itself: the deployments of prefect.yaml, served from one process or registered for a work pool."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import yaml
+
+import infra
+from infra.orchestration.deployment_file import (
+    FILE,
+    LIGHT,
+    SOURCE,
+    complete,
+    flow_of,
+    full_name,
+    is_light,
+    offered,
+    read_file,
+)
+from infra.orchestration.server import prefect_home, ui_url
+from infra.orchestration.server_refusals import refusals, refused_output
+from tasks.errors import GiveUpError, JobError
+
+LIGHT_LIMIT = 2  # light runs at once, beside the jobs
+AUTOMATIONS, WEBHOOK = Path(infra.__file__).parent / "automations.yaml", "millrace-notify"
+# The lines of a notification that say which run it is, as an expression of Jinja. Before a run knows its host and its
+# output (flows/run/signs_of_life.py), they are those of its worker and of its parameters.
+RUN_LINES = """
+ ~ "\\nrun: " ~ flow_run.name
+ ~ ("\\noutput: " ~ OUTPUT if OUTPUT else "")
+ ~ ("\\nhost: " ~ HOST if HOST else "")
+ ~ "\\npage: UI/runs/flow-run/" ~ flow_run.id
+"""
+OUTPUT = '(flow_run.labels["millrace.output"] or flow_run.parameters.output.path or deployment.parameters.output.path)'
+HOST = '(flow_run.labels["millrace.host"] or flow_run.labels["prefect.worker.name"])'
+
+
+def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
+    """Offer the deployments of a file from this process, each run in a process of its own, until it is stopped.
+
+    At most `limit` jobs at once; the others wait. Light runs (a look at a folder) do not wait for jobs. The current
+    folder is that of the runs. SIGTERM and Ctrl-C cancel the runs that go on, pause the schedules and end it; the next
+    start takes them up again. A GiveUpError where another process of this host serves one of them.
+    """
+    from prefect.runner import Runner
+
+    _safe_path()
+    specs = read_file(path)["deployments"]
+    logging.getLogger("prefect.runner").addFilter(_said_once())
+    jobs: Any = Runner(name="millrace", limit=limit, pause_on_shutdown=True)
+    light: Any = Runner(name="millrace-light", limit=LIGHT_LIMIT, pause_on_shutdown=True)
+    with _alone(map(full_name, specs)):
+        for spec in specs:
+            with refusals("the Prefect server refuses a deployment", f"{path}: {full_name(spec)}"):
+                (light if is_light(spec) else jobs).add_flow(flow_of(spec["entrypoint"]), **offered(spec))
+        keep_automations(notify)
+        asyncio.run(_until_stopped([light if is_it else jobs for is_it in sorted(set(map(is_light, specs)))]))
+
+
+def _said_once() -> Callable[[logging.LogRecord], bool]:
+    """A filter for the log of a runner: that runs wait for a place is said once for each number of them that wait."""
+    said: list[str] = []
+
+    def first(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.endswith("(at capacity)"):
+            return True
+        new = text not in said
+        said[:] = [text]
+        return new
+
+    return first
+
+
+async def _until_stopped(runners: Sequence[Any]) -> None:
+    """Run until Ctrl-C or SIGTERM; then cancel what runs and pause the schedules, in this order and to the end.
+
+    Prefect's own handler of SIGTERM raises SystemExit into the pausing, and lets the runs go on.
+    """
+    serving = [asyncio.create_task(runner.start()) for runner in runners]
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        if not stopping:
+            stopping.extend(asyncio.create_task(runner.astop()) for runner in runners)
+
+    while not all(runner.started for runner in runners) and not any(task.done() for task in serving):
+        await asyncio.sleep(0.05)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, stop)
+    await asyncio.gather(*serving)
+
+
+@contextmanager
+def _alone(names: Iterable[str]) -> Iterator[None]:
+    """As the only process of this host that serves these deployments: the one that ends pauses their schedules."""
+    from prefect.settings import PREFECT_API_URL
+
+    with ExitStack() as held:
+        for name in names:
+            digest = hashlib.sha256(f"{PREFECT_API_URL.value()} {name}".encode()).hexdigest()[:16]
+            lock = held.enter_context((prefect_home() / f"millrace-serve-{digest}.lock").open("a+"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise GiveUpError(
+                    f"another process serves {name} already", where=f"process {lock.read()}",
+                    why="both would run it, and the first that ends would pause the schedules of both",
+                    do="end that one first, or give the deployments of --file other names",
+                ) from None  # fmt: skip
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+        yield
+
+
+class Deployed(NamedTuple):
+    """The deployments of a file, those that left it (name, id), and names of others in the pool."""
+
+    names: list[str]
+    left: dict[str, Any]
+    others: list[str]
+
+
+def deploy(
+    pool: str,
+    path: Path = FILE,
+    limit: int = 1,
+    notify: str | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Deployed:
+    """Register the deployments of a file for a work pool, which is made if there is none.
+
+    Done again it updates what is there. The current folder is that of the runs, on the host of the worker, unless the
+    file names another (MILLRACE_FOLDER, or the pull step set_working_directory). `on_progress` gets the name of each
+    deployment as it is registered. GiveUpError with Prefect's own words when it refuses one.
+    """
+    data = read_file(path)
+    keep_pool(pool, limit)
+    source, folder = str(path.resolve()), Path.cwd()
+    for spec in data["deployments"]:
+        complete(spec, data.get("pull"), folder, source)
+        spec["work_pool"] = {**(spec.get("work_pool") or {}), "name": pool}
+    names = [full_name(spec) for spec in data["deployments"]]
+    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
+        (copy := Path(temporary) / "prefect.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+        _prefect(temporary, on_progress, "deploy", "--all", "--prefect-file", str(copy))
+    keep_automations(notify)
+    return Deployed(names, *_not_of(pool, source, names))
+
+
+def prune(left: Mapping[str, Any]) -> None:
+    """Delete deployments, with the runs of theirs that have not begun and the automations that start others."""
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        for deployment in left.values():
+            client.delete_resource_owned_automations(f"prefect.deployment.{deployment}")
+            client.delete_deployment(deployment)
+
+
+def _not_of(pool: str, source: str, names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """(deployments of this file that it does not have any more, other deployments) in a pool, by their full names."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+
+    left, others = {}, []
+    with get_client(sync_client=True) as client:
+        for deployment in _all_deployments(client, WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))):
+            name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
+            if name in names:
+                continue
+            if ((deployment.job_variables or {}).get("env") or {}).get(SOURCE) == source:
+                left[name] = deployment.id
+            else:
+                others.append(name)
+    return dict(sorted(left.items())), sorted(others)
+
+
+def _all_deployments(client: Any, of_pool: Any) -> Iterator[Any]:
+    """Page by page: the server gives 200 at once."""
+    offset = 0
+    while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=offset):
+        yield from page
+        offset += len(page)
+
+
+def _prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -> None:
+    """A command of this Prefect, called in `folder`: it would import a flows/ of the current one."""
+    _safe_path()
+    command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments]
+    # So wide that no name is broken into lines, and every line as soon as it is written.
+    environment = {**os.environ, "PWD": str(Path.cwd()), "COLUMNS": "1000", "PYTHONUNBUFFERED": "1"}
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.strip(" │\n"))
+            if registered := re.search(r"Deployment '(.+)' successfully created", line):
+                on_progress(registered[1])
+    if process.returncode:
+        why = refused_output("\n".join(line for line in lines if line))
+        raise GiveUpError("the deployments could not be registered", where=f"prefect {arguments[0]}", why=why)
+
+
+def keep_pool(name: str, limit: int) -> None:
+    """A process work pool that runs `limit` jobs at once, and beside them `LIGHT_LIMIT` runs of light flows.
+
+    Jobs wait in its queue `default`, light runs (a look at a folder) in the queue `light`, so that they do not wait for
+    jobs. A pool of another type stays as it is, but for that queue.
+    """
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    with get_client(sync_client=True) as client:
+        try:
+            pool = client.read_work_pool(name)
+        except ObjectNotFound:
+            template = ProcessWorker.get_default_base_job_template()
+            description = "millrace: the jobs of a host, one after another; looks at watched folders beside them"
+            pool = client.create_work_pool(
+                WorkPoolCreate(name=name, type="process", base_job_template=template, description=description)
+            )
+        queues = {queue.name: queue for queue in client.read_work_queues(work_pool_name=name)}
+        if LIGHT not in queues:
+            client.create_work_queue(LIGHT, work_pool_name=name, concurrency_limit=LIGHT_LIMIT)
+        if pool.type == "process":
+            client.update_work_queue(queues["default"].id, concurrency_limit=limit)
+            client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit + LIGHT_LIMIT))
+
+
+def keep_automations(notify: str | None = None) -> None:
+    """The automations of automations.yaml as they stand there; those that notify only if there is a URL for it.
+
+    A URL that was given once stays until another is given.
+    """
+    from prefect.automations import Automation
+
+    webhook = _webhook(notify)
+    for spec in automations(webhook):
+        automation = Automation.model_validate(spec)
+        found = _automation_id(spec["name"])
+        automation.id = found
+        with refusals("the Prefect server refuses an automation", f"{AUTOMATIONS}: {spec['name']}"):
+            if found:
+                cast(Any, automation).update()
+            else:
+                cast(Any, automation).create()
+
+
+def automations(webhook: str | None) -> list[dict[str, Any]]:
+    """The content of automations.yaml with the id of the webhook's block; without one, only what needs none."""
+    run = " ".join(RUN_LINES.split("\n")).replace("OUTPUT", OUTPUT).replace("HOST", HOST).replace("UI", ui_url())
+    specs = yaml.safe_load(AUTOMATIONS.read_text())
+    for spec in specs:
+        for action in spec["actions"]:
+            if "block_document_id" in action:
+                action["block_document_id"] = webhook
+                action["payload"] = action["payload"].replace("~ MILLRACE_RUN", run)
+    return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
+
+
+def _automation_id(name: str) -> Any:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(name)
+    return found[0].id if found else None
+
+
+def _webhook(url: str | None) -> str | None:
+    """The id of the block that holds the URL, which may be a secret; None where none was ever given."""
+    from prefect.blocks.webhook import Webhook
+
+    if url is None:
+        try:
+            block: Any = Webhook.load(WEBHOOK)
+        except ValueError:
+            return None
+        return str(block._block_document_id)
+    if not url.startswith(("http://", "https://")):
+        raise JobError(f"{url!r} is no URL to notify", where="--notify", do="write https://..")
+    block = Webhook(url=url, headers={"Content-Type": "application/json"})
+    return str(block.save(WEBHOOK, overwrite=True))
+
+
+def _safe_path() -> None:
+    """Child processes import nothing from the current folder, which may have a flows/ or tasks/ of its own."""
+    os.environ["PYTHONSAFEPATH"] = "1"

@@ -1,0 +1,248 @@
+"""The Prefect server that a run reports to: the configured one, else one on the loopback, started when needed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psutil
+
+from infra.environment import ENVIRONMENT
+from infra.workers.dashboard_access import ROOT, listener
+from tasks.errors import GiveUpError
+
+HOST = "127.0.0.1"
+START_SECONDS = 120
+RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
+_chosen: dict[str, str] = {}  # how often a server is asked, while it is away
+
+
+class ServerInfo(NamedTuple):
+    """Where the server answers, where a person looks, and whether this call started it."""
+
+    api_url: str
+    ui_url: str
+    started: bool
+
+
+def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
+    """A healthy Prefect server for this process and its children, which find it in PREFECT_API_URL.
+
+    In this order: the server of PREFECT_API_URL or of the active Prefect profile, which must answer; the one that an
+    earlier run left; a Prefect server of this version on Prefect's port (4200); a new one in the background, on a free
+    port if that one is taken. `on_wait` is told, once, what takes seconds. GiveUpError when none can be had.
+    """
+    _use(ENVIRONMENT, only_missing=True)
+    if configured := _settings().api.url:
+        return _configured(str(configured))
+    home = prefect_home()
+    with _one_at_a_time(home / "millrace-server.lock"):
+        port = _running_port(home)
+        started = port is None
+        if port is None:
+            if on_wait:
+                on_wait("starting a Prefect server (the first start takes about ten seconds)")
+                if _settings().server.api.auth_string is None:
+                    on_wait("without a password: every user of this host can open it (README: Who may do what)")
+            port = _start(home)
+    api_url = f"http://{HOST}:{port}/api"
+    _use({"PREFECT_API_URL": api_url})
+    return ServerInfo(api_url, f"http://{HOST}:{port}", started)
+
+
+def stop_server() -> bool:
+    """Stop the server that an `ensure_server` with this PREFECT_HOME started; False when there is none."""
+    home = prefect_home()
+    with _one_at_a_time(home / "millrace-server.lock"):
+        note = _note(home)
+        process = _process(note)
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(15)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(15)
+        (home / "millrace-server.json").unlink(missing_ok=True)
+    if note and os.environ.get("PREFECT_API_URL") == f"http://{HOST}:{note['port']}/api":
+        del os.environ["PREFECT_API_URL"]
+        _refresh()
+    return process is not None
+
+
+def expect_answers(answers: bool) -> None:
+    """Have this process ask a server that is away only once, or as often as before."""
+    if answers:
+        _use({RETRIES: _chosen.pop(RETRIES, ENVIRONMENT[RETRIES])})
+    elif RETRIES not in _chosen:
+        _chosen[RETRIES] = os.environ.get(RETRIES, ENVIRONMENT[RETRIES])
+        _use({RETRIES: "0"})
+
+
+def ui_url() -> str:
+    """Where people look at the server that is configured."""
+    settings = _settings()
+    return str(settings.ui_url or str(settings.api.url or "").removesuffix("/api")).rstrip("/")
+
+
+def flow_run_url(ui_url: str, flow_run_id: Any) -> str:
+    """The page of a flow run.
+
+    >>> flow_run_url("http://127.0.0.1:4200/", "d0c1")
+    'http://127.0.0.1:4200/runs/flow-run/d0c1'
+    """
+    return f"{ui_url.rstrip('/')}/runs/flow-run/{flow_run_id}"
+
+
+def _configured(api_url: str) -> ServerInfo:
+    """The server that the environment or the profile names, if it answers; credentials come from the same settings."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True, httpx_settings={"timeout": 10}) as client:
+        problem = client.api_healthcheck()
+    if problem is not None:
+        raise GiveUpError(
+            "the configured Prefect server does not answer", where=f"PREFECT_API_URL = {api_url}", why=str(problem),
+            do="start it with `prefect server start`, or `prefect config unset PREFECT_API_URL` to have one started",
+        )  # fmt: skip
+    return ServerInfo(api_url, ui_url(), False)
+
+
+def _running_port(home: Path) -> int | None:
+    """The port of a local server that may be used: the one noted by an earlier run, else Prefect's own.
+
+    Who runs a server has runs started by those who serve deployments there: one of another user is none of ours.
+    """
+    note = _note(home)
+    ports = [note["port"]] if note else []
+    users = (os.getuid(), ROOT)
+    found = [*ports, _settings().server.api.port]
+    return next((port for port in found if _is_ours(port) and listener(port) in users), None)
+
+
+def _is_ours(port: int) -> bool:
+    """Whether a healthy Prefect server with the API of this version answers on a port of the loopback."""
+    import prefect
+
+    secret = _settings().api.auth_string
+    user, _, password = secret.get_secret_value().partition(":") if secret else ("", "", "")
+    known: dict[str, Any] = {"auth": (user, password)} if secret else {}
+    try:
+        health = httpx.get(f"http://{HOST}:{port}/api/health", timeout=5, trust_env=False)
+        version = httpx.get(f"http://{HOST}:{port}/api/admin/version", timeout=5, trust_env=False, **known)
+        return health.json() is True and _release(version.json()) == _release(prefect.__version__)
+    except (httpx.HTTPError, ValueError):
+        return False
+
+
+def _release(version: Any) -> list[str]:
+    return str(version).split(".")[:2]
+
+
+def _start(home: Path) -> int:
+    """Start a server that outlives this process and wait until it is healthy; returns its port."""
+    port, log_path = _free_port(_settings().server.api.port), home / "millrace-server.log"
+    program = str(Path(__file__).with_name("sqlite_server.py"))
+    command = [sys.executable, "-P", program, "server", "start", "--host", HOST, "--port", str(port)]
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment |= ENVIRONMENT | {"PREFECT_HOME": str(home), "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"}
+    environment.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "WARNING")
+    environment.setdefault("PREFECT_SERVER_EVENTS_CAUSAL_ORDERING", "infra.orchestration.event_order")
+    with log_path.open("ab") as log:
+        # The folder is Prefect's own: a pyproject.toml or a decoy package of the current one is none of its business.
+        server = subprocess.Popen(
+            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while not _is_ours(port):
+        if server.poll() is not None or time.monotonic() > deadline:
+            why = "it ended at once" if server.poll() is not None else f"it is not healthy after {START_SECONDS} s"
+            server.kill()
+            tail = log_path.read_text(errors="replace").strip().splitlines()[-3:]
+            raise GiveUpError(
+                "the Prefect server did not start", where=str(log_path), why="; ".join([why, *tail]),
+                do="run `prefect server start` by hand, or set PREFECT_API_URL to a running server",
+            )  # fmt: skip
+        time.sleep(0.2)
+    note = {"port": port, "pid": server.pid, "created": psutil.Process(server.pid).create_time()}
+    (home / "millrace-server.json").write_text(json.dumps(note))
+    # The server is meant to outlive this process: without this Popen's destructor would call it a leak.
+    server.returncode = 0
+    return port
+
+
+def _free_port(wanted: int) -> int:
+    """The wanted port of the loopback, else one that the system has free."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+                return int(probe.getsockname()[1])
+            except OSError:
+                continue
+    raise GiveUpError("no free port on the loopback", where=HOST, do="stop servers that are not needed")
+
+
+def _note(home: Path) -> dict[str, Any] | None:
+    """What an earlier start wrote down: port, pid and the second the process was created in."""
+    try:
+        return dict(json.loads((home / "millrace-server.json").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def _process(note: dict[str, Any] | None) -> psutil.Process | None:
+    """The noted process if it is still that one: pids are given again, creation times are not."""
+    try:
+        process = psutil.Process(note["pid"]) if note else None
+        return process if process and note and abs(process.create_time() - note["created"]) < 1 else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold a lock between processes: of two that start at once the second finds the server of the first."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prefect_home() -> Path:
+    """Prefect's folder, which is made if it is not there; GiveUpError where that cannot be."""
+    home = Path(_settings().home)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what, do = "the home of Prefect cannot be written", "set PREFECT_HOME to a folder of yours"
+        raise GiveUpError(what, where=str(home), why=str(error), do=do) from None
+    return home
+
+
+def _settings() -> Any:
+    from prefect.settings import get_current_settings
+
+    return get_current_settings()
+
+
+def _use(variables: dict[str, str], *, only_missing: bool = False) -> None:
+    """Set variables for this process, also where Prefect was imported before and remembers, and for its children."""
+    os.environ.update({k: v for k, v in variables.items() if not (only_missing and k in os.environ)})
+    _refresh()
+
+
+def _refresh() -> None:
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()

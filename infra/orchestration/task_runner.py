@@ -1,0 +1,48 @@
+"""The Dask task runner of a flow, on the cluster that a job asks for."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from prefect_dask import DaskTaskRunner
+
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
+
+
+class Runner(DaskTaskRunner):
+    """Prefect's own, without its token of everything that a task run gets, 20 ms for each: the id that is in it makes
+    all of them different."""
+
+    @property
+    def client(self) -> Any:
+        if not self._client:
+            client = super().client
+            client.submit = partial(client.submit, pure=False)  # type: ignore[method-assign]
+        return self._client
+
+
+def runner(cluster: Cluster | dict[str, Any] | None = None) -> Runner:
+    """A task runner that starts its cluster inside the run, at the first task.
+
+    Without `cluster` it starts what the run has asked for with `use_cluster`, so that one decorated flow serves the
+    command, the form and schedules; with it, it is for `flow.with_options(task_runner=runner(job.cluster))`.
+    """
+    if cluster is None:
+        return Runner(cluster_class=cluster_of_this_run)
+    return Runner(cluster_class=make_cluster, cluster_kwargs={"cluster": Cluster.model_validate(cluster)})
+
+
+_asked: ContextVar[Cluster | None] = ContextVar("millrace_cluster", default=None)
+
+
+def use_cluster(cluster: Cluster) -> None:
+    """Say, in a flow before its first task, which cluster its job asks for."""
+    _asked.set(cluster)
+
+
+def cluster_of_this_run() -> Any:
+    """The cluster that the current flow run has asked for; the default where it is silent."""
+    return make_cluster(_asked.get())

@@ -1,0 +1,118 @@
+"""Workers of this host as forks of one process that has loaded what they need.
+
+A worker with an interpreter of its own imports for three seconds what every other one imports as well. Python's fork
+server does so once, beside what this process does meanwhile; its forks have it at once and share the memory.
+
+Only for workers without a GPU: what CUDA has begun, no fork can go on with.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from typing import Any
+
+import dask.config
+
+from infra.environment import BEFORE_START, ENVIRONMENT, ROOT, cpu_environment, local_variables, packages_on
+from infra.workers.multiprocessing_leftovers import remove_leftovers
+
+METHOD = "distributed.worker.multiprocessing-method"
+# What an interpreter, the C library or a library reads once, when it starts. All else a fork is told.
+FIXED = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "ARROW_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "LC_", "LANG", "TZ",
+         "TMPDIR", "HOME", "PREFECT_HOME", "PREFECT_PROFILES_PATH", "VIRTUAL_ENV")  # fmt: skip
+TOLD = ("DASK_", "MILLRACE_", "PREFECT_")  # settings, of which the server itself has none
+FORKED = "MILLRACE_FORKED"  # to a fork: the variables that it has from the server and must not have
+
+_server: dict[str, str] = {}  # the variables of this process' server; none before it is started
+
+
+def start() -> None:
+    """Begin to load what workers need, if this has not begun; returns at once."""
+    if _server or sys.platform != "linux" or _finds_others():
+        return
+    remove_leftovers()
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["infra.workers.preimport"])
+    with _variables(_of_server()):
+        _server.update(os.environ)
+        forkserver.ensure_running()
+
+
+def use(forks: bool = True) -> dict[str, Any]:
+    """Have Dask fork the next workers of this process where `forks` allows it and the server can stand for them, else
+    give each an interpreter of its own; the arguments of the cluster for it."""
+    if forks:
+        start()
+    wanted = {**os.environ, **_before_start(dask.config.get(BEFORE_START, None) or {})}
+    forks = forks and bool(_server) and _fixed(wanted) == _fixed(_server)
+    dask.config.set({METHOD: "forkserver" if forks else "spawn"})
+    if not forks:
+        return {}
+    left = [name for name in _server if name not in wanted]
+    return {"env": {**wanted, FORKED: " ".join(left)}}
+
+
+def adopt() -> None:
+    """In a worker, before its first task: what the variables of a fork say goes for what was loaded before them."""
+    left = os.environ.pop(FORKED, None)
+    if left is None:
+        return
+    for name in left.split():
+        os.environ.pop(name, None)
+    import pyarrow as pa
+    from prefect.context import refresh_global_settings_context
+    from prefect.logging.configuration import setup_logging
+
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads):
+        pa.set_cpu_count(int(threads))
+    refresh_global_settings_context()
+    setup_logging(incremental=False)
+
+
+def _finds_others() -> bool:
+    """Whether the server, which has no `sys.path` of this process, would load a flows/ or tasks/ that is not ours."""
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return any(found and ROOT / name not in found for name, found in packages_on(folders).items())
+
+
+def _of_server() -> dict[str, str | None]:
+    """Variables that the server has, or (None) has not, whatever this process has."""
+    told = dict.fromkeys(name for name in os.environ if name.startswith(TOLD) and not name.startswith(FIXED))
+    return {**told, **_before_start(local_variables(cpu_environment(1))), "OMP_NUM_THREADS": "1", **ENVIRONMENT}
+
+
+def _before_start(asked: Mapping[str, Any]) -> dict[str, str]:
+    """What Dask sets in this process before it starts a worker, of what the settings ask for."""
+    found = {name: os.environ.get(name, str(value)) for name, value in asked.items() if value is not None}
+    if found.get("PYTHONHASHSEED", "0") == "0":
+        found["PYTHONHASHSEED"] = "6640"  # workers find equal hashes
+    return found
+
+
+def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that the server must have as its forks; how many threads compute, forks are told."""
+    return {n: v for n, v in variables.items() if n.startswith(FIXED) and n != "OMP_NUM_THREADS"}
+
+
+@contextmanager
+def _variables(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """These variables in this process while the block runs."""
+    before = {name: os.environ.get(name) for name in changes}
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(changes)
+    try:
+        yield
+    finally:
+        put(before)

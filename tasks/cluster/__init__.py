@@ -1,0 +1,1 @@
+"""Where functions over partitions run: pools, memory, caches, monitor."""

@@ -1,0 +1,34 @@
+"""The pool that fits where this process runs: threads, or the Dask cluster of the current client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.cluster.dask_pool import LARGE, DaskPool
+from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.pool import Pool, pickled_bytes
+
+
+def graph_share(value: Any, tasks: int) -> Any:
+    """A future of what so many tasks of a Dask graph share, where it is large and there is a current client; else None.
+
+    A graph that is made for a client's workers must be computed there.
+    """
+    pool = current_pool()
+    if not isinstance(pool, DaskPool) or pickled_bytes(value) * tasks <= LARGE:
+        return None
+    return pool.everywhere(value)
+
+
+def current_pool() -> Pool:
+    """The current `distributed.Client` of this process if there is one, else threads. Starts nothing."""
+    import sys
+
+    if "distributed" in sys.modules:
+        from distributed import default_client
+
+        try:
+            return DaskPool(default_client())
+        except ValueError:
+            pass
+    return LocalPool()

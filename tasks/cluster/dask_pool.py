@@ -1,0 +1,232 @@
+"""Where partitions are worked on: the threads of this process, or a Dask cluster. Stages see one interface."""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import psutil
+
+from tasks import engines
+from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
+from tasks.cluster.shared_argument import Given
+
+LARGE = 4 << 20  # bytes in a graph from which what its tasks share is kept out of it: the scheduler holds every graph
+BATCH = 5_000  # tasks that are handed in at once
+
+
+class Workers(Protocol):
+    """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workers(self) -> Sequence[str]: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def device_memory(self) -> int: ...
+
+
+class DaskPool:
+    """The workers of a Dask cluster."""
+
+    def __init__(self, client: Any, resources: dict[str, float] | None = None) -> None:
+        self.client = client
+        self.options = {"resources": resources} if resources else {}
+        info = client.scheduler_info(n_workers=-1)["workers"]
+        self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
+        self.workers: Sequence[str] = tuple(sorted(info))
+        self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())
+        taken = resources or {}
+        self.anywhere = all(w["resources"].get(name, 0) >= n for w in info.values() for name, n in taken.items())
+
+        self.submitted: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def waiting(self) -> list[Any]:
+        """What was submitted, is still wanted, and has not ended."""
+        return [future for future in list(self.submitted) if future.status == "pending"]
+
+    def first_asked(self, worker: str | None) -> dict[str, Any]:
+        """Arguments of `submit` by which Dask asks a worker first for a task, others if that one is busy or gone.
+
+        None where some of the workers do not offer what the tasks of this pool take: Dask forgets such a restriction
+        together with the place, gives the task to one of these and fails there, without a word and for ever.
+        """
+        return {"workers": [worker], "allow_other_workers": True} if worker and self.anywhere else {}
+
+    @cached_property
+    def here(self) -> str | None:
+        """The worker of which this is a thread, if it is one of this cluster's."""
+        from distributed import get_worker
+
+        try:
+            address = str(get_worker().address)
+        except ValueError:
+            return None
+        return address if address in self.workers else None
+
+    @cached_property
+    def device_memory(self) -> int:
+        return sum(self.client.run(engines.allocatable).values())
+
+    def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        found = self.client.run(function, *arguments, on_error="return")
+        there = {worker: value for worker, value in found.items() if not isinstance(value, OSError)}
+        for value in there.values():
+            if isinstance(value, Exception):
+                raise value
+        return there
+
+    def given(self, function: Callable[..., Any], shared: Any, tasks: int) -> tuple[Callable[..., Any], list[Any]]:
+        """(a function for so many tasks, its first arguments) that stand for `function` with `shared` as the first one.
+
+        What is small goes along with every task; a large value is put on every worker past the scheduler, and has no
+        lineage. On one worker alone it would draw nearly all tasks there.
+        """
+        if pickled_bytes(shared) * tasks > LARGE:
+            return function, [self.everywhere(shared)]
+        return Given(function, shared), []
+
+    def everywhere(self, value: Any) -> Any:
+        """A future of the value, which is on every worker."""
+        return self.client.scatter([value], broadcast=True, hash=False)[0]  # a tuple alone would be scattered in parts
+
+    def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        given = {"key": _key(function.__name__), "pure": False, **self.options, **options}
+        future = self.client.submit(function, *args, **given)
+        self.submitted.add(future)
+        return future
+
+    def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any],
+              places: Mapping[int, str] | None = None) -> list[Any]:  # fmt: skip
+        """Futures of function(shared, item). `places` names the workers that have what some of the items (by their
+        place) need: they are asked first."""
+        items = list(items)
+        function, first = self.given(function, shared, len(items))
+        run = uuid.uuid4().hex[:8]
+        groups: dict[str | None, list[int]] = {}
+        for i in range(len(items)):
+            groups.setdefault(places.get(i) if places else None, []).append(i)
+        futures: list[Any] = [None] * len(items)
+        for place, numbers in groups.items():
+            where = self.first_asked(place)
+            made = self._mapped(function, *([handle] * len(numbers) for handle in first), [items[i] for i in numbers],
+                                key=[f"{function.__name__}-{run}-{i:06d}" for i in numbers], **where)  # fmt: skip
+            for i, future in zip(numbers, made, strict=True):
+                futures[i] = future
+        return futures
+
+    def each(self, function: Callable[..., Any], *items: Sequence[Any], priority: int = 0) -> list[Any]:
+        """Futures of function(item, ..) over values or futures."""
+        run = uuid.uuid4().hex[:8]
+        keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items[0]))]
+        return self._mapped(function, *items, key=keys, priority=priority)
+
+    def _mapped(
+        self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0, **where: Any
+    ) -> list[Any]:
+        """In messages of so many tasks that the first ones run while the others are still on their way."""
+        options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options, **where}
+        futures = self.client.map(function, *items, key=key, **options)
+        self.submitted.update(futures)
+        return futures
+
+    def finish(self, futures: Sequence[Any], done: Done | None = None, results: bool = True) -> list[Any]:
+        """Wait for all; the first error cancels the rest and is raised."""
+        from distributed import as_completed
+
+        number = {future.key: i for i, future in enumerate(futures)}
+        found: list[Any] = [None] * len(futures)
+        try:
+            for batch in as_completed(futures, with_results=results, raise_errors=True).batches():
+                for entry in batch:
+                    future, result = entry if results else (entry, None)
+                    if future.status in ("error", "cancelled"):  # as_completed itself raises only the first of a batch
+                        future.result()
+                    found[number[future.key]] = result
+                    if done:
+                        done(number[future.key], result)
+        except BaseException:
+            self.client.cancel(list(futures), force=True)
+            raise
+        return found
+
+    def map(
+        self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
+    ) -> list[Any]:
+        return self.finish(self.start(function, shared, items), done)
+
+    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
+               items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
+        from distributed import as_completed
+
+        observed = self.start(function, shared, items)
+        number = {future.key: i for i, future in enumerate(observed)}
+        waiting = as_completed(observed)
+        observed.clear()  # a result is let go as soon as it is merged
+        groups: list[Any] = []
+        unmerged: dict[str, list[Any]] = {}  # by the worker that has them: results are merged where they are
+        try:
+            for batch in waiting.batches():
+                for worker, future in self._placed(list(batch)):
+                    group = unmerged.setdefault(worker, [])
+                    group.append(future)
+                    if len(group) == FAN_IN:
+                        groups += self.call(merge, [(unmerged.pop(worker),)])
+                    if done:
+                        done(number[future.key], None)
+                del batch, future, group
+            return groups + self.call(merge, [(group,) for _, group in sorted(unmerged.items())])
+        except BaseException:
+            left = [future for group in unmerged.values() for future in group]
+            self.client.cancel([*waiting.futures, *groups, *left], force=True)
+            raise
+
+    def _placed(self, futures: list[Any]) -> list[tuple[str, Any]]:
+        """(a worker that has it, future) of results; the first error is raised."""
+        _raise_first(futures)
+        if len(self.workers) == 1:
+            return [(self.workers[0], future) for future in futures]
+        where = self.client.who_has(futures)
+        return [(min(where.get(future.key) or [""]), future) for future in futures]
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
+        place = self.first_asked(self.here if here else None)
+        return [self.submit(function, *given, **place) for given in arguments]
+
+    def values(self, handles: Sequence[Any]) -> list[Any]:
+        """What is on the worker that runs this very task is taken as it is: it is neither copied nor to be changed."""
+        self.finish(handles, results=False)
+        return list(self.client.gather(list(handles)))
+
+    def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
+        """As `values`; several that are done at the same time come together."""
+        from distributed import as_completed
+
+        number = {future.key: i for i, future in enumerate(handles)}
+        waiting = as_completed(handles)
+        handles.clear()
+        try:
+            for batch in waiting.batches():
+                done = list(batch)
+                _raise_first(done)
+                yield from zip((number[future.key] for future in done), self.client.gather(done), strict=True)
+                del batch, done
+        except BaseException:
+            self.client.cancel(list(waiting.futures), force=True)
+            raise
+
+
+def _raise_first(futures: Iterable[Any]) -> None:
+    """The first error among futures that are done, if there is one."""
+    for future in futures:
+        if future.status in ("error", "cancelled"):
+            future.result()
+
+
+def _key(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,219 @@
+"""Memory that is short: told from other failures, injected for tests, answered by working on smaller runs of rows."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+import psutil
+
+from tasks import engines
+from tasks.cluster import column_cache
+from tasks.core.plan import Partition
+from tasks.core.units import megabytes
+from tasks.errors import GiveUpError, JobError, MillraceError, TransientError
+
+VARIABLE = "MILLRACE_INJECT_OOM"
+CLASSES = ("OutOfMemoryError", "out_of_memory", "CUDAOutOfMemory", "bad_alloc")  # of CuPy, RMM and torch
+TEXTS = ("std::bad_alloc", "out_of_memory", "out of memory", "cudaErrorMemoryAllocation", "Cannot allocate memory")
+UNITS = {"parquet": "row group", "orc": "stripe"}
+P = ParamSpec("P")
+T = TypeVar("T")
+_alone = threading.RLock()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for a host's or a GPU's out-of-memory, also where a reader or an operator made another error of it.
+
+    Errors of CUDA libraries are told by name and text: no GPU library is imported here.
+    """
+    seen: BaseException | None = error
+    for _ in range(8):
+        if seen is None or isinstance(seen, GiveUpError):
+            return False
+        if isinstance(seen, MemoryError) or type(seen).__name__ in CLASSES:
+            return True
+        if isinstance(seen, OSError) and seen.errno == errno.ENOMEM:
+            return True
+        if isinstance(seen, RuntimeError) and any(text in str(seen) for text in TEXTS):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def injected(stage: str, number: int, depth: int) -> None:
+    """Fail as if memory were short, where `MILLRACE_INJECT_OOM` in the worker's environment says so.
+
+    `transform:3:2`: partition 3 of transform fails whole and in halves, and goes well in quarters (depth 2). The stages
+    are ingest (where it brings keys together), statistics, transform, and shuffle_write, whose number is that of the
+    file; `*` is every number; several are separated by commas.
+    """
+    for wanted in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        try:
+            where, which, times = wanted.strip().split(":")
+            due = where == stage and which in ("*", str(number)) and depth < int(times)
+        except ValueError:
+            hint = "write STAGE:NUMBER:TIMES, for example transform:3:2 or statistics:*:1"
+            raise JobError(f"{wanted!r} names no out-of-memory to inject", where=VARIABLE, do=hint) from None
+        if due:
+            raise MemoryError(f"injected by {VARIABLE}={wanted}")
+
+
+def in_halves(
+    stage: str, work: Callable[[Partition], Any], partition: Partition, floor: int, source: Any, engine: str
+) -> list[Any]:
+    """The partition's result, or after an out-of-memory those of its halves, down to one block or `floor` bytes.
+
+    Halves are worked on one after another in a process, whatever the number of its threads. GiveUpError with figures
+    where a part as small as that does not fit; `source` is the plan that names its file.
+    """
+    return list(_in_halves(stage, work, partition, floor, (source, engine), 0))
+
+
+def _in_halves(
+    stage: str, work: Callable[[Partition], Any], part: Partition, floor: int, place: tuple[Any, str], depth: int
+) -> Iterator[Any]:
+    try:
+        injected(stage, part.number, depth)
+        result = work(part)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        halves = part.halves()
+        if len(halves) == 1 or part.nbytes // 2 < floor:
+            raise _too_large(part, floor, place, error) from error
+    else:
+        yield result
+        return
+    column_cache.give_up()
+    gc.collect()
+    with _alone:
+        for half in halves:
+            yield from _in_halves(stage, work, half, floor, place, depth + 1)
+
+
+def frugal(work: Callable[P, T]) -> Callable[P, T]:
+    """The function, which is called once more where memory was short and columns were held to save time: without
+    them."""
+
+    @functools.wraps(work)
+    def called(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return work(*args, **options)
+        except Exception as error:
+            if not is_out_of_memory(error) or not column_cache.give_up():
+                raise
+        gc.collect()
+        return work(*args, **options)
+
+    return called
+
+
+def in_runs(
+    stage: str,
+    number: int,
+    most: int,
+    first: int,
+    attempt: Callable[[int], Any],
+    refusal: Callable[[BaseException], GiveUpError],
+) -> tuple[Any, int]:
+    """(attempt(runs), halvings): work on rows in `first`, twice, four times .. as many runs until memory is enough.
+
+    From the second attempt on it is the only one of its kind at work in this process. `most` runs are possible; where
+    these fail, one attempt alone included, the refusal is raised.
+    """  # fmt: skip
+    depth = 0
+    while True:
+        runs = min(first << depth, most)
+        try:
+            with _alone if depth else nullcontext():
+                injected(stage, number, depth)
+                return attempt(runs), runs - first
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if depth and runs == most:
+                raise refusal(error) from error
+        gc.collect()
+        depth += 1
+
+
+@contextmanager
+def told(stage: str, engine: str) -> Iterator[None]:
+    """Out of memory where nothing can be halved (merging what was learned, say) as an error that says what to
+    change."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MillraceError) or not is_out_of_memory(error):
+            raise
+        do = (
+            f"{more_memory(engine)}; set source.partition_size lower; then run the same job again: what is done is kept"
+        )
+        raise TransientError(f"there is not enough memory for {stage}", why=shortage(error, engine), do=do) from error
+
+
+def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseException) -> GiveUpError:
+    source, engine = place
+    unit = UNITS.get(getattr(source, "format", ""))
+    size = f"{part.rows:,} rows from row {part.first_row:,}, about {megabytes(part.nbytes)} decoded"
+    if len(part.blocks) == 1:
+        what = f"one {unit or 'block of rows'} does not fit into memory"
+        do = f"write the source with smaller {unit}s, or {more_memory(engine)}" if unit else more_memory(engine)
+    else:
+        what = "a partition as small as run.min_partition_size does not fit into memory"
+        lower = f"set run.min_partition_size (now {megabytes(floor)}) to {megabytes(part.nbytes // 2)}"
+        do = f"{lower}, or {more_memory(engine)}"
+    where = f"partition {part.number}: {size}{_file_of(part, source)}"
+    return GiveUpError(what, where=where, why=shortage(error, engine), do=do)
+
+
+def _file_of(part: Partition, source: Any) -> str:
+    files, piece = getattr(source, "files", ()), part.blocks[0].pieces[0] if part.blocks[0].pieces else None
+    if piece is None or piece.file >= len(files):
+        return ""
+    group = f", row group {piece.group}" if getattr(source, "format", "") == "parquet" else ""
+    return f"; {files[piece.file].path}{group}"
+
+
+def shortage(error: BaseException, engine: str) -> str:
+    """What failed, and how much memory there is."""
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {text}; {available(engine)}"
+
+
+def available(engine: str) -> str:
+    """The memory of this process's frames in words: of its GPU, or what a worker may use of the host's."""
+    if engine == "cudf":
+        free, total = engines.engine(engine).device_memory()
+        return f"{megabytes(free)} of the GPU's {megabytes(total)} are free"
+    host = psutil.virtual_memory()
+    limit = worker_limit()
+    used = f", of which it uses {megabytes(psutil.Process().memory_info().rss)}" if limit else ""
+    own = f"the worker may use {megabytes(limit)}{used}; " if limit else ""
+    return f"{own}{megabytes(host.available)} of the host's {megabytes(host.total)} are free"
+
+
+def worker_limit() -> int:
+    """Bytes that this Dask worker may use of its host's memory; 0 without a limit, or outside of one."""
+    if "distributed" not in sys.modules:
+        return 0
+    from distributed import get_worker
+
+    try:
+        return int(getattr(get_worker().memory_manager, "memory_limit", 0) or 0)
+    except (ValueError, AttributeError):
+        return 0
+
+
+def more_memory(engine: str) -> str:
+    """What to change so that a thread has more memory."""
+    limit = "cluster.rmm_pool_size" if engine == "cudf" else "cluster.memory_limit"
+    return f"give each thread more memory: a higher {limit}, fewer cluster.threads_per_worker"

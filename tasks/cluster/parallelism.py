@@ -1,0 +1,37 @@
+"""How many partitions are worked on at once, and how large one may be for it."""
+
+from __future__ import annotations
+
+from tasks.cluster.dask_pool import Workers
+from tasks.engines import admission
+
+SMALLER = 3  # times as many partitions on the CPU: a small one costs nothing more there
+
+
+def computing_threads(engine: str, workers: Workers) -> int:
+    """How many partitions are computed at once."""
+    if engine != "cudf":
+        return workers.threads
+    return min(workers.threads, admission.places(_each_gpu(workers)) * len(workers.workers))
+
+
+def partition_limit(engine: str, workers: Workers) -> int | None:
+    """Bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if nobody knows
+    them yet."""
+    return admission.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
+
+
+def _each_gpu(workers: Workers) -> int:
+    return workers.device_memory // max(len(workers.workers), 1)
+
+
+def dividing_threads(engine: str, workers: Workers) -> int:
+    """Threads that a source is divided for.
+
+    On the CPU three times as many as there are: what a partition makes on its way is memory that the system has to
+    clear first, and of twelve small partitions a thread needs a third of what four take. On GPUs one for each: it gets
+    two partitions, or a multiple, whose columns cost the interpreter the same time whatever their size.
+    """
+    if engine == "cudf":
+        return max(len(workers.workers), 1)
+    return SMALLER * computing_threads(engine, workers)

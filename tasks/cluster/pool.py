@@ -1,0 +1,74 @@
+"""Where partitions are worked on: the interface that stages see, and merging along a tree over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+FAN_IN = 8  # partials that one merge takes
+Done = Callable[[int, Any], None]
+
+
+def pickled_bytes(value: Any) -> int:
+    """How many bytes the value takes on its way to a worker; buffers are counted, not copied."""
+    from distributed.protocol import pickle
+
+    buffers: list[Any] = []
+    head = pickle.dumps(value, buffer_callback=buffers.append)
+    return len(head) + sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+class Pool(Protocol):
+    """`function(shared, item)` over items. `shared` is sent to a worker once, not with every item."""
+
+    threads: int
+    workers: Sequence[str]
+    memory: int  # bytes of host memory that all workers together may use
+
+    @property
+    def device_memory(self) -> int:
+        """Bytes that all workers together may allocate on their GPUs; 0 without."""
+        ...
+
+    def map(
+        self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
+    ) -> list[Any]:
+        """Results in the order of the items; `done(number, result)` as they come. The first error ends the rest."""
+        ...
+
+    def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
+               items: Sequence[Any], done: Done | None = None) -> list[Any]:  # fmt: skip
+        """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each result."""
+        ...
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
+        """Handles of function(*arguments), where a handle, or a list of handles, stands for what it is a handle of.
+
+        `here`: in the process that asks, if that is one of the workers.
+        """
+        ...
+
+    def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Worker -> function(*arguments) in its process, at once: not in its turn among the tasks.
+
+        A worker that is lost meanwhile is left out.
+        """
+        ...
+
+    def values(self, handles: Sequence[Any]) -> list[Any]:
+        """What the handles are handles of."""
+        ...
+
+    def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
+        """(number of the handle, what it is a handle of), one after another as they are done; the list loses them."""
+        ...
+
+
+def merged(pool: Pool, merge: Callable[[list[Any]], Any], groups: Sequence[Sequence[Any]]) -> list[Any]:
+    """For each group of handles one of all merged, FAN_IN at a time; the groups' merges run side by side."""
+    levels = [list(group) for group in groups]
+    while any(len(level) > 1 for level in levels):
+        cuts = [[level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)] for level in levels]
+        made = iter(pool.call(merge, [(cut,) for level in cuts for cut in level if len(cut) > 1]))
+        levels = [[next(made) if len(cut) > 1 else cut[0] for cut in level] for level in cuts]
+    return [level[0] for level in levels]

@@ -1,0 +1,197 @@
+"""A stage that waits while nothing moves: its tasks wait, none runs, none ends, and no worker is expected.
+
+Dask can lose the way to a task, by an error of its own or by a restriction that no worker meets, and says nothing then:
+who waits for the task waits for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from heapq import nsmallest
+from typing import Any
+
+from tasks.cluster.dask_pool import DaskPool
+from tasks.errors import TransientError
+
+LOOK_SECONDS = 10.0  # between two looks, or a fifth of what is allowed
+SILENT = 30.0  # seconds after which the last report of a worker says nothing about what it does now
+SHOWN = 5  # tasks that are shown
+EXPECTED = "millrace-workers-expected"  # until when, in the metadata of the scheduler
+log = logging.getLogger("millrace")
+Facts = Mapping[str, Any]
+
+
+class Stall:
+    """How long nothing has moved. `waiting` gives what is waited for, by anything that changes when some of it ends."""
+
+    def __init__(self, client: Any, waiting: Callable[[], Sequence[Any]], seconds: float) -> None:
+        self.client, self.waiting, self.seconds = client, waiting, seconds
+        self.every = min(LOOK_SECONDS, seconds / 5)
+        self.moved = time.monotonic()
+        self.last: tuple[int, int] = (0, -1)
+
+    def check(self) -> Facts | None:
+        """What the scheduler knows when nothing has moved for `seconds`; else None."""
+        now = time.monotonic()
+        try:
+            count = len(self.waiting())
+            if not count:
+                self.moved = now
+                return None
+            now_there = self.client.run_on_scheduler(moves_of)
+        except Exception as error:  # one of others may have no millrace; of one that is lost the stage hears by itself
+            log.debug("the scheduler does not tell what it does: %s: %s", type(error).__name__, error)
+            self.moved = now
+            return None
+        before, self.last = self.last, (count, now_there["count"])
+        if before != self.last or now_there["running"] or now_there["expected"]:
+            self.moved = now
+            return None
+        if now - self.moved < self.seconds:
+            return None
+        facts: Facts = self.client.run_on_scheduler(state_of)
+        return facts
+
+
+@contextmanager
+def watched(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
+    """Cancel the tasks of a stage that stands still while the block runs; TransientError then, which is tried again."""
+    stall, ended = Stall(pool.client, pool.waiting, seconds), threading.Event()
+    caught: list[Facts] = []
+
+    def follow() -> None:
+        while not ended.wait(stall.every):
+            with suppress(Exception):
+                if facts := stall.check():
+                    caught.append(facts)
+                    log.warning("%s stands still for %g s: %s", name, seconds, text_of(facts))
+                    pool.client.cancel(pool.waiting(), force=True)
+                    return
+
+    thread = threading.Thread(target=follow, name="millrace-stalls", daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        if not caught:
+            raise
+        raise stood_still(name, seconds, caught[0]) from error
+    finally:
+        ended.set()
+
+
+class NotBegunError(TransientError):
+    """No worker has begun with a stage."""
+
+
+def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientError] = TransientError) -> TransientError:
+    return kind(
+        f"{name} stood still for {seconds:g} s", where="the Dask scheduler of this run",
+        why=f"no task ran and none ended; it knows: {text_of(facts)}",
+        do="compare what the tasks take (cluster.resources) with what the workers offer; raise run.stalled_after if "
+        "the workers only wait for others; run the same job again: what is done is kept",
+    )  # fmt: skip
+
+
+def expect_workers(client: Any, cluster: Any, seconds: float) -> None:
+    """Tell the scheduler that workers which were asked for have not come yet, from a queue or as the work grows: for
+    so many seconds from now nothing that waits for them stands still."""
+    made = getattr(cluster, "scaled", None) or cluster
+    with suppress(Exception):
+        if made.plan - made.observed:
+            client.set_metadata(EXPECTED, time.time() + seconds)
+
+
+def moves_of(dask_scheduler: Any = None) -> dict[str, Any]:
+    """In a scheduler: how many moves it has made, how many tasks run, and whether workers are expected.
+
+    A stage itself has left the threads of its worker and waits for its tasks: it does not count. A worker that takes
+    in results of others, or has not reported for a while, may be about to run something.
+    """
+    workers = list(dask_scheduler.workers.values())
+    running = sum(task not in worker.long_running for worker in workers for task in worker.executing)
+    silent = sum(time.time() - worker.last_seen > SILENT for worker in workers if worker.processing)
+    moving = sum(bool(worker.metrics.get("transfer", {}).get("incoming_count")) for worker in workers)
+    return {
+        "count": int(dask_scheduler.transition_counter),
+        "running": running + silent + moving,
+        "expected": float(dask_scheduler.task_metadata.get(EXPECTED, 0)) > time.time(),
+    }
+
+
+def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
+    """In a scheduler: which tasks wait, what restricts them, and what the workers offer."""
+    workers = list(dask_scheduler.workers.values())
+    stages = {task.key for worker in workers for task in worker.long_running}
+    waiting = [
+        task for task in dask_scheduler.tasks.values()
+        if task.state not in ("memory", "erred", "forgotten") and task.key not in stages
+    ]  # fmt: skip
+    blocked = nsmallest(SHOWN, (task for task in waiting if not task.waiting_on), key=lambda task: str(task.key))
+    return {
+        "states": _counted(str(task.state) for task in waiting),
+        "names": _counted(str(task.prefix.name) for task in waiting),
+        "tasks": [
+            {
+                "key": str(task.key), "state": str(task.state), "resources": dict(task.resource_restrictions or {}),
+                "workers": sorted(task.worker_restrictions or ()),
+                "on": task.processing_on.address if task.processing_on else "",
+            }
+            for task in blocked
+        ],
+        "workers": {
+            worker.address: {
+                "name": str(worker.name), "threads": int(worker.nthreads), "status": worker.status.name,
+                "resources": dict(worker.resources), "tasks": len(worker.processing) - len(worker.long_running),
+            }
+            for worker in workers
+        },
+    }  # fmt: skip
+
+
+def has_begun(key: Any, dask_scheduler: Any = None) -> bool:
+    """In a scheduler: whether a worker runs a task, or it has ended."""
+    task = dask_scheduler.tasks.get(key)
+    if task is None or task.state in ("memory", "erred"):
+        return True
+    return any(task in worker.long_running or task in worker.executing for worker in dask_scheduler.workers.values())
+
+
+def text_of(facts: Facts) -> str:
+    """What a scheduler knows of tasks that do not move, in words.
+
+    >>> text_of({"states": {"waiting": 2}, "names": {"cut": 2}, "tasks": [], "workers": {}})
+    '2 waiting (2 cut)'
+    """
+    states = ", ".join(f"{count} {state}" for state, count in facts["states"].items())
+    names = ", ".join(f"{count} {name}" for name, count in facts["names"].items())
+    lines = [f"{states or 'no task'} ({names})"]
+    for task in facts["tasks"]:
+        lines.append(", ".join([
+            f"{task['key']} is {task['state']}",
+            *([f"takes {_amounts(task['resources'])}"] if task["resources"] else []),
+            *([f"is asked of {' '.join(task['workers'])}"] if task["workers"] else []),
+            *([f"was given to {task['on']}"] if task["on"] else []),
+        ]))  # fmt: skip
+    for address, worker in facts["workers"].items():
+        offers = _amounts(worker["resources"]) or "nothing"
+        lines.append(
+            f"worker {worker['name']} ({address}) is {worker['status']} with {worker['threads']} thread(s) and "
+            f"{worker['tasks']} task(s), offers {offers}"
+        )
+    return "; ".join(lines)
+
+
+def _counted(names: Iterator[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return " ".join(f"{name}={amount:g}" for name, amount in resources.items())

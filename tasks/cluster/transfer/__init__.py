@@ -1,0 +1,1 @@
+"""How results get from one worker to another: GPU memory, host memory, spilling."""

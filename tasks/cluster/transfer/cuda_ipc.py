@@ -1,0 +1,248 @@
+"""GPU memory of a worker that the other workers of its host may open, and what goes from GPU to GPU that way.
+
+CUDA's asynchronous allocator serves threads with streams of their own side by side, and another process may open its
+pool (CUDA IPC). That process copies a buffer over NVLink, or PCIe, by itself; Dask's messages, over TCP or TLS, only
+say where it lies. Measured between two H200: 390 GB/s, a millisecond to open a buffer. UCX needs a pool of ordinary
+memory instead, moves it in the thread that also serves Dask, and slows down everything else that a worker does.
+
+Source: CUDA driver API, "Stream Ordered Memory Allocator", inter-process pools.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import cupy
+import dask.config
+import rmm
+from cuda.bindings import driver
+
+from tasks.cluster import monitor
+from tasks.cluster.transfer import host_memory
+from tasks.cluster.transfer.dask_profiler import workers_here
+from tasks.errors import GiveUpError
+
+OFFER = "millrace-gpu"  # what workers tell each other of when they connect
+HANDLE = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+EXPORTED = 64  # bytes by which CUDA describes a pointer to another process
+ON_DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+PATIENCE = 30.0  # seconds for another process to hand over its pool
+_lender: Lender | None = None
+_opening = threading.Lock()
+_opened: dict[str, Any] = {}
+
+
+def set_up() -> None:
+    """Prepare the Dask workers of this process, if there are any, as the setting `millrace.gpu-pool` says."""
+    if settings := dask.config.get("millrace.gpu-pool", None):
+        for worker in workers_here():
+            prepare(worker, **settings)
+
+
+def prepare(worker: Any, limit: float, shared: bool) -> None:
+    """Let this process allocate up to `limit` (bytes, or 0.9 of the GPU) asynchronously; `shared`: for others to open.
+
+    What the worker tells those that it connects to says which GPUs, and whose host memory, it can copy from.
+    """
+    global _lender
+    device = cupy.cuda.runtime.getDevice()
+    cupy.cuda.Device(device).use()
+    total = cupy.cuda.runtime.memGetInfo()[1]
+    shared = shared and _can_share(device)
+    pool = _made(device, shared)
+    allowed = int(limit if limit > 1 else limit * total) // 256 * 256
+    rmm.mr.set_current_device_resource(
+        rmm.mr.LimitingResourceAdaptor(rmm.mr.CudaAsyncViewMemoryResource(pool), allocation_limit=allowed)
+    )
+    host_memory.offer(worker)
+    if shared:
+        _lender = Lender(pool)
+        host_memory.tell(worker, {OFFER: {"host": this_host(), "gpus": reachable(device)}})
+
+
+def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Where the process of a Dask message's context finds a buffer; None if it has to be sent.
+
+    The buffer stays as long as `owner`, the result of a task: Dask keeps that until the other process has answered,
+    after it has copied.
+    """
+    if _lender is None or not reaches(context):
+        return None
+    cupy.cuda.Device().use()  # a thread that has not worked on it yet
+    error, data = driver.cuMemPoolExportPointer(buffer.data.ptr)
+    if int(error):
+        return None  # memory of another kind
+    weakref.finalize(owner, _let_go, buffer).atexit = False
+    monitor.count_lent(buffer.nbytes)
+    return {"pool": _lender.name, "pointer": ctypes.string_at(data.getPtr(), EXPORTED), "nbytes": buffer.nbytes}
+
+
+def reaches(context: Mapping[str, Any] | None) -> bool:
+    """Whether the process that a Dask message goes to can copy out of this GPU."""
+    offer = host_memory.told_by_recipient(context, OFFER)
+    return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
+
+
+def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
+    """A copy, in this GPU's memory, of what another process of the host lends. OSError if that is gone."""
+    try:
+        return _copied(place)
+    except GiveUpError as error:
+        if _is_gone(place["pool"]):
+            raise ConnectionResetError(f"the process that lent GPU memory is gone: {error.why}") from error
+        raise
+
+
+def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
+    data, stream = driver.CUmemPoolPtrExportData(), cupy.cuda.get_current_stream()
+    ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)
+    found = cupy.empty(place["nbytes"], cupy.uint8)
+    there = _checked(driver.cuMemPoolImportPointer(_opened_pool(place["pool"]), data))
+    try:
+        _checked(driver.cuMemcpyDtoDAsync(found.data.ptr, there, found.nbytes, stream.ptr))
+        stream.synchronize()
+    finally:
+        driver.cuMemFreeAsync(there, stream.ptr)
+    return found
+
+
+class Lender:
+    """The pool of this process, and the socket where others of the same user and host get it."""
+
+    def __init__(self, pool: Any) -> None:
+        self.name = f"millrace-{uuid4().hex}"
+        self._shared = int(_checked(driver.cuMemPoolExportToShareableHandle(pool, HANDLE, 0)))
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind("\0" + self.name)
+        self._socket.listen()
+        threading.Thread(target=self._serve, name="millrace-gpu-pool", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            other, _ = self._socket.accept()
+            with other, suppress(OSError):
+                if _user_of(other) == os.getuid():
+                    socket.send_fds(other, [b"\0"], [self._shared])
+
+
+@cache
+def this_host() -> str:
+    """This host, network namespace (which such sockets do not leave) and user."""
+    return f"{host_memory.booted()} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
+
+
+@cache
+def identity(device: int | None = None) -> str:
+    """A GPU, the one of this process unless another is named, in the driver's hexadecimal digits."""
+    device = cupy.cuda.runtime.getDevice() if device is None else device
+    return bytes(cupy.cuda.runtime.getDeviceProperties(device)["uuid"]).hex()
+
+
+def reachable(device: int) -> list[str]:
+    """The GPUs from whose memory this one can copy, itself among them."""
+    runtime = cupy.cuda.runtime
+    every = range(runtime.getDeviceCount())
+    return [identity(d) for d in every if d == device or runtime.deviceCanAccessPeer(device, d)]
+
+
+def _can_share(device: int) -> bool:
+    asked = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES
+    return bool(int(_checked(driver.cuDeviceGetAttribute(asked, device))) & int(HANDLE))
+
+
+def _made(device: int, shared: bool) -> Any:
+    """A pool on a GPU that keeps what it has got from the driver."""
+    wanted = driver.CUmemPoolProps()
+    wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.handleTypes = HANDLE if shared else driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+    wanted.location = _place(device)
+    pool = _checked(driver.cuMemPoolCreate(wanted))
+    kept = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    _checked(driver.cuMemPoolSetAttribute(pool, kept, driver.cuuint64_t(2**64 - 1)))
+    return pool
+
+
+def _place(device: int) -> Any:
+    place = driver.CUmemLocation()
+    place.id, place.type = device, ON_DEVICE
+    return place
+
+
+def _opened_pool(name: str) -> Any:
+    """The pool of another process, opened once."""
+    with _opening:
+        if name not in _opened:
+            _opened[name] = _received(name)
+        return _opened[name]
+
+
+def _is_gone(name: str) -> bool:
+    """Whether the process has ended whose pool is called so."""
+    try:
+        with _connected(name):
+            return False
+    except OSError:
+        return True
+
+
+def _connected(name: str) -> socket.socket:
+    lender = socket.socket(socket.AF_UNIX)
+    lender.settimeout(PATIENCE)
+    try:
+        lender.connect("\0" + name)
+    except OSError:
+        lender.close()
+        raise
+    return lender
+
+
+def _received(name: str) -> Any:
+    with _connected(name) as lender:
+        if _user_of(lender) != os.getuid():
+            raise OSError(f"{name} belongs to another user")
+        _, given, _, _ = socket.recv_fds(lender, 1, 1)
+    if not given:
+        raise ConnectionResetError(f"{name} ended before it handed over its pool")
+    (shared,) = given
+    access = driver.CUmemAccessDesc()
+    access.location = _place(cupy.cuda.runtime.getDevice())
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    try:
+        pool = _checked(driver.cuMemPoolImportFromShareableHandle(shared, HANDLE, 0))
+        _checked(driver.cuMemPoolSetAccess(pool, [access], 1))
+    finally:
+        os.close(shared)
+    return pool
+
+
+def _user_of(other: socket.socket) -> int:
+    """The user that the process at the other end of a socket belongs to."""
+    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    error, *values = result
+    if int(error) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
+        raise MemoryError("the GPU's memory is full")
+    if int(error):
+        raise GiveUpError(
+            "memory cannot be shared between GPUs", where=f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '0')}",
+            why=error.name, do="set cluster.cuda_ipc to false: pieces then go through the host",
+        )  # fmt: skip
+    return values[0] if values else None
+
+
+def _let_go(buffer: cupy.ndarray) -> None:
+    """The end of a loan: the last that holds the buffer may be the loan."""

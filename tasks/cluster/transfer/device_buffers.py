@@ -1,0 +1,26 @@
+"""A buffer of the device in a message of Dask: lent to a worker of the same host, else sent as a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy
+from distributed.protocol import deserialize, serialize
+
+from tasks.cluster.transfer import cuda_ipc
+
+Context = Mapping[str, Any] | None  # what is known of both ends of a connection
+
+
+def sent(buffer: cupy.ndarray, owner: Any, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+    """(header, frames) of a buffer that `owner`, the result of a task, holds or stands for."""
+    place = cuda_ipc.lend(buffer, owner, context)
+    if place is not None:
+        return {"lent": place}, []
+    return serialize(buffer, serializers=(kind,), on_error="raise")
+
+
+def taken(header: Mapping[str, Any], frames: Sequence[Any]) -> cupy.ndarray:
+    """The buffer again, in the memory of this process."""
+    return cuda_ipc.fetch(header["lent"]) if "lent" in header else deserialize(header, list(frames))

@@ -1,0 +1,91 @@
+"""Results of tasks between workers: not through pickle, but as buffers of the device.
+
+A worker of the same host copies a buffer out of this GPU by itself; to others it travels as a frame, over UCX without
+touching the host.
+
+Imported with the engine: a worker that receives pieces must have imported it before (`pre_import`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from itertools import islice
+from typing import Any
+
+from dask.sizeof import sizeof
+from distributed.protocol import deserialize, serialize
+from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
+
+from tasks.cluster.transfer import gpu_results, host_memory
+from tasks.cluster.transfer.device_buffers import Context, sent, taken
+from tasks.engines.gpu.order import Pieces, unpacked
+from tasks.engines.task_result import PiecesResult, TaskResult
+
+KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, dask_deserialize)}
+
+
+def _register_pieces(kind: str) -> None:
+    """Pieces are one buffer, and what libcudf and `rebuilt` have to know to see columns in it."""
+    dumps, loads = KINDS[kind]
+
+    @dumps.register(Pieces)
+    def dump(pieces: Pieces, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+        packed = pieces if pieces.buffer is not None else pieces.packed()
+        header, frames = sent(packed.buffer, pieces, kind, context)
+        known = pickle.dumps((packed.metadata, packed.marks, packed.offsets))
+        return {"buffer": header, "known": known}, frames
+
+    @loads.register(Pieces)
+    def load(header: dict[str, Any], frames: list[Any]) -> Pieces:
+        metadata, marks, offsets = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
+        return unpacked(metadata, taken(header["buffer"], frames), marks, offsets)
+
+
+def dump(result: TaskResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+    """Header and frames of a result: piece by piece if it is made of pieces, else its tables in one buffer."""
+    if isinstance(result, PiecesResult):
+        return _dump_pieces(result, kind, context)
+    return gpu_results.dump(result, kind, context)
+
+
+def load(header: dict[str, Any], frames: list[Any]) -> Any:
+    """The result again."""
+    return _load_pieces(header, frames) if "pieces" in header else gpu_results.load(header, frames)
+
+
+def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
+    """A list of pieces and a few numbers; pieces in host memory travel as they do between CPUs."""
+    if not all(isinstance(piece, Pieces) for piece in result.pieces):
+        return host_memory.dump(result, context)
+    dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in result.pieces]
+    rest = {name: value for name, value in result.__dict__.items() if name != "pieces"}
+    header = {"rest": pickle.dumps((type(result), rest)), "pieces": [header for header, _ in dumped],
+              "frames": [len(frames) for _, frames in dumped]}  # fmt: skip
+    return header, [frame for _, frames in dumped for frame in frames]
+
+
+def _load_pieces(header: dict[str, Any], frames: list[Any]) -> PiecesResult:
+    kind, rest = pickle.loads(header["rest"])  # noqa: S301  as Dask sends everything else
+    left, result = iter(frames), kind.__new__(kind)
+    result.pieces = [
+        deserialize(piece, list(islice(left, count)))
+        for piece, count in zip(header["pieces"], header["frames"], strict=True)
+    ]
+    result.__dict__.update(rest)
+    return result
+
+
+def register() -> None:
+    """Make the serializers known to distributed, and the sizes of pieces to Dask."""
+    import distributed.protocol.cupy  # noqa: F401  the serializers of CuPy's arrays
+
+    for kind in KINDS:
+        _register_pieces(kind)
+    cuda_serialize.register(TaskResult)(lambda result: dump(result, "cuda", None))
+    cuda_deserialize.register(TaskResult)(load)
+    host_memory.register(host_memory.Transport(lambda result, context: dump(result, "dask", context), load))
+    sizeof.register((Pieces, PiecesResult))(lambda pieces: pieces.nbytes)
+
+
+register()

@@ -1,0 +1,146 @@
+"""Objects that hold cuDF's tables, between workers: the tables as buffers of the device, all else pickled.
+
+Pickle would take every column through the host, and cuDF's own serializer sends each of its buffers by itself: a large
+partial has thousands.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import weakref
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import cloudpickle
+import cudf
+import cupy
+import pylibcudf as plc
+
+from tasks.cluster import monitor
+from tasks.cluster.transfer import cuda_ipc, host_memory
+from tasks.cluster.transfer.device_buffers import Context, sent, taken
+from tasks.engines.gpu.columns import synchronize
+from tasks.engines.gpu.order import Marks, marked, marks_of, pack, unpack
+from tasks.engines.gpu.tables import parts_of
+
+ALIGNED = 256  # bytes, as libcudf wants its buffers
+
+
+class Packed(NamedTuple):
+    """Tables of the same columns, one after another in a buffer, and what has to be known to take them out again."""
+
+    buffer: cupy.ndarray
+    metadata: bytes
+    marks: Marks
+    rows: list[int]
+
+
+def pack_run(tables: Sequence[cudf.DataFrame]) -> Packed:
+    """Tables of the same columns, copied into one buffer."""
+    parts = [plc.Table(parts_of(table)) for table in tables]
+    joined = plc.concatenate.concatenate(parts) if len(parts) > 1 else parts[0]
+    metadata, buffer = pack(joined)
+    return Packed(buffer, metadata, marks_of(tables[0]), [len(table) for table in tables])
+
+
+def unpack_run(packed: Packed) -> list[cudf.DataFrame]:
+    """The tables, each column in memory of its own."""
+    table = unpack(packed.metadata, packed.buffer)
+    ends = list(accumulate(packed.rows))
+    parts = plc.copying.split(table, ends[:-1]) if len(ends) > 1 else [table]
+    return [marked([c.copy() for c in part.columns()], packed.marks) for part in parts]
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) is cudf.DataFrame and isinstance(value.index, cudf.RangeIndex) and len(value.columns) > 0
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    return all(_is_plain(value) for value in values) and all(marks_of(v) == marks_of(values[0]) for v in values[1:])
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Puts tables, and runs of tables of the same columns, into `held` instead of among the bytes."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.held: list[Packed] = []
+
+    def persistent_id(self, value: Any) -> tuple[int, str] | None:
+        if _is_plain(value):
+            self.held.append(pack_run([value]))
+            return len(self.held) - 1, "one"
+        if type(value) in (list, tuple) and len(value) > 1 and _are_alike(value):
+            self.held.append(pack_run(value))
+            return len(self.held) - 1, type(value).__name__
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, held: list[Packed]) -> None:
+        super().__init__(file)
+        self.held = held
+
+    def persistent_load(self, place: tuple[int, str]) -> Any:
+        number, kind = place
+        tables = unpack_run(self.held[number])
+        return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
+
+
+def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tuple[int, int]]]:
+    """(one buffer of all, where each lies in it): what another process opens and copies once, not hundreds of times.
+
+    The list loses the buffers.
+    """
+    if len(buffers) == 1:
+        return (alone := buffers.pop()), [(0, alone.nbytes)]
+    starts = list(accumulate((-(-b.nbytes // ALIGNED) * ALIGNED for b in buffers), initial=0))
+    edges = [(start, start + b.nbytes) for start, b in zip(starts, buffers, strict=False)]
+    whole = cupy.empty(starts[-1], cupy.uint8)
+    for start, stop in edges:
+        whole[start:stop] = buffers.pop(0)
+    synchronize()
+    return whole, edges
+
+
+_lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id: what workers of this host find an object by, and its bytes
+
+
+def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
+    """Header and frames of an object with tables; NotImplementedError, which leaves it to pickle, without any, unless a
+    worker of this host reads it.
+
+    Many workers of a host that ask for the same object copy it out of the same buffers.
+    """
+    if (again := _lent.get(id(value))) and cuda_ipc.reaches(context):
+        monitor.count_lent(again[1])
+        return again[0], []
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(value)
+    if not pickler.held:
+        return host_memory.dump(value, context)
+    synchronize()
+    buffers, known = [packed.buffer for packed in pickler.held], [packed[1:] for packed in pickler.held]
+    pickler.held.clear()
+    whole, edges = _in_one_buffer(buffers)
+    buffer, frames = sent(whole, value, kind, context)
+    header = {"value": file.getvalue(), "known": pickle.dumps((edges, known)), "buffer": buffer}
+    if not frames:
+        _lent[id(value)] = header, whole.nbytes
+        weakref.finalize(value, _lent.pop, id(value), None).atexit = False
+    return header, frames
+
+
+def load(header: dict[str, Any], frames: list[Any]) -> Any:
+    """The object again."""
+    if "known" not in header:
+        return host_memory.load(header, frames)
+    edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
+    whole = taken(header["buffer"], frames)
+    held = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
+    found = _Unpickler(io.BytesIO(header["value"]), held).load()
+    synchronize()
+    return found

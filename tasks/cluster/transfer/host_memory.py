@@ -1,0 +1,193 @@
+"""What lies in a worker's host memory, for the other workers of its host: they copy it by themselves.
+
+Between two workers Dask's TCP moves about a gigabyte a second, in the thread that also serves Dask. The kernel copies
+between processes of one user, whose threads then move as much as the memory allows: 35 GB/s between two processes of a
+host with 32 cores. Dask's messages only say where the bytes lie.
+
+Source: process_vm_readv(2). A worker offers to read where the kernel lets it; elsewhere all goes over TCP.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from errno import EFAULT, ESRCH
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
+
+from tasks.cluster import monitor
+from tasks.engines.task_result import TaskResult
+
+OFFER = "millrace-host"  # what workers tell each other of when they connect
+LEAST = 1 << 20  # bytes from which on a message's buffers are not sent
+STEP = 4 << 20  # bytes that a thread copies at a time
+THREADS = 8  # of a process that copy at once
+ALIGNED = 64  # bytes, as Arrow wants its buffers
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
+
+
+class Place(NamedTuple):
+    """Bytes in the memory of a process."""
+
+    start: int
+    nbytes: int
+
+
+def dask_setup(worker: Any) -> None:
+    """Offer to read from the workers of this host, and lend to them (a preload of Dask)."""
+    offer(worker)
+    register()
+
+
+def offer(worker: Any) -> None:
+    """Tell those that a worker connects to that it reads what lies on this host."""
+    if where := this_host():
+        tell(worker, {OFFER: where})
+
+
+def tell(worker: Any, told: Mapping[str, Any]) -> None:
+    """Have a worker tell this to whomever it connects to."""
+    for arguments in (worker.connection_args, worker.rpc.connection_args):
+        arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **told}
+
+
+def told_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
+    """What the worker that a Dask message goes to has told under a name; None for others."""
+    return ((context or {}).get("recipient") or {}).get(name)
+
+
+class Transport(NamedTuple):
+    """How results go to another worker: `dump(result, context)` makes a header and frames, `load` the result again."""
+
+    dump: Callable[[TaskResult, Mapping[str, Any] | None], tuple[dict[str, Any], list[Any]]]
+    load: Callable[[dict[str, Any], list[Any]], Any]
+
+
+_of_gpu: Transport | None = None
+
+
+def register(of_gpu: Transport | None = None) -> None:
+    """Have Dask's serializer `dask` take results of tasks by `dump` and `load`, or by a GPU's transport.
+
+    That one knows these two, and holds whichever registers first: the worker's preload, or the engine with its import.
+    """
+    global _of_gpu
+    _of_gpu = of_gpu or _of_gpu
+    dask_serialize.register(TaskResult)(_dump)
+    dask_deserialize.register(TaskResult)(_load)
+
+
+def _dump(result: TaskResult, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+    """Dask keeps what it has found for a class: this, which asks anew each time who dumps."""
+    return _of_gpu.dump(result, context) if _of_gpu else dump(result, context)
+
+
+def _load(header: dict[str, Any], frames: list[Any]) -> Any:
+    return _of_gpu.load(header, frames) if _of_gpu else load(header, frames)
+
+
+def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+    """Header of a task's result that a worker of this host will read; NotImplementedError, which leaves it to pickle,
+    where that is not possible or not worth it.
+
+    Dask keeps the result until the other worker has answered, after it has read.
+    """
+    if not this_host() or told_by_recipient(context, OFFER) != this_host():
+        raise NotImplementedError
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    places = [_place(buffer) for buffer in buffers]
+    nbytes = sum(place.nbytes for place in places)
+    if nbytes < LEAST:
+        raise NotImplementedError
+    weakref.finalize(value, buffers.clear).atexit = False
+    monitor.count_lent(nbytes, on_host=True)
+    return {"head": head, "process": os.getpid(), "started": _started(os.getpid()), "places": places}, []
+
+
+def load(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:
+    """The result, copied. ConnectionResetError if the process that holds it is gone."""
+    process, places = int(header["process"]), [Place(*place) for place in header["places"]]
+    starts = list(accumulate((-(-p.nbytes // ALIGNED) * ALIGNED for p in places), initial=0))
+    found = np.empty(starts[-1], np.uint8)
+    parts = [found[start : start + place.nbytes] for start, place in zip(starts, places, strict=False)]
+    steps = [
+        (part[at : at + STEP], place.start + at)
+        for part, place in zip(parts, places, strict=True)
+        for at in range(0, place.nbytes, STEP)
+    ]
+    list(_threads().map(lambda step: _read(process, *step), steps))
+    if _started(process) != header["started"]:
+        raise ConnectionResetError(f"process {process}, whose memory was read, is gone")
+    return pickle.loads(header["head"], buffers=parts)  # noqa: S301  as Dask sends everything else
+
+
+@cache
+def this_host() -> str:
+    """This host, its process numbers and user, where memory of other processes can be read; else nothing.
+
+    Address 0 of the process that has started this one is a bad address where reading is allowed, else forbidden.
+    """
+    if _copied(os.getppid(), np.empty(1, np.uint8), 0) != -EFAULT:
+        return ""
+    return f"{booted()} {Path('/proc/self/ns/pid').readlink()} {Path('/proc/self/ns/user').readlink()} {os.getuid()}"
+
+
+def booted() -> str:
+    """What no other host, nor this one after another start, is called."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _place(buffer: pickle.PickleBuffer) -> Place:
+    view = np.frombuffer(buffer.raw(), np.uint8)
+    return Place(view.ctypes.data, view.nbytes)
+
+
+def _read(process: int, into: np.ndarray, start: int) -> None:
+    """Copy bytes of another process. ConnectionResetError if it, or its memory, is gone."""
+    done = 0
+    while done < len(into):
+        copied = _copied(process, into[done:], start + done)
+        if copied <= 0:
+            what = f"memory of process {process} cannot be read"
+            raise (ConnectionResetError if -copied in (ESRCH, EFAULT) else OSError)(-copied, what)
+        done += copied
+
+
+def _copied(process: int, into: np.ndarray, start: int) -> int:
+    """How many bytes the kernel copied; the negative number of its error."""
+    here, there = _Span(into.ctypes.data, len(into)), _Span(start, len(into))
+    copied = int(_libc().process_vm_readv(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
+    return -ctypes.get_errno() if copied < 0 else copied
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    return libc
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="millrace-copy")
+
+
+def _started(process: int) -> int:
+    """When a process started, in the kernel's ticks: its number may be another's by now. 0 if it is gone."""
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0

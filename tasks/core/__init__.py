@@ -1,0 +1,1 @@
+"""Plain values that stages pass: schema, types, settings, plan, units, versions."""

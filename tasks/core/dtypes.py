@@ -1,0 +1,159 @@
+"""Arrow types and their names: parsed, written, told apart."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+
+from tasks.errors import JobError, near
+
+
+def is_list(dtype: pa.DataType) -> bool:
+    return pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+
+
+def leaf_type(dtype: pa.DataType) -> pa.DataType:
+    return leaf_type(dtype.value_type) if is_list(dtype) else dtype
+
+
+def plain_type(dtype: pa.DataType) -> pa.DataType:
+    """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
+
+    A UUID is its text, another extension type what it is stored as. Dates counted in milliseconds are those in days.
+    """
+    if isinstance(dtype, pa.BaseExtensionType):
+        return pa.string() if is_uuid(dtype) else plain_type(dtype.storage_type)
+    if pa.types.is_dictionary(dtype):
+        return plain_type(dtype.value_type)
+    if is_list(dtype) or pa.types.is_list_view(dtype) or pa.types.is_large_list_view(dtype):
+        return pa.list_(plain_type(dtype.value_type))
+    if pa.types.is_struct(dtype):
+        return pa.struct([(f.name, plain_type(f.type)) for f in dtype])
+    if pa.types.is_map(dtype):
+        return pa.map_(plain_type(dtype.key_type), plain_type(dtype.item_type))
+    if pa.types.is_decimal32(dtype) or pa.types.is_decimal64(dtype):
+        return pa.decimal128(dtype.precision, dtype.scale)
+    if pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+        return pa.string()
+    if pa.types.is_large_binary(dtype) or pa.types.is_binary_view(dtype):
+        return pa.binary()
+    if pa.types.is_float16(dtype):
+        return pa.float32()
+    return pa.date32() if pa.types.is_date64(dtype) else dtype
+
+
+def is_uuid(dtype: pa.DataType) -> bool:
+    return isinstance(dtype, pa.BaseExtensionType) and dtype.extension_name == "arrow.uuid"
+
+
+def kind_of(dtype: pa.DataType) -> str:
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
+        return "number"
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_dictionary(dtype):
+        return "string"
+    if pa.types.is_boolean(dtype):
+        return "bool"
+    if pa.types.is_temporal(dtype):
+        return "time"
+    return "list" if is_list(dtype) else "other"
+
+
+def is_bytes(dtype: pa.DataType) -> bool:
+    return pa.types.is_binary(dtype) or pa.types.is_fixed_size_binary(dtype)
+
+
+def dtype_name(dtype: pa.DataType) -> str:
+    """The name that `parse_dtype` reads back: int64, string, timestamp[us], list<int32>, decimal128(10, 2) ...
+
+    >>> dtype_name(pa.struct([("a", pa.int8()), ("b, c", pa.map_(pa.string(), pa.float64()))]))
+    'struct<a: int8, "b, c": map<string, float64>>'
+    """
+    if is_list(dtype):
+        return f"list<{dtype_name(dtype.value_type)}>"
+    if pa.types.is_map(dtype):
+        return f"map<{dtype_name(dtype.key_type)}, {dtype_name(dtype.item_type)}>"
+    if pa.types.is_struct(dtype):
+        named = [f.name if f.name.isidentifier() else json.dumps(f.name) for f in dtype]
+        return f"struct<{', '.join(f'{name}: {dtype_name(f.type)}' for name, f in zip(named, dtype, strict=True))}>"
+    names = {
+        pa.float64(): "float64",
+        pa.float32(): "float32",
+        pa.float16(): "float16",
+        pa.date32(): "date32",
+        pa.date64(): "date64",
+        pa.bool_(): "bool",
+    }
+    return names.get(dtype, str(dtype))
+
+
+def parse_dtype(name: str | pa.DataType) -> pa.DataType:
+    """The Arrow type of a name as written in a job; a JobError names near ones."""
+    if isinstance(name, pa.DataType):
+        return name
+    text = name.strip()
+    try:
+        nested = _NESTED.fullmatch(text)
+        return _nested_type(nested[1], nested[2]) if nested else _named_type(text)
+    except (ValueError, pa.ArrowException) as error:  # a unit, precision or zone that does not exist
+        raise JobError(
+            f"{name!r} is no type", why=str(error), do="for example timestamp[us], decimal128(10, 2)"
+        ) from None
+
+
+_NESTED = re.compile(r"(list|struct|map)<(.*)>", re.DOTALL)
+_DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), *(-?\d+)\)")
+_FIELD = re.compile(r' *("(?:[^"\\]|\\.)*"|\w+) *:', re.DOTALL)
+
+
+def _nested_type(kind: str, text: str) -> pa.DataType:
+    parts = _parts(text)
+    if kind == "list" and len(parts) == 1:
+        return pa.list_(parse_dtype(text))
+    if kind == "map" and len(parts) == 2:
+        return pa.map_(*map(parse_dtype, parts))
+    fields = [_FIELD.match(part) for part in parts]
+    if kind == "struct" and all(fields):
+        named = [(m[1], part[m.end() :]) for m, part in zip(fields, parts, strict=True) if m]
+        return pa.struct([(json.loads(n) if n.startswith('"') else n, parse_dtype(rest)) for n, rest in named])
+    raise ValueError(f"between < and > of {kind} stands {text!r}")
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between commas that are in no brackets and no quotes."""
+    parts, depth = [""] if text.strip() else [], 0
+    for token in re.findall(r'"(?:[^"\\]|\\.)*"|.', text, re.DOTALL):
+        depth += (token in "<([") - (token in ">)]")
+        if token == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
+def _named_type(text: str) -> pa.DataType:
+    if decimal := _DECIMAL.fullmatch(text):
+        make = {"32": pa.decimal32, "64": pa.decimal64, "128": pa.decimal128, "256": pa.decimal256}[decimal[1]]
+        return make(int(decimal[2]), int(decimal[3]))
+    if sized := re.fullmatch(r"fixed_size_binary\[(\d+)\]", text):
+        return pa.binary(int(sized[1]))
+    if text.startswith("timestamp[") and text.endswith("]"):
+        unit, _, zone = text[len("timestamp[") : -1].partition(",")
+        return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
+    alias = {"str": "string", "object": "string", "datetime64[us]": "timestamp[us]", "datetime": "timestamp[us]",
+             "float": "float64", "int": "int64", "date": "date32"}  # fmt: skip
+    if text in alias:
+        return parse_dtype(alias[text])
+    known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+             "bool", "string", "timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]", "date32",
+             "binary"]  # fmt: skip
+    if text not in known:
+        if text.startswith(("duration[", "time32[", "time64[")):
+            return {"duration": pa.duration, "time32": pa.time32, "time64": pa.time64}[text.split("[")[0]](
+                text.split("[")[1][:-1]
+            )
+        if text in ("null", "date64", "halffloat", "large_string"):
+            return pa.type_for_alias(text)
+        raise JobError(f"{text!r} is no type", do=near(text, [*known, "list<int64>", "decimal128(10, 2)"]))
+    return pa.type_for_alias(text)

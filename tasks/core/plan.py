@@ -1,0 +1,275 @@
+"""What ingest hands on: files, blocks, partitions, row numbers, schema and fingerprints, as plain values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from tasks.core.schema import Schema
+
+MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^31
+
+
+@dataclass(frozen=True)
+class File:
+    """A source file as it was when it was listed: size in bytes, modification time in ns, and a digest of what names
+    its content (a footer).
+
+    Of a local file also its inode, the time of its last change of any kind (ctime, ns) and the real path where `path`
+    leads elsewhere; of a storage the version that it names (an ETag). `tasks.storage.source_changes` compares them.
+    """
+
+    path: str
+    size: int
+    mtime: int
+    digest: str = ""
+    inode: int = 0
+    ctime: int = 0
+    real: str = ""
+    version: str = ""
+
+    def to_json(self) -> list[Any]:
+        return [self.path, self.size, self.mtime, self.digest, self.inode, self.ctime, self.real, self.version]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows [start, stop) of one row group, or of a text file the records in bytes [start, stop)."""
+
+    file: int
+    start: int
+    stop: int
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """The unit of row numbers and of statistics: it depends on the data alone, never on workers or partition size."""
+
+    number: int
+    first_row: int
+    rows: int
+    nbytes: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A run of whole blocks: the unit of work."""
+
+    number: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(b.rows for b in self.blocks)
+
+    @property
+    def first_row(self) -> int:
+        return self.blocks[0].first_row
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in self.blocks)
+
+    def halves(self) -> tuple[Partition, ...]:
+        """Two runs of blocks with about half of the rows each, or itself alone when it is one block."""
+        if len(self.blocks) == 1:
+            return (self,)
+        middle = self.first_row + self.rows // 2
+        cut = min(max(1, sum(b.first_row + b.rows <= middle for b in self.blocks)), len(self.blocks) - 1)
+        return Partition(self.number, self.blocks[:cut]), Partition(self.number, self.blocks[cut:])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The source as blocks and partitions. `nbytes` are decoded bytes (estimated where the format does not say).
+
+    `reading` is how the files of the source were read (`tasks.sources.reading_rules`), also where the plan is of
+    scratch files.
+    """
+
+    files: tuple[File, ...]
+    format: str
+    schema: Schema
+    blocks: tuple[Block, ...]
+    partitions: tuple[Partition, ...]
+    skipped: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    reading: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(b.rows for b in self.blocks)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in self.blocks)
+
+    @property
+    def block_starts(self) -> np.ndarray:
+        return np.array([b.first_row for b in self.blocks], dtype=np.int64)
+
+    def with_storage_options(self, options: Mapping[str, Any] | None) -> Plan:
+        """The plan with the secrets that `to_json` leaves out: for plans read back from a file."""
+        return replace(self, options={**self.options, "storage_options": options or {}})
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the rows and their order: files, blocks and schema, not how they are cut into partitions."""
+        rows = {k: v for k, v in self.to_json().items() if k not in ("partitions", "reading")}
+        text = json.dumps(rows, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; storage options stay out, since they may hold secrets (see `with_storage_options`)."""
+        return {
+            "files": [f.to_json() for f in self.files],
+            "format": self.format,
+            "schema": self.schema.to_json(),
+            "blocks": [
+                [b.first_row, b.rows, b.nbytes, [[p.file, p.start, p.stop, p.group] for p in b.pieces]]
+                for b in self.blocks
+            ],
+            "partitions": [len(p.blocks) for p in self.partitions],
+            "skipped": list(self.skipped),
+            "options": {k: v for k, v in self.options.items() if k not in ("storage_options", OPTION)},
+            "reading": self.reading,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Plan:
+        blocks = tuple(
+            Block(number, first, rows, nbytes, tuple(Piece(*piece) for piece in pieces))
+            for number, (first, rows, nbytes, pieces) in enumerate(data["blocks"])
+        )
+        remaining: Iterator[Block] = iter(blocks)
+        return Plan(
+            files=tuple(File(*item) for item in data["files"]),
+            format=data["format"],
+            schema=Schema.from_json(data["schema"]),
+            blocks=blocks,
+            partitions=tuple(
+                Partition(i, tuple(next(remaining) for _ in range(n))) for i, n in enumerate(data["partitions"])
+            ),
+            skipped=tuple(data["skipped"]),
+            options=data["options"],
+            reading=data.get("reading", {}),
+        )
+
+
+def cut_partitions(blocks: tuple[Block, ...], partition_size: int, even: bool = False) -> tuple[Partition, ...]:
+    """Runs of whole blocks of at most `partition_size` decoded bytes each (at least one block).
+
+    `even`: as few as there are of such a size in all, as equal as the blocks allow; some may be larger by a block.
+    """
+    runs = _even_runs(blocks, partition_size) if even else runs_of(blocks, partition_size)
+    return tuple(Partition(i, tuple(run)) for i, run in enumerate(runs))
+
+
+def rows_together(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with neighbouring rows of one row group put together again."""
+    together: list[Piece] = []
+    for piece in pieces:
+        last = together[-1] if together else None
+        if last and (last.file, last.group, last.stop) == (piece.file, piece.group, piece.start):
+            together[-1] = replace(last, stop=piece.stop)
+        else:
+            together.append(piece)
+    return together
+
+
+def runs_of(
+    blocks: Sequence[Block], most: int, together: Callable[[Block, Block], bool] = lambda last, block: False
+) -> list[list[Block]]:
+    """Runs of at most `most` decoded bytes, or of one block; two neighbours that are `together` stay in one run."""
+    runs: list[list[Block]] = []
+    used = 0
+    for block in blocks:
+        if not runs or (used + block.nbytes > most and not together(runs[-1][-1], block)):
+            runs.append([])
+            used = 0
+        runs[-1].append(block)
+        used += block.nbytes
+    return runs
+
+
+def _even_runs(blocks: Sequence[Block], size: int) -> list[list[Block]]:
+    """Each block goes to the part of the whole in which its middle lies."""
+    total, rows = max(sum(block.nbytes for block in blocks), 1), sum(block.rows for block in blocks)
+    count, ends = max(-(-total // size), -(-rows // MOST_ROWS)), accumulate(block.nbytes for block in blocks)
+    parts = [count * (2 * end - block.nbytes) // (2 * total) for end, block in zip(ends, blocks, strict=True)]
+    return [[block for _, block in run] for _, run in groupby(zip(parts, blocks, strict=True), key=itemgetter(0))]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where blocks are cut; other values than these are for tests, since row numbers' blocks must not vary."""
+
+    join_below: int = 64 * 2**10
+    cut_above: int = 4 * 2**20
+    range_bytes: int = 64 * 2**20
+    frame_rows: int = 2**20
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a file stores together (a row group, a stripe, a range of records), before it is joined or cut to
+    blocks.
+    """
+
+    piece: Piece
+    rows: int
+    nbytes: int
+
+
+def cut_blocks(
+    units: Iterable[Unit], join_below: int, cut_above: int, join_bytes: int | None = None
+) -> tuple[Block, ...]:
+    """Blocks in the order of the units: those under `join_below` rows are joined, those over `cut_above` rows are cut.
+
+    Joining stops at `join_below` rows, before a unit that is large itself, and before `join_bytes` bytes where given:
+    a partition cannot be smaller than a block, so that very wide rows would need much memory.
+    """
+    blocks: list[Block] = []
+    waiting: list[Piece] = []
+    rows = nbytes = 0  # of those waiting
+
+    def emit(pieces: tuple[Piece, ...], rows: int, nbytes: int) -> None:
+        first = blocks[-1].first_row + blocks[-1].rows if blocks else 0
+        blocks.append(Block(len(blocks), first, rows, nbytes, pieces))
+
+    for unit in units:
+        if unit.rows == 0:
+            continue
+        too_many_bytes = join_bytes is not None and nbytes + unit.nbytes > join_bytes
+        if waiting and (unit.rows >= join_below or too_many_bytes):
+            emit(tuple(waiting), rows, nbytes)
+            waiting, rows, nbytes = [], 0, 0
+        if unit.rows > cut_above:
+            for start in range(0, unit.rows, cut_above):
+                stop = min(start + cut_above, unit.rows)
+                piece = replace(unit.piece, start=unit.piece.start + start, stop=unit.piece.start + stop)
+                emit((piece,), stop - start, unit.nbytes * stop // unit.rows - unit.nbytes * start // unit.rows)
+            continue
+        waiting.append(unit.piece)
+        rows, nbytes = rows + unit.rows, nbytes + unit.nbytes
+        if rows >= join_below:
+            emit(tuple(waiting), rows, nbytes)
+            waiting, rows, nbytes = [], 0, 0
+    if waiting:
+        emit(tuple(waiting), rows, nbytes)
+    return tuple(blocks)
+
+
+OPTION = "reading_notes"  # among a plan's options: the folder; it is no part of what a plan says of the rows

@@ -1,0 +1,226 @@
+"""The sections `source`, `output` and `run` of a job, as stages take them: checked values with defaults."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from tasks.errors import JobError
+
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def parse_bytes(text: int | float | str) -> int:
+    """Bytes of 1GB, 64MiB, 1e9 or a plain number."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return int(text)
+    number = str(text).strip().replace("_", "")
+    unit = number.lstrip("0123456789.eE+-").strip()
+    try:
+        return int(float(number.removesuffix(unit).strip()) * UNITS[unit.upper()])
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r} is no size: write a number of bytes or 64MiB, 1GB, ..") from None
+
+
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_seconds(text: int | float | str) -> float:
+    """Seconds of 10m, 1.5h, 2d, 30s or a plain number.
+
+    >>> parse_seconds("10m"), parse_seconds(0)
+    (600.0, 0.0)
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return float(text)
+    number = str(text).strip()
+    unit = number.lstrip("0123456789.").strip()
+    try:
+        return float(number.removesuffix(unit).strip()) * SECONDS[unit]
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r} is no time: write seconds, or 30s, 10m, 2h, 1d") from None
+
+
+Seconds = Annotated[float, BeforeValidator(parse_seconds, json_schema_input_type=float | str), Field(ge=0, le=10**9)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str), Field(ge=1)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+def some_path(path: Any) -> Any:
+    for one in path if isinstance(path, list) else [path]:
+        if isinstance(one, str) and not one.strip():
+            raise ValueError("the path is empty; write . for the current folder")
+    return path
+
+
+class Section(BaseModel):
+    """A part of a job: unknown keys are errors, values are checked when they are set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`files: true` is a mistake, not one file."""
+        if isinstance(value, bool):
+            kind = cls.model_fields[info.field_name or ""].annotation
+            kinds = {kind, *get_args(kind)}
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("needs a number")
+        return value
+
+
+class Sample(Section):
+    """Look-alike data, made at `source.path` when nothing is there, and a fifth as many at `source.valid`."""
+
+    name: Literal["toy", "criteo", "ecommerce", "wide"]
+    rows: int = Field(1_000_000, ge=1)
+    seed: Seed = 0
+    columns: int | None = Field(None, ge=1, description="of the sample wide; 100 if nothing is said")
+    valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
+
+
+class Source(Section):
+    """Where the rows come from and how they are cut."""
+
+    path: str | list[str] = Field(description="file, folder, glob (data/*.parquet) or URL; a recipe brings its own")
+    valid: str | list[str] | None = Field(
+        None, description="validation data, transformed with what the rows at path taught"
+    )
+    format: Literal["auto", "parquet", "csv", "tsv", "jsonl", "orc", "avro", "arrow"] = Field(
+        "auto", description="auto goes by the suffix of the files"
+    )
+    columns: list[str] | None = Field(None, description="names of a text file without header")
+    header: bool = True
+    schema_: dict[str, str] | None = Field(
+        None, alias="schema", description="types by column name, instead of the inferred ones"
+    )
+    null_values: list[str] = [""]
+    delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
+    partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
+    part_mem_fraction: float | None = Field(
+        None, gt=0, le=1, description="partition size as a part of a worker's memory"
+    )
+    max_record_bytes: Bytes | None = Field(None, description="bytes of one line of text, at most; 16MiB if empty")
+    max_block_bytes: Bytes | None = Field(
+        None,
+        description="decoded bytes of what a reader has to decode at once (a compressed text file, a block of Avro, a "
+        "record batch), at most; a quarter of the memory that a process may use if empty",
+    )
+    keys: list[str] = []
+    sort_by: list[str] = []
+    filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
+    storage_options: str | dict[str, Any] | None = None
+    sample: Sample | None = None
+
+    model_config = ConfigDict(**Section.model_config, populate_by_name=True)
+
+    _some = field_validator("path", "valid", mode="before")(some_path)
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, delimiter: str | None) -> str | None:
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+            raise ValueError(
+                f"{delimiter!r} cannot stand between values: give one ASCII character, no quote, no line end"
+            )
+        return delimiter
+
+
+class Output(Section):
+    """Where the rows go, in which order and in which files."""
+
+    path: str = Field(description="folder to write, which is there whole or not at all")
+    shuffle: Literal["none", "partition", "worker", "full", "key"] = Field(
+        "full",
+        description="how far rows move: full over all rows, partition and worker within parts, key by output.keys",
+    )
+    seed: Seed = Field(0, description="the same seed gives the same order in the same files")
+    shuffle_groups: int = Field(8, ge=1)
+    keys: list[str] = []
+    sort_by: list[str] = []
+    files: int | None = Field(None, ge=1, le=100_000, description="number of files; 8 if nothing is said")
+    files_per_worker: int | None = Field(None, ge=1)
+    rows_per_file: int | None = Field(None, ge=1)
+    format: Literal["parquet", "arrow", "csv", "orc"] = "parquet"
+    compression: Literal["snappy", "zstd", "lz4", "gzip", "none"] = "snappy"
+    row_group_size: int | None = Field(None, ge=1, description="rows; 1,000,000 on the CPU, 4,000,000 with cuDF")
+    partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
+    on_existing: Literal["fail", "replace", "version"] = Field(
+        "fail",
+        description="when there is an output already: fail, replace it, or write v0001, v0002, .. beside each other",
+    )
+    keep_versions: int | None = Field(
+        None,
+        ge=1,
+        description="for on_existing: version: the newest so many stay, older ones are removed; all if empty",
+    )
+    metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
+
+    _some = field_validator("path", mode="before")(some_path)
+
+    @model_validator(mode="after")
+    def one_way_to_say_how_many(self) -> Output:
+        said = [k for k in ("files", "files_per_worker", "rows_per_file") if getattr(self, k) is not None]
+        if len(said) > 1:
+            raise ValueError(f"{' and '.join(said)} contradict each other: give one")
+        if self.shuffle == "key" and not self.keys:
+            raise ValueError("shuffle: key needs output.keys")
+        for name in ("keys", "sort_by") if self.shuffle != "key" else ():
+            if getattr(self, name):
+                raise ValueError(f"{name} belongs to shuffle: key; {self.shuffle} would not look at it")
+        if self.keep_versions is not None and self.on_existing != "version":
+            raise ValueError("keep_versions belongs to on_existing: version")
+        if self.metadata_file and self.format != "parquet":
+            raise ValueError(f"metadata_file belongs to format: parquet, not to {self.format}")
+        return self
+
+
+class Run(Section):
+    """How the work is done; none of it changes a row of the output."""
+
+    exchange: Literal["auto", "memory", "disk"] = "auto"
+    scratch: str | None = Field(None, description="folder for the work in progress, instead of one beside the output")
+    retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after what may pass")
+    stalled_after: int = Field(
+        300, ge=1, description="seconds in which a stage waits, and no task runs or ends, until it is tried again"
+    )
+    min_partition_size: Bytes = 16 * 2**20
+    lock: Literal["fail", "wait"] = "fail"
+    keep_replaced: Seconds = Field(
+        600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
+    )
+    report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
+    performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
+
+
+def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:
+    """The section made of plain values; what pydantic refuses becomes one JobError with near names."""
+    from pydantic import ValidationError
+
+    from tasks.errors import mistakes, near, place_text
+
+    try:
+        return section(**values)
+    except ValidationError as error:
+        lines = []
+        for one in mistakes(error, values):
+            place = place_text((where, *one.place))
+            if one.kind == "unknown":
+                known = [f.alias or n for n, f in section.model_fields.items()]
+                lines.append(f"{place} is no option: {near(str(one.place[-1]), known)}")
+            else:
+                lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{one.text}")
+        raise JobError("; ".join(lines), where=where) from None

@@ -1,0 +1,1 @@
+"""Algorithms with one body for numpy and CuPy."""

@@ -1,0 +1,196 @@
+"""Sums of floats without error, whatever the order: one body for numpy and CuPy.
+
+Values are cut into layers: the leading bits of all of them, then the bits below, and so on. Numbers of a layer are
+multiples of one power of two and so few bits long that adding them rounds nothing, so it does not matter who adds them
+in which order. A sum is two floats, `sum + rest`: the sum rounded to float64, and what rounding took from it.
+Source: extraction of leading bits, Rump, Ogita, Oishi, "Accurate floating-point summation part I: faithful rounding",
+2008; two_sum, two_product: Knuth and Dekker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.engines.algorithms.reductions import any_true, extremes
+
+FAR = 400  # values of 2^-FAR to 2^FAR may be squared, and added up, without leaving float64's range
+LARGE, DOWN = 2.0**800, 600  # values from LARGE on are added up 2^DOWN times smaller
+NO_VALUE = -5000  # the exponent of nothing but zeros: below that of any number
+CHUNK = 1 << 15  # values that stay in a core's cache
+
+Add = Callable[[Any], Any]  # the sums by group of values that stand as the rows do
+
+
+def sums(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
+    """(sum, rest) by group of float64 values; `add` adds by group, of which none has more than `most_rows` rows.
+
+    Exact for all values of one magnitude; at least to 2^-100 of the sum of absolute values. Sums that are beyond
+    float64, and sums of infinite values, are infinite (of both infinities NaN), their rest is 0.
+    """
+    most = _most(values)
+    if not math.isfinite(most):
+        finite = xp.isfinite(values)
+        infinite = add(xp.where(finite, 0.0, values))
+        total, rest = sums(xp.where(finite, values, 0.0), add, most_rows, xp)
+        return xp.where(infinite == 0, total, infinite), xp.where(infinite == 0, rest, 0.0)
+    if most >= LARGE:
+        large = xp.abs(values) >= LARGE
+        total, rest = sums(xp.where(large, 0.0, values), add, most_rows, xp)
+        high, low = _layered(xp.where(large, xp.ldexp(values, -DOWN), 0.0), add, most_rows, xp)
+        with np.errstate(over="ignore", invalid="ignore"):
+            high, low = xp.ldexp(high, DOWN), xp.ldexp(low, DOWN)
+            infinite = ~xp.isfinite(high + total)
+            whole, rest = added((high, low), (total, rest))
+            return xp.where(infinite, high + total, whole), xp.where(infinite, 0.0, rest)
+    return _layered(values, add, most_rows, xp)
+
+
+def _layered(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
+    """`sums` of finite values that no sum makes infinite."""
+    bits = max(math.ceil(math.log2(max(most_rows, 1))), 2)
+    total, rest, left, most = None, None, values, _most(values)
+    while most:
+        exponent = math.frexp(most)[1] + bits
+        layer = left
+        if exponent - 52 > -1074:  # else all are multiples of the smallest number
+            left, layer, most = _cut(left, 1.5 * 2.0**exponent, left is values, xp)
+        else:
+            most = 0.0
+        found = add(layer)
+        if total is None:
+            total, rest = found, xp.zeros_like(found)
+        else:
+            total, error = two_sum(total, found)
+            rest = rest + error
+    if total is None:
+        total = add(values)
+        return total, xp.zeros_like(total)
+    return two_sum(total, rest)
+
+
+def _cut(values: Any, sigma: float, copy: bool, xp: Any) -> tuple[Any, Any, float]:
+    """(the bits below, the leading bits, the largest of the bits below); `copy`: leave the values as they are."""
+    if xp is not np:
+        layer = (values + sigma) - sigma
+        rest = values - layer
+        return rest, layer, _most(rest)
+    rest, layer, most = np.empty_like(values) if copy else values, np.empty_like(values), 0.0
+    for start in range(0, len(values), CHUNK):
+        here = slice(start, start + CHUNK)
+        part = layer[here]
+        np.add(values[here], sigma, out=part)
+        part -= sigma
+        np.subtract(values[here], part, out=rest[here])
+        most = max(most, float(rest[here].max()), -float(rest[here].min()))
+    return rest, layer, most
+
+
+def _most(values: Any) -> float:
+    """The largest of the absolute values; 0 of none. NaN where there is one."""
+    if not values.size:
+        return 0.0
+    low, high = extremes(values)
+    return max(-low, high) if low == low and high == high else math.nan
+
+
+def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """(a + b rounded, what rounding took), of arrays or numbers."""
+    total = a + b
+    there = total - a
+    return total, (a - (total - there)) + (b - there)
+
+
+def two_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """(a b rounded, what rounding took), of arrays or numbers below 2^996."""
+    product = a * b
+    (high, low), (upper, lower) = _halves(a), _halves(b)
+    return product, ((high * upper - product) + high * lower + low * upper) + low * lower
+
+
+def _halves(a: Any) -> tuple[Any, Any]:
+    """A number of 53 bits as two of 26."""
+    shifted = a * 134217729.0  # 2^27 + 1
+    high = shifted - (shifted - a)
+    return high, a - high
+
+
+def added(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Two sums, each with its rest, as one."""
+    total, error = two_sum(a[0], b[0])
+    return two_sum(total, error + (a[1] + b[1]))
+
+
+def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Any, Any]:
+    """The sums and rests by group of several partials, one after another; a partial has each group once at most.
+
+    `codes` are the groups of all partials' rows.
+    """
+    total, rest, start = np.zeros(groups), np.zeros(groups), 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for sums_of, rests in parts:
+            here = codes[start : start + len(sums_of)]
+            start += len(sums_of)
+            found, error = added((total[here], rest[here]), (sums_of, rests))
+            if not np.isfinite(found).all():
+                plain = total[here] + sums_of
+                found, error = np.where(np.isfinite(plain), found, plain), np.where(np.isfinite(plain), error, 0.0)
+            total[here], rest[here] = found, error
+    return total, rest
+
+
+def divided(total: Any, rest: Any, count: Any, xp: Any) -> Any:
+    """(total + rest) / count, rounded once but for 2^-50 of the last bit, so that a mean lies among its values."""
+    count = count.astype(xp.float64)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        rough = total / count
+        product, error = two_product(rough, count)
+        found = rough + (((total - product) - error) + rest) / count
+    return xp.where(xp.isfinite(found), found, rough)
+
+
+def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) -> Any:
+    """By group the power of two by which values are divided before they are added up (or squared, too); None where all
+    can stay.
+
+    0 for groups of ordinary values, else the exponent of the group's largest one, NO_VALUE of nothing but zeros.
+    """
+    xp, least = engine.xp, 2.0**-FAR
+    if not values.size:
+        return None
+    low, high = extremes(values)
+    far = not -(2.0**FAR) <= low <= high <= 2.0**FAR
+    if not far and not (squares and low < least and any_true((values < least) & (values > -least) & (values != 0))):
+        return None
+    size = xp.abs(values)
+    return exponents_of(engine.extremes_by(codes, groups, xp.where(xp.isfinite(size), size, 0.0))[1], xp)
+
+
+def exponents_of(size: Any, xp: Any) -> Any:
+    """The same of the groups' largest absolute values."""
+    found = xp.frexp(size)[1].astype(xp.int64)
+    found = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), found, 0)
+    return xp.where(size == 0, NO_VALUE, found)
+
+
+def whole_halves(low: Any, high: Any, xp: Any) -> Any:
+    """The means of pairs of integers as float64, rounded once: their sum may be beyond 64 bits."""
+    half = (low & high) + ((low ^ high) >> 1)  # of the mean, rounded down
+    odd = ((low ^ high) & 1).astype(xp.float64)
+    return (half >> 32).astype(xp.float64) * 2.0**32 + ((half & 0xFFFFFFFF).astype(xp.float64) + odd / 2)
+
+
+def whole_difference(a: Any, b: Any, xp: Any) -> Any:
+    """a - b of integers as float64, rounded once; b is an array or a Python integer."""
+
+    def halves(value: Any) -> tuple[Any, Any]:
+        if isinstance(value, int):
+            return value >> 32, value & 0xFFFFFFFF
+        value = value if value.dtype.itemsize == 8 else value.astype(xp.int64)
+        return (value >> 32).astype(xp.int64), (value & 0xFFFFFFFF).astype(xp.int64)
+
+    (high, low), (upper, lower) = halves(a), halves(b)
+    return (high - upper).astype(xp.float64) * 2.0**32 + (low - lower).astype(xp.float64)

@@ -1,0 +1,348 @@
+"""Runs of equal keys: where they lie, differences and windows inside them, what is made of each. Both engines share it.
+
+A *place* is a row's number when the rows stand run after run; runs stand in the order of their first rows, and inside a
+run rows keep their order. Where the rows came that way already (the ordinary case), row = place and nothing is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums, two_sum, whole_difference, whole_halves
+from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
+from tasks.engines.hashing.canonical import decimal_halves
+
+SMALLER = 64  # powers of two, so much less than float64's range is a sum of 2^64 values
+TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """`order`: the row of each place (None: row = place); `starts`: every run's first place, and the number of rows."""
+
+    engine: ModuleType
+    order: Any
+    starts: Any
+
+    @property
+    def xp(self) -> Any:
+        return self.engine.xp
+
+    @property
+    def rows(self) -> int:
+        return int(self.starts[-1])
+
+    @cached_property
+    def lengths(self) -> Any:
+        return self.starts[1:] - self.starts[:-1]
+
+    @cached_property
+    def codes(self) -> Any:
+        """The run of each place."""
+        marks = self.xp.zeros(self.rows, dtype=self.xp.int64)
+        marks[self.starts[1:-1]] = 1
+        return self.xp.cumsum(marks)
+
+    @cached_property
+    def inside(self) -> Any:
+        """How many places of its run stand before each place."""
+        return self.xp.arange(self.rows, dtype=self.xp.int64) - self.starts[:-1][self.codes]
+
+    @cached_property
+    def first_rows(self) -> Any:
+        """The row that stands first in each run."""
+        return self.starts[:-1] if self.order is None else self.order[self.starts[:-1]]
+
+    def placed(self, column: Any) -> Any:
+        """A column by place."""
+        return column if self.order is None else self.engine.take({"x": column}, self.order)["x"]
+
+    def numbers(self, column: Any) -> tuple[Any, Any]:
+        """(values, valid) by place; valid is an array."""
+        values, valid = self.engine.numbers(self.placed(column))
+        return values, self.xp.ones(len(values), dtype=bool) if valid is None else valid
+
+    def column(self, values: Any, valid: Any) -> Any:
+        """The column of values by place, by row again."""
+        if self.order is not None:
+            data, flags = self.xp.empty_like(values), self.xp.empty_like(valid)
+            data[self.order], flags[self.order] = values, valid
+            values, valid = data, flags
+        return self.engine.from_numbers(values, valid)
+
+    def sorted(self, columns: Sequence[Any], ascending: bool) -> Runs:
+        """The same runs, each sorted by columns (given by row); nulls first, ties in the order they had."""
+        index = self.engine.sorted_within(self.codes, [self.placed(c) for c in columns], ascending)
+        return Runs(self.engine, index if self.order is None else self.order[index], self.starts)
+
+
+def find_runs(keys: Sequence[Any], engine: ModuleType) -> Runs:
+    """The runs of rows with equal keys, also of rows that lie apart; a null is a key like any other."""
+    xp, codes, order = engine.xp, engine.run_codes(keys), None
+    starts = _starts(codes, xp)
+    if len(codes) and len(starts) - 1 > int(codes.max()) + 1:
+        order = xp.argsort(codes, kind="stable")
+        first = order[_starts(codes[order], xp)[:-1]]  # of each code
+        rank = xp.empty_like(first)
+        rank[xp.argsort(first, kind="stable")] = xp.arange(len(first), dtype=first.dtype)
+        codes = rank[codes]
+        order = xp.argsort(codes, kind="stable")
+        starts = _starts(codes[order], xp)
+    return Runs(engine, order, starts)
+
+
+def _starts(codes: Any, xp: Any) -> Any:
+    if not len(codes):
+        return xp.zeros(1, dtype=xp.int64)
+    changes = xp.flatnonzero(codes[1:] != codes[:-1]).astype(xp.int64) + 1
+    return xp.concatenate([xp.zeros(1, dtype=xp.int64), changes, xp.full(1, len(codes), dtype=xp.int64)])
+
+
+def difference(column: Any, runs: Runs, shift: int) -> Any:
+    """x[i] - x[i - shift] inside a run, float64; times in seconds. Null where either is null or stands outside the run.
+
+    Integers and times are subtracted as integers, so that large ones lose nothing.
+    """
+    xp, dtype = runs.xp, runs.engine.dtype(column)
+    values, valid = runs.numbers(column)
+    there = runs.inside - shift
+    within = (there >= 0) & (there < runs.lengths[runs.codes])
+    place = xp.arange(len(values), dtype=xp.int64)
+    other = xp.where(within, place - shift, place)
+    with np.errstate(over="ignore", invalid="ignore"):
+        before = values[other]
+        if values.dtype.kind == "f":
+            found = values.astype(xp.float64) - before.astype(xp.float64)
+        else:
+            found = whole_difference(values, before, xp)
+    multiply, divide = _seconds(dtype)
+    return runs.column(found * multiply / divide, within & valid & valid[other])
+
+
+def _seconds(dtype: pa.DataType) -> tuple[int, int]:
+    """By what a difference is multiplied and divided to be one of seconds; (1, 1) for what is no time."""
+    if not pa.types.is_temporal(dtype):
+        return 1, 1
+    if pa.types.is_date32(dtype):
+        return 86_400, 1
+    return 1, TICKS["ms" if pa.types.is_date64(dtype) else dtype.unit]
+
+
+def rolling(column: Any, runs: Runs, window: int, aggregation: str, min_periods: int) -> Any:
+    """mean, sum, min or max of the values of a run's last `window` rows that are not null, float64.
+
+    Null where they are fewer than `min_periods`. Windows are put together from windows of 1, 2, 4, .. rows, so that a
+    sum has the error of pairwise summation and the same bits every time.
+    """
+    xp = runs.xp
+    values, valid = runs.numbers(column)
+    window = min(window, max(len(values), 1))
+    counts = _windowed(valid.astype(xp.int64), runs.inside, window, xp.add, 0, xp)
+    combine, neutral = {"min": (xp.minimum, np.inf), "max": (xp.maximum, -np.inf)}.get(aggregation, (xp.add, 0.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        data = xp.where(valid, values.astype(xp.float64), neutral)
+        found = _windowed(data, runs.inside, window, combine, neutral, xp)
+        if combine is xp.add and any_true(~xp.isfinite(found)):  # of finite values smaller ones are added up
+            infinite = _windowed(xp.isinf(data).astype(xp.int64), runs.inside, window, xp.add, 0, xp) > 0
+            small = _windowed(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
+            small = small / xp.maximum(counts, 1) if aggregation == "mean" else small
+            large = ~xp.isfinite(found) & ~infinite
+            found = found / xp.maximum(counts, 1) if aggregation == "mean" else found
+            found = xp.where(large, xp.ldexp(small, SMALLER), found)
+        elif aggregation == "mean":
+            found = found / xp.maximum(counts, 1)
+    return runs.column(found, counts >= max(min_periods, 1))
+
+
+def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any], Any], neutral: Any, xp: Any) -> Any:
+    """The values of the last `window` places of each place's run combined, by the binary digits of `window`."""
+
+    def shifted(data: Any, by: int) -> Any:
+        if not by:
+            return data
+        out = xp.full_like(data, neutral)
+        out[by:] = xp.where(inside[by:] >= by, data[:-by], neutral)
+        return out
+
+    total, done, size = xp.full_like(values, neutral), 0, 1
+    while window:
+        if window & 1:
+            total, done = combine(total, shifted(values, done)), done + size
+        window >>= 1
+        if window:
+            values = combine(values, shifted(values, size))
+            size *= 2
+    return total
+
+
+class Aggregate:
+    """One column by runs; every method gives one value per run."""
+
+    def __init__(self, column: Any, runs: Runs) -> None:
+        self.runs, self.engine, self.xp = runs, runs.engine, runs.engine.xp
+        self.column = runs.placed(column)
+
+    @cached_property
+    def valid(self) -> Any:
+        """Which places are not null."""
+        null = self.engine.null_rows([self.column])
+        return self.xp.ones(self.runs.rows, dtype=bool) if null is None else ~null
+
+    @cached_property
+    def counts(self) -> Any:
+        """Values that are not null, by run."""
+        return self._exact_sums(self.valid.astype(self.xp.int64))
+
+    @cached_property
+    def sorted(self) -> Any:
+        """The column with every run sorted, its nulls first."""
+        index = self.engine.sorted_within(self.runs.codes, [self.column])
+        return self.engine.take({"x": self.column}, index)["x"]
+
+    @cached_property
+    def data(self) -> Any:
+        """float64 values, 0 where null."""
+        values, _ = self.engine.numbers(self.column)
+        return self.xp.where(self.valid, values.astype(self.xp.float64), 0.0)
+
+    def _exact_sums(self, values: Any) -> Any:
+        running = self.xp.zeros(len(values) + 1, dtype=values.dtype)
+        self.xp.cumsum(values, out=running[1:])
+        return running[self.runs.starts[1:]] - running[self.runs.starts[:-1]]
+
+    def _rows(self, column: Any, places: Any) -> Any:
+        return self.engine.take({"x": column}, places)["x"]
+
+    def list(self) -> Any:
+        return self.engine.make_lists(self.runs.lengths, None, self.engine.decode(self.column))
+
+    def first(self) -> Any:
+        return self._rows(self.column, self.runs.starts[:-1])
+
+    def last(self) -> Any:
+        return self._rows(self.column, self.runs.starts[1:] - 1)
+
+    def count(self) -> Any:
+        return self.engine.from_numbers(self.counts)
+
+    def nunique(self) -> Any:
+        xp, groups = self.xp, len(self.runs.lengths)
+        kept = xp.flatnonzero(self.valid)
+        if not len(kept):
+            return self.engine.from_numbers(xp.zeros(groups, dtype=xp.int64))
+        codes = self.runs.codes[kept]
+        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._rows(self.column, kept)])
+        owner = xp.zeros(int(pairs.max()) + 1, dtype=xp.int64)
+        owner[pairs] = codes
+        return self.engine.from_numbers(xp.bincount(owner, minlength=groups).astype(xp.int64))
+
+    def min(self) -> Any:
+        return self._rows(self.sorted, self.xp.minimum(self._lowest, self.runs.starts[1:] - 1))
+
+    def max(self) -> Any:
+        return self._rows(self.sorted, self.runs.starts[1:] - 1)
+
+    @property
+    def _lowest(self) -> Any:
+        """The place of each run's least value when its nulls stand first; its end where all are null."""
+        return self.runs.starts[1:] - self.counts
+
+    def median(self) -> Any:
+        last = self.runs.starts[1:] - 1
+        low, high = ((self._lowest + self.xp.maximum(self.counts - more, 0) // 2) for more in (1, 0))
+        low, high = self.xp.minimum(low, last), self.xp.minimum(high, last)
+        if pa.types.is_decimal(self.engine.dtype(self.column)):
+            ends = (self.engine.host(self._rows(self.sorted, place)) for place in (low, high))
+            return self.engine.column(decimal_halves(*ends))
+        values, _ = self.engine.numbers(self.sorted)
+        low, high = values[low], values[high]
+        if values.dtype.kind in "iu":
+            wide = self.xp.uint64 if values.dtype.kind == "u" else self.xp.int64
+            found = whole_halves(low.astype(wide), high.astype(wide), self.xp)
+            return self.engine.from_numbers(found, self.counts > 0)
+        low, high = low.astype(self.xp.float64), high.astype(self.xp.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = (low + high) / 2
+            beyond = self.xp.isinf(found) & self.xp.isfinite(low) & self.xp.isfinite(high)
+        found = self.xp.where(beyond, low / 2 + high / 2, found)  # their sum alone is beyond float64
+        return self.engine.from_numbers(found, self.counts > 0)
+
+    def sum(self) -> Any:
+        values, _ = self.engine.numbers(self.column)
+        if values.dtype.kind == "f":
+            total, _, powers = self._exact
+            with np.errstate(over="ignore"):
+                return self.engine.from_numbers(total if powers is None else self.xp.ldexp(total, powers))
+        unsigned = values.dtype.kind == "u" and not pa.types.is_boolean(self.engine.dtype(self.column))
+        wide = self.xp.uint64 if unsigned else self.xp.int64
+        values = self.xp.where(self.valid, values, 0).astype(wide)
+        sums = self._exact_sums(values)
+        if not sums_fit(values, len(values)):
+            refuse_wrapped(sums, self._sums(self.data))
+        return self.engine.from_numbers(sums)
+
+    def _sums(self, values: Any) -> Any:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.engine.run_sums(values, self.runs.starts)
+
+    @cached_property
+    def _exact(self) -> tuple[Any, Any, Any]:
+        """(sums, what rounding took of them, powers) of the values divided by 2^powers by run; powers None: 1."""
+        codes, most_rows = self.runs.codes, int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
+        powers = exponents(self.data, codes, len(self.runs.lengths), self.engine, squares=True)
+        data = self.data if powers is None else self.xp.ldexp(self.data, -powers[codes])
+        self.scaled = data
+        return *sums(data, self._sums, most_rows, self.xp), powers
+
+    @cached_property
+    def _scaled_means(self) -> Any:
+        values, _ = self.engine.numbers(self.column)
+        if values.dtype.kind in "iu" and values.dtype.itemsize == 8:  # beyond 2^53 float64 would round every value
+            halves = values.astype(self.xp.int64) if values.dtype.kind == "i" else values
+            high = self.xp.where(self.valid, (halves >> 32).astype(self.xp.int64), 0)
+            low = self.xp.where(self.valid, (halves & 0xFFFFFFFF).astype(self.xp.int64), 0)
+            high, low = (self._exact_sums(part) for part in (high, low))
+            total = added(self._two(high, 2.0**32), self._two(low, 1.0))
+        else:
+            total = self._exact[:2]
+        return divided(*total, self.xp.maximum(self.counts, 1), self.xp)
+
+    def _two(self, values: Any, times: float) -> tuple[Any, Any]:
+        """Integers as two floats."""
+        high = (values >> 32).astype(self.xp.float64) * (2.0**32 * times)
+        return two_sum(high, (values & 0xFFFFFFFF).astype(self.xp.float64) * times)
+
+    def mean(self) -> Any:
+        powers = self._exact[2]
+        means = self._scaled_means if powers is None else self.xp.ldexp(self._scaled_means, powers)
+        return self.engine.from_numbers(means, (self.counts > 0) & ~self.xp.isnan(means))
+
+    @cached_property
+    def _scaled_variances(self) -> Any:
+        """ddof 1, from deviations; what rounding left in the mean is taken out."""
+        n, most_rows = self.xp.maximum(self.counts, 1), int(self.runs.lengths.max()) if len(self.counts) else 0
+        means = divided(*self._exact[:2], n, self.xp)
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviations = self.xp.where(self.valid, self.scaled - means[self.runs.codes], 0.0)
+            shift = self._sums(deviations) / n
+            squares = sums(deviations * deviations, self._sums, most_rows, self.xp)[0] - n * shift * shift
+            return self.xp.maximum(squares, 0.0) / self.xp.maximum(n - 1, 1)
+
+    def var(self) -> Any:
+        return self._spread(self._scaled_variances, 2)
+
+    def std(self) -> Any:
+        return self._spread(self.xp.sqrt(self._scaled_variances), 1)
+
+    def _spread(self, found: Any, times: int) -> Any:
+        powers = self._exact[2]
+        with np.errstate(over="ignore"):  # squares beyond float64 are infinite
+            found = found if powers is None else self.xp.ldexp(found, times * powers)
+        return self.engine.from_numbers(found, (self.counts > 1) & ~self.xp.isnan(found))

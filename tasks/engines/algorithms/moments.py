@@ -1,0 +1,54 @@
+"""Number, mean, sum of squared deviations, least and greatest of values, and how those of two parts are joined.
+
+Squares of deviations are kept of the values divided by 2^`power_of`(least, greatest), so that they stay within float64
+whatever the values' size: 0, and nothing is divided, for all but the smallest and the largest ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tasks.engines.algorithms.exact_sums import FAR
+
+Moments = tuple[int, float, float, float, float]  # n, mean, sum of squared deviations, smallest, largest
+
+
+def power_of(low: float, high: float) -> int:
+    """The power of two by which values from `low` to `high` are divided before they are squared.
+
+    >>> power_of(-3.0, 1e9), power_of(0.0, 0.0), power_of(1.0, 2.0**1000), power_of(-(2.0**-1000), 0.0)
+    (0, 0, 1001, -999)
+    """
+    most = max(abs(low), abs(high))
+    if not most or 2.0**-FAR <= most <= 2.0**FAR or not math.isfinite(most):
+        return 0
+    return math.frexp(most)[1]
+
+
+def joined(a: Moments, b: Moments) -> Moments:
+    """The moments of both parts, as Chan, Golub and LeVeque."""
+    if not a[0] or not b[0]:
+        return b if not a[0] else a
+    n, low, high = a[0] + b[0], min(a[3], b[3]), max(a[4], b[4])
+    power = power_of(low, high)
+    mean, other = math.ldexp(a[1], -power), math.ldexp(b[1], -power)
+    squares = sum(math.ldexp(part[2], 2 * (power_of(part[3], part[4]) - power)) for part in (a, b))
+    delta = other - mean
+    squares += delta * delta * (a[0] * b[0] / n)
+    return n, within(mean + delta * (b[0] / n), power, low, high), squares, low, high
+
+
+def within(mean: float, power: int, low: float, high: float) -> float:
+    """A mean of values divided by 2^power as theirs, which lies among them whatever was rounded."""
+    return math.ldexp(min(max(mean, math.ldexp(low, -power)), math.ldexp(high, -power)), power)
+
+
+def deviation(moments: Moments) -> float:
+    """The standard deviation of two values or more, ddof 1; infinite where it is beyond float64."""
+    n, _, squares, low, high = moments
+    if low == high:
+        return 0.0
+    try:
+        return math.ldexp(math.sqrt(squares / (n - 1)), power_of(low, high))
+    except OverflowError:
+        return math.inf

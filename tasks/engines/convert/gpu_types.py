@@ -1,0 +1,134 @@
+"""What stands on the GPU for columns of types that cuDF lacks, while rows are taken, joined, sent and sorted.
+
+    struct          a struct of what stands for its fields      map     a list of such structs, of key and value
+    bytes           a string of the same bytes                  list    a list of what stands for its values
+    decimal256      its 32 bytes as a string                    times of day, date64, times inside of these: integers
+    times in zones without a name (+05:30): integers
+
+Inside of these decimals are strings of their 16 bytes. A cuDF Series of a stand-in is called by the type it stands for,
+behind a sign that no column's name begins with; so is one of lists of dates, which cuDF counts in seconds. Arrays of
+Arrow become stand-ins and themselves again without a loop over rows; nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.dtypes import dtype_name, is_bytes, is_list, leaf_type, parse_dtype
+from tasks.engines.convert.python_values import stored_type
+
+SIGN = "\0"
+
+
+@lru_cache(maxsize=4096)
+def is_foreign(dtype: pa.DataType) -> bool:
+    """Whether a column of this (plain) type needs a stand-in.
+
+    >>> is_foreign(pa.list_(pa.binary())), is_foreign(pa.list_(pa.timestamp("us")))
+    (True, False)
+    """
+    if is_list(dtype):
+        return is_foreign(dtype.value_type)
+    times = pa.types.is_time(dtype) or pa.types.is_date64(dtype) or lacks_zone(dtype)
+    nested = pa.types.is_struct(dtype) or pa.types.is_map(dtype)
+    return nested or times or is_bytes(dtype) or pa.types.is_decimal256(dtype)
+
+
+def lacks_zone(dtype: pa.DataType) -> bool:
+    """Whether times are in a zone that cuDF lacks: an offset, or a name that is none in the time zone database.
+
+    >>> lacks_zone(pa.timestamp("us", "+05:30")), lacks_zone(pa.timestamp("us", "Europe/Berlin"))
+    (True, False)
+    """
+    return pa.types.is_timestamp(dtype) and dtype.tz is not None and not _is_zone(dtype.tz)
+
+
+@lru_cache(maxsize=4096)
+def _is_zone(name: str) -> bool:
+    try:
+        return bool(ZoneInfo(name).key)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+
+
+def mark_of(dtype: pa.DataType) -> str | None:
+    """The name of a Series that stands for this type; None where cuDF has the type itself."""
+    dates = is_list(dtype) and pa.types.is_date32(leaf_type(dtype))
+    return SIGN + dtype_name(dtype) if dates or is_foreign(dtype) else None
+
+
+def marked_type(name: Any) -> pa.DataType | None:
+    """The type that a Series of this name stands for, if it does.
+
+    >>> marked_type(mark_of(pa.map_(pa.string(), pa.int8())))
+    MapType(map<string, int8>)
+    """
+    return _parsed(name) if isinstance(name, str) and name.startswith(SIGN) else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(mark: str) -> pa.DataType:
+    return parse_dtype(mark.removeprefix(SIGN))
+
+
+def stand_in(values: pa.Array) -> pa.Array:
+    """The array that stands for one of a plain type.
+
+    >>> stand_in(pa.array([{"a": b"x"}, None])).type
+    StructType(struct<0: string>)
+    """
+    dtype, rows, nulls, first = values.type, len(values), values.null_count, values.offset
+    if is_list(dtype) or pa.types.is_map(dtype):
+        inner = stand_in(_entries(values) if pa.types.is_map(dtype) else values.values)
+        return pa.Array.from_buffers(pa.list_(inner.type), rows, values.buffers()[:2], nulls, first, [inner])
+    if pa.types.is_struct(dtype) and dtype.num_fields:
+        fields = [stand_in(values.field(i)) for i in range(dtype.num_fields)]
+        return pa.StructArray.from_arrays(fields, [str(i) for i in range(len(fields))], mask=values.is_null())
+    if pa.types.is_struct(dtype) or pa.types.is_null(dtype):  # no values but null or not
+        return pc.if_else(values.is_null(), pa.scalar(None, pa.int8()), pa.scalar(0, pa.int8()))
+    if pa.types.is_decimal(dtype):
+        return stand_in(pa.Array.from_buffers(pa.binary(dtype.byte_width), rows, values.buffers(), nulls, first))
+    if pa.types.is_fixed_size_binary(dtype):
+        return stand_in(values.cast(pa.binary()))
+    if pa.types.is_binary(dtype):
+        return pa.Array.from_buffers(pa.string(), rows, values.buffers(), nulls, first)
+    return values.view(stored_type(dtype))
+
+
+def _entries(values: pa.MapArray) -> pa.StructArray:
+    return pa.StructArray.from_arrays([values.keys, values.items], ["0", "1"])
+
+
+def restored(found: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """The array of a plain type for which another one stands.
+
+    >>> restored(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
+    [{'a': b'x'}, None]
+    """
+    rows, nulls, first = len(found), found.null_count, found.offset
+    if nulls == rows:
+        return pa.nulls(rows, dtype)
+    if is_list(dtype):
+        inner = restored(found.values, dtype.value_type)
+        return pa.Array.from_buffers(dtype, rows, found.buffers()[:2], nulls, first, [inner])
+    if pa.types.is_map(dtype):
+        inner = restored(found.values, pa.struct([dtype.key_field, dtype.item_field]))
+        return pa.Array.from_buffers(dtype, rows, found.buffers()[:2], nulls, first, [inner])
+    if pa.types.is_struct(dtype) and dtype.num_fields:
+        fields = [restored(found.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=found.is_null())
+    if pa.types.is_struct(dtype):
+        return pa.array([None if null else {} for null in found.is_null().to_pylist()], dtype)
+    if pa.types.is_decimal(dtype):
+        wide = restored(found, pa.binary(dtype.byte_width))
+        return pa.Array.from_buffers(dtype, rows, wide.buffers(), nulls, wide.offset)
+    if pa.types.is_fixed_size_binary(dtype):
+        return restored(found, pa.binary()).cast(dtype)
+    if pa.types.is_binary(dtype):
+        return pa.Array.from_buffers(dtype, rows, found.buffers(), nulls, first)
+    return found.view(dtype)

@@ -1,0 +1,130 @@
+"""Frames of other libraries to Arrow tables and back; cuDF is imported only for its own frames or where it
+is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from tasks.core.dtypes import dtype_name
+from tasks.errors import DataError
+
+REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # what Arrow raises of values that it cannot hold
+LACKED = (NotImplementedError, TypeError, ValueError)  # what cuDF raises of types that it lacks
+
+
+def library(frame: Any) -> str:
+    """The library a frame is of: pandas, pyarrow, cudf, dask (dask_cudf too) or the first part of its module."""
+    root = type(frame).__module__.split(".")[0]
+    return {"dask_expr": "dask", "dask_cudf": "dask"}.get(root, root)
+
+
+def from_any(frame: Any) -> pa.Table | None:
+    """A pandas, Arrow or cuDF frame as a table with its columns, the index left out; None for anything else."""
+    kind = library(frame)
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pd.DataFrame):
+        return _of_pandas(frame)
+    if kind == "cudf":
+        return frame.to_arrow(preserve_index=False).replace_schema_metadata()
+    return None
+
+
+def _of_pandas(frame: pd.DataFrame) -> pa.Table:
+    if not frame.columns.is_unique:
+        several = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
+        raise DataError("a pandas frame has several columns of one name", why=", ".join(several), do="rename them")
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+    except REFUSED:
+        for name in frame.columns:
+            _arrow_of(frame[name])
+        raise
+
+
+def columns_of(frame: Any, names: list[Any]) -> pa.Table:
+    """Columns of a pandas or cuDF frame as a table; column by column, since one row is to cost little."""
+    if library(frame) == "cudf":
+        return frame[names].to_arrow(preserve_index=False).replace_schema_metadata()
+    return pa.table({str(name): _arrow_of(frame[name]) for name in names})
+
+
+def _arrow_of(column: pd.Series) -> pa.Array | pa.ChunkedArray:
+    """A pandas column as Arrow by the shortest way: what Arrow holds already as it is, plain numbers without pandas."""
+    try:
+        if getattr(column.dtype, "kind", "O") in "biufM" and not pd.api.types.is_extension_array_dtype(column.dtype):
+            return pa.array(column.to_numpy(), from_pandas=True)
+        convert = getattr(column.array, "__arrow_array__", None)
+        return convert() if convert else pa.array(column, from_pandas=True)
+    except REFUSED as error:
+        raise DataError(
+            f"column {str(column.name)!r} of a pandas frame does not convert to Arrow",
+            why=f"dtype {column.dtype}: {error.args[0] if error.args else error!s}",
+            do=f"give its values one plain type, such as frame[{column.name!r}].astype('string'), or leave it out",
+        ) from None
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """The table as a pandas frame backed by Arrow, strings plain instead of dictionary-encoded."""
+    return decoded(table).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def to_cudf(table: pa.Table) -> Any:
+    """The table as a cuDF frame on the current GPU."""
+    import cudf
+
+    table = decoded(table)
+    try:
+        return cudf.DataFrame.from_arrow(table)
+    except LACKED:
+        for name in table.column_names:
+            _check_cudf_holds(name, table[name])
+        raise
+
+
+def _check_cudf_holds(name: str, values: pa.ChunkedArray) -> None:
+    import cudf
+
+    try:
+        cudf.Series.from_arrow(values.slice(0, 0).combine_chunks())
+    except LACKED:
+        raise DataError(
+            f"cuDF frames cannot hold column {name!r}", why=f"it is {dtype_name(values.type)}",
+            do="write it with to_parquet, leave it out, or take engine='pandas'"
+        ) from None  # fmt: skip
+
+
+def to_frame(table: pa.Table, engine: str) -> Any:
+    """The table as the engine's frame."""
+    return to_cudf(table) if engine == "cudf" else to_pandas(table)
+
+
+def decoded(table: pa.Table) -> pa.Table:
+    """The table with its dictionary columns as plain values."""
+    for i, (field, values) in enumerate(zip(table.schema, table.columns, strict=True)):
+        if pa.types.is_dictionary(field.type):  # a cast to the same type would spoil lists of nulls
+            table = table.set_column(i, field.name, values.cast(field.type.value_type))
+    return table
+
+
+def resolve_engine(engine: str) -> str:
+    """auto is cudf where cuDF is installed and a GPU answers, else pandas."""
+    if engine != "auto":
+        return engine
+    import importlib.util
+
+    if importlib.util.find_spec("cudf") is None:
+        return "pandas"
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return "cudf" if pynvml.nvmlDeviceGetCount() else "pandas"
+    except Exception:  # no driver, no library: no GPU, whatever the reason
+        return "pandas"

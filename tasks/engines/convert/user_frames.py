@@ -1,0 +1,75 @@
+"""A user's frame opened for a workflow, and its result given back as the same kind of frame with the same index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.core.schema import check_names
+from tasks.engines import synchronize
+from tasks.engines.convert.libraries import columns_of, from_any, library
+from tasks.errors import DataError
+
+Restore = Callable[[dict[str, Any], ModuleType, Any], Any]
+
+
+def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, str, Restore]:
+    """(its columns as a table, the engine for it, what turns output columns into such a frame again).
+
+    `needed` are the columns that are looked at; a pandas or cuDF frame that lacks one is left for the caller to refuse.
+    """
+    kind = library(frame)
+    if kind in ("pandas", "cudf"):
+        index = frame.index
+        chosen = list(frame.columns) if needed is None else [n for n in needed if n in frame.columns]
+        if needed and len(chosen) < len(needed):  # a name may be a number there
+            named = {str(name): name for name in frame.columns}
+            chosen = [named[name] for name in needed if name in named]
+        if not frame.columns.is_unique:
+            check_names([str(name) for name in frame.columns if name in {*chosen}], "the given frame")
+        table = columns_of(frame, chosen)
+        return table, kind, lambda made, kernels, kept: _with_index(kernels.user_frame(made), index, kept)
+    table = from_any(frame)
+    if table is None:
+        raise DataError(
+            f"a workflow cannot transform {type(frame).__name__}", do="give a Dataset, or a pandas, Arrow or cuDF frame"
+        )
+    check_names(table.column_names, "the given frame")
+    return table, "pandas", lambda made, kernels, kept: pa.table({n: kernels.host(c) for n, c in made.items()})
+
+
+def _with_index(frame: Any, index: Any, kept: Any) -> Any:
+    """The frame under the index of the rows it was made of; grouped rows get a new one."""
+    if kept is not None:
+        frame.index = index.take(kept.astype("int64"))
+    elif len(frame) == len(index):
+        frame.index = index
+    return frame
+
+
+def dask_frame(
+    read: Callable[[Any, int], Any], handle: Any, shared: Any, partitions: int, empty: pa.Table, engine: str
+) -> Any:
+    """A Dask frame whose partitions `read(handle, number)` gives.
+
+    `shared` is a Dask future of the handle, for one too large to stand in every task; None where it may.
+    """
+    import dask.dataframe as dd
+
+    from tasks.engines.convert.libraries import to_frame
+
+    numbers, meta = list(range(partitions)), to_frame(empty, engine)
+    if shared is None:
+        return dd.from_map(partial(_partition, read, handle=handle), numbers, meta=meta)
+    return dd.from_map(partial(_partition, read), numbers, args=(shared,), meta=meta)
+
+
+def _partition(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
+    """A partition as other tasks may use it, in whatever thread."""
+    made = read(handle, number)
+    synchronize()
+    return made

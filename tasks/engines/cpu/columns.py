@@ -1,0 +1,325 @@
+"""Columns of the CPU engine: to and from Arrow, and what is done value by value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.dtypes import is_list as is_list_type
+from tasks.core.dtypes import plain_type
+from tasks.engines.algorithms.moments import power_of, within
+from tasks.engines.convert.type_widening import check_range
+from tasks.engines.expression.verbs_text import times_of
+from tasks.engines.hashing.canonical import decimal_floats
+
+Column = Any  # pandas Series with an Arrow type
+
+
+def column(values: pa.Array | pa.ChunkedArray) -> Column:
+    """The column of an Arrow array (no copy)."""
+    return pd.Series(pd.arrays.ArrowExtensionArray(values), copy=False)
+
+
+def array(values: Column) -> pa.Array:
+    """The one Arrow array of a column (no copy unless it is in several chunks); dictionaries stay."""
+    if isinstance(values, pd.Series):
+        inside: Any = values.array
+        values = inside.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
+    if isinstance(values, pa.ChunkedArray):
+        if values.num_chunks == 1:
+            return values.chunk(0)
+        return values.combine_chunks() if values.num_chunks else pa.array([], values.type)
+    return values
+
+
+def series(values: Column) -> Column:
+    """The column as a user's function sees it: strings plain, never dictionary-encoded."""
+    return decode(values)
+
+
+def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
+    """A pandas DataFrame of plain columns, for users' functions."""
+    return pd.DataFrame({name: decode(values).array for name, values in frame.items()}, copy=False)
+
+
+def decode(values: Column) -> Column:
+    found = array(values)
+    return column(found.dictionary_decode()) if pa.types.is_dictionary(found.type) else values
+
+
+def encode_array(values: pa.Array) -> pa.Array:
+    """Strings dictionary-encoded; everything else as it is."""
+    return (
+        values.dictionary_encode()
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        else values
+    )
+
+
+def from_arrow(table: pa.Table) -> dict[str, Column]:
+    return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}
+
+
+def to_arrow(frame: dict[str, Column]) -> pa.Table:
+    return pa.table({name: array(values) for name, values in frame.items()})
+
+
+def host(values: Column) -> pa.Array:
+    """The column in host memory as Arrow, plain (strings decoded)."""
+    return array(decode(values))
+
+
+def length(frame: dict[str, Column]) -> int:
+    return len(next(iter(frame.values()))) if frame else 0
+
+
+def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
+    """(values, valid): the raw numbers, booleans as uint8, times as int64 in their unit; valid is None without
+    nulls."""
+    found = array(values)
+    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
+    return raw(found), valid
+
+
+def raw(found: pa.Array) -> np.ndarray:
+    if pa.types.is_boolean(found.type):
+        found = found.cast(pa.uint8())
+    elif pa.types.is_decimal(found.type):
+        found = decimal_floats(found)
+    width = (
+        {8: "i8", 4: "i4"}[found.type.bit_width // 8]
+        if pa.types.is_temporal(found.type)
+        else found.type.to_pandas_dtype()
+    )
+    buffer = found.buffers()[1]
+    if buffer is None or not len(found):  # Arrow's casts of no values leave buffers of any size
+        return np.zeros(len(found), dtype=width)
+    return np.frombuffer(buffer, dtype=width, count=found.offset + len(found))[found.offset :]
+
+
+def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
+    """The column of raw numbers and their validity (None: no nulls), of the Arrow type of the numbers or `dtype`."""
+    return column(build(values, valid, dtype))
+
+
+def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:
+    if dtype is not None and pa.types.is_boolean(dtype):
+        return pa.array(values.astype(bool), mask=None if valid is None else ~valid)
+    dtype = dtype or pa.from_numpy_dtype(values.dtype)
+    bits = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
+    return pa.Array.from_buffers(dtype, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def finite(values: Column) -> Column:
+    """NaN becomes null (infinities stay)."""
+    found = array(values)
+    if not pa.types.is_floating(found.type):
+        return values
+    nan = np.isnan(raw(found))
+    if not nan.any():
+        return values
+    if found.null_count:
+        nan |= ~found.is_valid().to_numpy(zero_copy_only=False)
+    return from_numbers(raw(found), ~nan, found.type)
+
+
+def cast(values: Column, dtype: pa.DataType) -> Column:
+    """The same values in another type; raises pa.ArrowInvalid where a value does not fit."""
+    found = array(values)
+    if found.type == dtype:
+        return values
+    if pa.types.is_dictionary(found.type):
+        if dtype == found.type.value_type:
+            return column(found.dictionary_decode())
+        found = found.dictionary_decode()
+    if pa.types.is_decimal(found.type) and pa.types.is_floating(dtype):
+        found = decimal_floats(found)
+    check_range(found, dtype)
+    if pa.types.is_floating(found.type) and pa.types.is_floating(dtype):
+        return column(pc.cast(found, dtype, safe=False))
+    return column(pc.cast(found, dtype))
+
+
+def is_null(values: Column) -> Column:
+    return column(pc.is_null(array(values)))
+
+
+def fill_null(values: Column, value: Any) -> Column:
+    found = array(values)
+    if pa.types.is_dictionary(found.type):
+        return column(pc.fill_null(found.dictionary_decode(), value).dictionary_encode())
+    if pa.types.is_null(found.type):
+        return column(pa.repeat(pa.scalar(value), len(found)))
+    return column(pc.fill_null(found, pa.scalar(value, found.type)))
+
+
+def clip(values: Column, low: float | None, high: float | None) -> Column:
+    found = array(values)
+    if low is not None:
+        found = pc.max_element_wise(found, pa.scalar(low, found.type), skip_nulls=False)
+    if high is not None:
+        found = pc.min_element_wise(found, pa.scalar(high, found.type), skip_nulls=False)
+    return column(found)
+
+
+def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
+    """(x - shift) / scale in float64, then in `dtype`; null stays."""
+    data, valid = numbers(values)
+    with np.errstate(all="ignore"):  # what lies under a null may be anything
+        out = np.subtract(data, shift, dtype=np.float64)
+        if scale != 1.0:
+            out /= scale
+        return from_numbers(out.astype(dtype.to_pandas_dtype()), valid)
+
+
+def log1p(values: Column, dtype: pa.DataType) -> Column:
+    """ln(1 + x) in float64, then in `dtype`; -1 gives -inf, below null."""
+    data, valid = numbers(values)
+    with np.errstate(all="ignore"):
+        out = np.log1p(data.astype(np.float64)).astype(dtype.to_pandas_dtype())
+    return finite(from_numbers(out, valid))
+
+
+def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:
+    """The moments (`tasks.engines.algorithms.moments`) of the values that are not null, in float64 by pairwise sums,
+    for each run
+    [starts[i], starts[i + 1]).
+    """
+    data, valid = numbers(values)
+    found = []
+    for start, stop in pairwise(starts):
+        run = data[start:stop] if valid is None else data[start:stop][valid[start:stop]]
+        found.append(_moments(run.astype(np.float64)))
+    return found
+
+
+def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
+    if not len(data):
+        return 0, 0.0, 0.0, 0.0, 0.0
+    low, high = float(data.min()), float(data.max())
+    power = power_of(low, high)
+    data = np.ldexp(data, -power) if power else data
+    with np.errstate(all="ignore"):  # infinite values have moments that are not finite
+        mean = float(np.add.reduce(data) / len(data))
+        data -= mean
+        shift = float(np.add.reduce(data) / len(data))  # what rounding left in the mean
+        np.multiply(data, data, out=data)
+        squares = max(float(np.add.reduce(data)) - len(data) * shift * shift, 0.0)
+    mean += shift
+    return len(data), within(mean, power, low, high) if math.isfinite(mean) else mean, squares, low, high
+
+
+def is_list(values: Column) -> bool:
+    return is_list_type(array(values).type)
+
+
+def leaves(values: Column) -> Column:
+    """The elements of all lists, one after another (null lists have none)."""
+    return column(array(values).flatten())
+
+
+def with_leaves(values: Column, new: Column) -> Column:
+    """Lists of the same lengths with other elements; null lists stay null."""
+    found = array(values)
+    counts = np.asarray(pc.fill_null(pc.list_value_length(found), 0), dtype=np.int64)
+    offsets = np.zeros(len(found) + 1, dtype=np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    bits = None if found.null_count == 0 else pa.array(found.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    child = array(new)
+    return column(
+        pa.Array.from_buffers(pa.list_(child.type), len(found), [bits, pa.py_buffer(offsets)], children=[child])
+    )
+
+
+def on_dictionary(values: Column, work: Any) -> Column:
+    """`work` on the distinct strings instead of on all rows; the result is dictionary-encoded like the input."""
+    found = array(values)
+    if not pa.types.is_dictionary(found.type):
+        return column(work(found))
+    new = array(work(found.dictionary))
+    if not pa.types.is_string(new.type):
+        return column(new.take(found.indices))
+    new = new.dictionary_encode()
+    return column(pa.DictionaryArray.from_arrays(new.indices.take(found.indices), new.dictionary))
+
+
+def text(values: Column) -> Column:
+    """The values as text: integers in decimal digits, booleans true and false, strings as they are."""
+    found = array(values)
+    return values if plain_type(found.type) == pa.string() else column(pc.cast(found, pa.string()))
+
+
+def join_text(columns: list[Column], sep: str) -> Column:
+    """The values of each row as one text; null if any is null. Plain strings."""
+    return column(
+        pc.binary_join_element_wise(*[array(decode(text(c))) for c in columns], sep, null_handling="emit_null")
+    )
+
+
+def split_text(values: Column, sep: str, parts: int) -> list[Column]:
+    """The first `parts` parts of each text (the last one holds no rest); missing parts are null."""
+
+    found = array(values)
+    encoded = pa.types.is_dictionary(found.type)
+    strings = found.dictionary if encoded else found
+    lists, valid = array(pc.split_pattern(strings, sep)), pc.is_valid(strings)
+
+    def part(number: int) -> Column:
+        sliced = array(pc.list_slice(lists, number, number + 1, return_fixed_size_list=True))
+        texts = pc.if_else(valid, sliced.values.slice(sliced.offset, len(sliced)), pa.scalar(None, pa.string()))
+        return on_dictionary(values, lambda _: texts)
+
+    return [part(number) for number in range(parts)]
+
+
+def to_time(values: Column) -> pa.Array:
+    """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
+    found = array(values)
+    if plain_type(found.type) == pa.string():
+        return array(times_of(array(decode(values)), pa.timestamp("us")))
+    if pa.types.is_date(found.type):
+        return pc.cast(found, pa.timestamp("us") if pa.types.is_date32(found.type) else pa.timestamp("ms"))
+    return pc.cast(found, pa.timestamp(found.type.unit)) if pa.types.is_timestamp(found.type) else found
+
+
+PARTS = {
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+    "weekday": pc.day_of_week,
+    "day": pc.day,
+    "month": pc.month,
+    "year": pc.year,
+    "dayofyear": pc.day_of_year,
+}
+
+
+def date_part(values: Column, part: str) -> Column:
+    """hour, minute, second, weekday (Monday 0), day, month, year or dayofyear in UTC, int16; null stays."""
+    return column(pc.cast(PARTS[part](to_time(values)), pa.int16()))
+
+
+def adopt(result: Any) -> Column:
+    """A column of whatever a user's function returned: a Series, an Arrow or a numpy array, a list."""
+    if isinstance(result, pd.Series):
+        return result if isinstance(result.dtype, pd.ArrowDtype) else column(pa.Array.from_pandas(result))
+    if isinstance(result, (pa.Array, pa.ChunkedArray)):
+        return column(result)
+    return column(pa.array(np.asarray(result) if not isinstance(result, list) else result))
+
+
+def dtype(values: Column) -> pa.DataType:
+    """The Arrow type of the values, of strings whatever their encoding."""
+    return plain_type(array(values).type)
+
+
+def row_numbers(first: int, rows: int) -> np.ndarray:
+    """The numbers of `rows` rows from `first` on, uint64."""
+    return np.arange(first, first + rows, dtype=np.uint64)

@@ -1,0 +1,33 @@
+"""Several columns as one matrix, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.engines.algorithms import linear
+from tasks.engines.cpu.columns import Column, dtype, from_numbers, numbers
+
+SCORES, CELLS = 1 << 17, 1 << 23  # at a time: 1 MiB of scores, which stay in the cache, of 64 MiB of rows
+
+
+def _numbers(columns: Sequence[Column]) -> list[linear.Numbers]:
+    """The raw numbers of each column; one of nothing but nulls has no type to take them from."""
+    nothing = np.zeros(len(columns[0]))
+    return [(nothing, nothing > 0) if pa.types.is_null(dtype(c)) else numbers(c) for c in columns]
+
+
+def centred_factor(columns: Sequence[Column]) -> linear.Factor:
+    """Number, mean and triangular factor of the rows without a null, in chunks that only the width decides."""
+    chunk = max(8192, 8 * len(columns))
+    return linear.factor(_numbers(columns), len(columns[0]), np, chunk)
+
+
+def project(columns: Sequence[Column], mean: np.ndarray, axes: Any) -> list[Column]:
+    """The centred rows' coordinates along each of the axes (p, k), float64; a row with a null gives nulls."""
+    tile = max(min(SCORES // axes.shape[1], CELLS // len(columns)), 256)
+    scores, valid = linear.project(_numbers(columns), len(columns[0]), mean, axes, np, tile)
+    return [from_numbers(score, valid) for score in scores]

@@ -1,0 +1,28 @@
+"""List columns taken apart and put together again, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.engines.cpu.columns import array, column
+
+
+def list_lengths(values: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """(length of each list, int64, 0 where null; valid, None without nulls)."""
+    found = array(values)
+    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
+    return np.asarray(pc.fill_null(pc.list_value_length(found), 0), dtype=np.int64), valid
+
+
+def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Any) -> Any:
+    """Lists of these lengths of the elements, one after another; null (of length 0) where not valid."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    child, bits = array(elements), None if valid is None else pa.array(valid).buffers()[1]
+    return column(
+        pa.Array.from_buffers(pa.list_(child.type), len(lengths), [bits, pa.py_buffer(offsets)], children=[child])
+    )

@@ -1,0 +1,233 @@
+"""From values to their place in a vocabulary, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.engines.cpu.columns import Column, array, raw
+from tasks.engines.cpu.groups import ordered_bits, plain
+from tasks.engines.hashing import murmur3
+
+DENSE = 1 << 22  # a table this long is always worth it
+SMALL = 1 << 12  # strings: of so few Arrow makes a table for each use in less time than our hashing of all values takes
+BLOCK = 1 << 17  # keys of a hash table that are worked on at once
+
+
+class Lookup:
+    """From values to their place in a vocabulary: -1 for what it does not hold. Made once, then used from any thread.
+
+    `keys` are the distinct rows of the vocabulary, one Arrow array per column; a null key matches nulls.
+    """
+
+    def __init__(self, keys: Sequence[pa.Array]) -> None:
+        self.columns = [_OneColumn(k if len(keys) == 1 else plain(k).unique()) for k in keys]
+        self.size = len(keys[0])
+        if len(keys) == 1:
+            return
+        codes = self.columns[0].codes(keys[0])
+        self.steps: list[tuple[int, _OneColumn]] = []
+        for one, key in zip(self.columns[1:], keys[1:], strict=True):
+            mixed = codes * np.int64(one.distinct) + one.codes(key)
+            inner = _OneColumn(pa.array(np.unique(mixed)))
+            self.steps.append((one.distinct, inner))
+            codes = inner.codes(pa.array(mixed))
+        self.places = np.empty(self.size, dtype=np.int64)
+        self.places[codes] = np.arange(self.size)
+
+    def codes(self, columns: Sequence[Column]) -> np.ndarray:
+        """int64 place of every row in the vocabulary, -1 where it is not there."""
+        codes = self.columns[0].codes(array(columns[0]))
+        if len(self.columns) == 1:
+            return codes
+        if not self.size:
+            return np.full(len(codes), -1, dtype=np.int64)
+        for (distinct, inner), one, values in zip(self.steps, self.columns[1:], columns[1:], strict=True):
+            more = one.codes(array(values))
+            mixed = np.where((codes < 0) | (more < 0), -1, codes * np.int64(distinct) + more)
+            codes = inner.codes(pa.array(mixed))
+        return np.where(codes < 0, -1, self.places[codes])
+
+
+def vocabulary_ids(
+    codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
+) -> np.ndarray:
+    """`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null."""
+    ids = codes.astype(dtype)
+    ids += first
+    is_next = isinstance(outside, int) and outside == first - 1  # what code -1 has become
+    if not is_next and (unknown := codes < 0).any():
+        ids = np.where(unknown, outside, ids).astype(dtype, copy=False)
+    if null is not None:
+        ids[null] = missing
+    return ids
+
+
+class _OneColumn:
+    """Codes of one column's values among the distinct values of `keys`: dense table, hash table of numbers, or
+    strings."""
+
+    def __init__(self, keys: pa.Array) -> None:
+        keys = plain(keys)
+        self.distinct = len(keys)
+        self.null = int(np.flatnonzero(keys.is_null())[0]) if keys.null_count else -1
+        self.type = keys.type
+        self.text = not (_is_number(keys.type))
+        self.dense: np.ndarray | None = None
+        if self.text:
+            self._build_text(keys)
+        else:
+            self._build_numbers(ordered_bits(keys))
+
+    def _build_numbers(self, bits: np.ndarray) -> None:
+        places = None
+        if self.null >= 0:
+            places = np.delete(np.arange(len(bits)), self.null)
+            bits = bits[places]
+        low, high = (int(bits.min()), int(bits.max())) if len(bits) else (0, -1)
+        self.low = low
+        if high - low < max(DENSE, 4 * len(bits)):
+            self.dense = np.full(max(high - low + 1, 0), -1, dtype=np.int32)
+            self.dense[bits - low] = np.arange(len(bits)) if places is None else places
+        else:
+            self.index, self.places = HashTable(bits), places
+
+    def _build_text(self, keys: pa.Array) -> None:
+        keys = keys if pa.types.is_string(keys.type) else keys.cast(pa.string())
+        self.strings = keys
+        if len(keys) <= SMALL:
+            return
+        bits = _hash64(keys)
+        self.index = HashTable(bits)
+        shared = np.unique(bits[self.index.repeated])  # strings of the vocabulary with one hash: looked up as strings
+        self.shared_hashes = shared if len(shared) else None
+        if self.shared_hashes is not None:
+            self.odd_places = np.flatnonzero(np.isin(bits, shared))
+            self.odd = keys.take(pa.array(self.odd_places))
+
+    def codes(self, found: pa.Array) -> np.ndarray:
+        if pa.types.is_dictionary(found.type):
+            return self._through_dictionary(found)
+        codes = self._text_codes(found) if self.text else self._number_codes(found)
+        if found.null_count:
+            codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, self.null)
+        return codes
+
+    def _through_dictionary(self, found: pa.Array) -> np.ndarray:
+        table = np.append(self.codes(found.dictionary), self.null)
+        indices = raw(found.indices)
+        if found.null_count:
+            indices = np.where(found.is_valid().to_numpy(zero_copy_only=False), indices, len(table) - 1)
+        return table.take(indices)
+
+    def _number_codes(self, found: pa.Array) -> np.ndarray:
+        if not _is_number(found.type):
+            raise TypeError(f"values of type {found.type} where the vocabulary holds {self.type}")
+        if found.type != self.type:
+            return self._converted_codes(found)
+        return self._codes_of_bits(ordered_bits(found))
+
+    def _converted_codes(self, found: pa.Array) -> np.ndarray:
+        """Codes of values of another type: what the vocabulary's type cannot hold exactly is not in it."""
+        converted = pc.cast(found, self.type, safe=False)
+        same = pc.equal(pc.cast(converted, found.type, safe=False), found)
+        exact = np.asarray(pc.fill_null(same, False)).astype(bool)
+        bits = ordered_bits(converted)
+        if (found.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
+            exact = exact & (bits >= 0)  # the same bits would mean another number
+        return np.where(exact, self._codes_of_bits(bits), -1)
+
+    def _codes_of_bits(self, bits: np.ndarray) -> np.ndarray:
+        if self.dense is not None:
+            place = bits - self.low
+            inside = (place >= 0) & (place < len(self.dense))
+            if inside.all():
+                return self.dense.take(place).astype(np.int64)
+            return np.where(inside, self.dense.take(np.where(inside, place, 0)) if len(self.dense) else -1, -1).astype(
+                np.int64
+            )
+        codes = self.index.find(bits)
+        return codes if self.places is None else np.where(codes < 0, -1, self.places.take(codes))
+
+    def _text_codes(self, found: pa.Array) -> np.ndarray:
+        found = found if pa.types.is_string(found.type) else found.cast(pa.string())
+        if len(self.strings) <= max(SMALL, len(found) // 8):
+            places = pc.index_in(found, value_set=self.strings, skip_nulls=True)
+            return raw(pc.fill_null(places, -1)).astype(np.int64)
+        bits = _hash64(found)
+        codes = self.index.find(bits)
+        same = pc.equal(self.strings.take(pa.array(np.maximum(codes, 0))), found)
+        codes = np.where(np.asarray(pc.fill_null(same, False)), codes, -1)
+        if self.shared_hashes is not None:
+            rows = np.flatnonzero(np.isin(bits, self.shared_hashes))
+            odd = raw(pc.fill_null(pc.index_in(found.take(pa.array(rows)), value_set=self.odd), -1))
+            codes[rows] = np.where(odd < 0, -1, self.odd_places.take(odd, mode="clip"))
+        return codes
+
+
+class HashTable:
+    """Places of int64 keys by open addressing: 4 bytes for each of twice to four times as many slots as keys.
+
+    Built and asked in blocks, so that temporaries stay in the cache. `repeated` are the places of keys that another
+    place holds already; only one of equal keys is found. Read-only once made, so any threads may ask.
+    """
+
+    def __init__(self, keys: np.ndarray) -> None:
+        self.keys = np.ascontiguousarray(keys)
+        bits = max((2 * len(keys)).bit_length(), 4)
+        self.shift, self.mask = np.uint64(64 - bits), np.int64((1 << bits) - 1)
+        width: Any = np.int32 if len(keys) < 1 << 31 else np.int64
+        self.slots: np.ndarray = np.full(1 << bits, -1, dtype=width)
+        repeated = [self._insert(start) for start in range(0, len(keys), BLOCK)]
+        self.repeated = np.concatenate(repeated) if repeated else np.empty(0, dtype=np.int64)
+
+    def _first_slots(self, keys: np.ndarray) -> np.ndarray:
+        mixed = keys.view(np.uint64)
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25)
+        return (mixed >> self.shift).view(np.int64)
+
+    def _insert(self, start: int) -> np.ndarray:
+        keys = self.keys[start : start + BLOCK]
+        places, slots, repeated = np.arange(start, start + len(keys)), self._first_slots(keys), []
+        while len(places):
+            free = self.slots.take(slots) < 0
+            self.slots[slots[free]] = places[free]  # of several for one slot the last stays
+            holder = self.slots.take(slots)
+            lost = np.flatnonzero(holder != places)
+            places, slots, holder = places[lost], slots[lost], holder[lost]
+            same = self.keys.take(holder) == self.keys.take(places)
+            repeated.append(places[same])
+            places, slots = places[~same], (slots[~same] + 1) & self.mask
+        return np.concatenate(repeated) if repeated else places
+
+    def find(self, wanted: np.ndarray) -> np.ndarray:
+        """int64 place of each key, -1 where it is none."""
+        out = np.full(len(wanted), -1, dtype=np.int64)
+        for start in range(0, len(wanted) if len(self.keys) else 0, BLOCK):
+            keys = np.ascontiguousarray(wanted[start : start + BLOCK])
+            rows, slots, found = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
+            while len(rows):
+                places = self.slots.take(slots)
+                hit = (self.keys.take(places) == keys) & (places >= 0)
+                found[rows[hit]] = places[hit]
+                left = np.flatnonzero(~hit & (places >= 0))
+                rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & self.mask
+        return out
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(dtype)
+        or pa.types.is_floating(dtype)
+        or pa.types.is_boolean(dtype)
+        or pa.types.is_temporal(dtype)
+    )
+
+
+def _hash64(strings: pa.Array) -> np.ndarray:
+    high, low = (murmur3.hash_strings(strings, seed).astype(np.uint64) for seed in (1000, 1001))
+    return ((high << np.uint64(32)) | low).view(np.int64)

@@ -1,0 +1,139 @@
+"""Tables of distinct keys and numbers, on the CPU: split by hash, joined, put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.engines.cpu.columns import array, build, raw
+from tasks.engines.cpu.groups import group_rows, hash_columns, host_table
+
+SMALL = 1 << 16  # rows below which one general sort is quick enough
+COMMON = 255  # counts up to this are sorted by as one byte; few values have larger ones
+
+
+def split_table(table: pa.Table, keys: Sequence[str], parts: int) -> list[pa.Table]:
+    """The rows in `parts` tables (a power of two up to 256) by the first bits of the keys' hash; no views."""
+    bits = parts.bit_length() - 1
+    place = (hash_columns([table.column(k) for k in keys]).astype(np.uint64) << np.uint64(bits)) >> np.uint64(32)
+    place = place.astype(np.uint8)
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=parts))
+    return [table.take(pa.array(order[end - n : end])) for end, n in zip(ends, np.diff(ends, prepend=0), strict=True)]
+
+
+def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables of the same columns, one after another."""
+    return pa.concat_tables(tables)
+
+
+def slice_table(table: pa.Table, start: int, stop: int) -> pa.Table:
+    """Rows [start, stop)."""
+    return table.slice(start, stop - start)
+
+
+def ascending(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Sort keys: each column ascending, nulls first."""
+    return [(name, "ascending", "at_start") for name in names]
+
+
+def sort_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """By the key columns ascending: strings by bytes, false before true, nulls first."""
+    return table.take(pc.sort_indices(sortable(table, names), sort_keys=ascending(names)))
+
+
+def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
+    """By count descending, then by value ascending: strings by bytes, false before true, nulls first."""
+    if len(counts) >= SMALL and len(names) == 1 and not counts.column(0).null_count:
+        values = array(counts.column(0))
+        if _fixed_width(values.type) or pa.types.is_string(values.type):
+            return _sort_by_counting(values, raw(array(counts.column("count"))), counts)
+    order = pc.sort_indices(sortable(counts, names), sort_keys=[("count", "descending"), *ascending(names)])
+    return counts.take(order)
+
+
+def sortable(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table with key columns of types that Arrow sorts."""
+    for name in names:
+        i = table.column_names.index(name)
+        if pa.types.is_boolean(table.column(i).type):
+            table = table.set_column(i, name, table.column(i).cast(pa.uint8()))
+    return table
+
+
+def sorted_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
+    """(the distinct keys in order, nulls first; for each row of the table its key's place)."""
+    if not len(table):
+        return table.select(list(keys)), np.zeros(0, dtype=np.int64)
+    codes, uniques = group_rows([array(table.column(k)) for k in keys])
+    distinct = pa.table(list(uniques), list(keys))
+    order = pc.sort_indices(sortable(distinct, keys), sort_keys=ascending(keys))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[raw(order).astype(np.int64)] = np.arange(len(order))
+    return host_table(distinct.take(order)), rank[codes]
+
+
+def _fixed_width(dtype: pa.DataType) -> bool:
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_temporal(dtype)
+
+
+def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> pa.Table:
+    """The values of one count lie together after one pass over the counts; then each such run is sorted by itself."""
+    names = table.column_names
+    common = np.where(counts <= COMMON, COMMON - counts, 0).astype(np.uint8)
+    frequent = np.flatnonzero(counts > COMMON)
+    keys = [("count", "descending"), *ascending(names[:1])]
+    head = table.take(pa.array(frequent))
+    head = head.take(pc.sort_indices(head, sort_keys=keys))
+    order = np.argsort(common, kind="stable")
+    if len(frequent):
+        order = order[counts[order] <= COMMON]
+    sizes = np.bincount(common[order], minlength=COMMON)
+    runs = [(end - n, end) for end, n in zip(np.cumsum(sizes), sizes, strict=True) if n]
+    if pa.types.is_string(values.type):
+        for start, stop in runs:
+            order[start:stop] = order[start:stop][order_of_strings(values.take(pa.array(order[start:stop])))]
+        tail = values.take(pa.array(order))
+    else:
+        found = raw(values)[order]
+        for start, stop in runs:
+            found[start:stop].sort()
+        tail = build(found, dtype=values.type)
+    rest = pa.table([tail, pa.array(counts[order])], schema=table.schema)
+    return pa.concat_tables([head, rest]) if len(head) else rest
+
+
+def order_of_strings(values: pa.Array) -> np.ndarray:
+    """The places of strings (none is null) in the order of their bytes: by 8 bytes as one number, then the ties."""
+    if len(values) < 1 << 10:
+        return raw(pc.sort_indices(values)).astype(np.int64)
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+    prefix = _prefixes(offsets.astype(np.int64), values.buffers()[2])
+    order = np.argsort(prefix)
+    prefix = prefix[order]
+    same = prefix[1:] == prefix[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    if len(tied) > len(values) // 2:
+        return raw(pc.sort_indices(values)).astype(np.int64)
+    if len(tied):
+        rows = order[tied]
+        groups = pa.table({"prefix": prefix[tied], "value": values.take(pa.array(rows))})
+        by = pc.sort_indices(groups, sort_keys=[("prefix", "ascending"), ("value", "ascending")])
+        order[tied] = rows[raw(by)]
+    return order
+
+
+def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
+    """The first 8 bytes of each string as a number that orders like them, shorter ones filled up with zeros."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(last - first + 8, dtype=np.uint8)
+    if buffer is not None:
+        data[: last - first] = np.frombuffer(buffer, dtype=np.uint8)[first:last]
+    word_at = np.ndarray(last - first + 1, np.dtype(">u8"), data, strides=(1,))
+    words = word_at[offsets[:-1] - first].astype(np.uint64)
+    short = np.maximum(8 - np.diff(offsets), 0).astype(np.uint64) * np.uint64(8)
+    kept = np.where(short >= 64, np.uint64(0), ~np.uint64(0) << np.minimum(short, np.uint64(63)))
+    return words & kept

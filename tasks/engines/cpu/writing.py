@@ -1,0 +1,167 @@
+"""Writing a table to a file, on the CPU. The bytes depend on rows, order and types alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+from tasks.core.schema import Schema, described
+from tasks.engines.cpu.columns import array
+from tasks.engines.expression.syntax import Expression
+from tasks.errors import DataError
+
+ROW_GROUP = 1_000_000
+ORC_BATCH = 1024
+FAST = ("snappy", "lz4")  # codecs that are chosen for their speed
+SAVED = 1 / 8  # of a column's bytes that a fast codec has to save to be worth its time
+SAMPLE, RUNS = 1 << 16, 8  # rows that tell it, in so many runs
+
+
+def true_mask(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> np.ndarray:
+    """Which rows the expression is true for (null is not)."""
+    from tasks.engines.cpu.columns import decode
+    from tasks.engines.expression.evaluation import filter_mask
+
+    return filter_mask(condition, {name: decode(frame[name]) for name in condition.columns}, failed=failed)
+
+
+def true_rows(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> np.ndarray:
+    """The places of the rows for which the expression is true."""
+    return np.flatnonzero(true_mask(condition, frame, failed))
+
+
+def conform(table: pa.Table, schema: Schema) -> pa.Table:
+    """The columns and exact types that were promised; dictionaries decoded, since their order tells of how pieces
+    came."""
+    columns = [_of_type(table.column(name), column.dtype) for name, column in schema.items()]
+    return pa.table(columns, schema=schema.to_arrow())
+
+
+def _of_type(values: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    plain = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return plain if plain.type == dtype else plain.cast(dtype)  # Arrow's cast to the same type spoils lists of nulls
+
+
+def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
+    """Batches of so many rows in buffers of their own: of a slice Arrow would store some bytes of the rows after it,
+    too."""
+    for start in range(0, table.num_rows, rows):
+        slices = [c.combine_chunks() for c in table.slice(start, rows).columns]
+        own = [_zero_where_null(pa.concat_arrays([s.slice(0, 0), s])) for s in slices]
+        file.write_batch(pa.record_batch(own, schema=table.schema))
+
+
+def _zero_where_null(values: pa.Array) -> pa.Array:
+    """What lies under a null may be anything, and Arrow stores it: zero, so that the same rows are the same bytes."""
+    if not values.null_count or values.type.num_buffers != 2 or pa.types.is_nested(values.type):
+        return values
+    mask, data = values.buffers()
+    if pa.types.is_boolean(values.type):
+        return pa.Array.from_buffers(values.type, len(values), [mask, values.fill_null(False).buffers()[1]])
+    width = values.type.bit_width // 8
+    rows = np.frombuffer(data, np.uint8, len(values) * width).reshape(-1, width).copy()
+    rows[np.asarray(values.is_null())] = 0
+    return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
+
+
+def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
+    """The named columns of a table or frame in host memory, in the types of the schema."""
+    columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
+    return conform(pa.table(columns), schema)
+
+
+def write_file(table: pa.Table, path: str, writing: Any) -> None:
+    """The table as one file in the format, compression and row groups of the section `output`."""
+    write_runs(iter([table]), path, writing)
+
+
+def write_runs(tables: Iterator[pa.Table], path: str, writing: Any) -> None:
+    """Tables one after another as one file, of which the iterator makes the next when one is written.
+
+    The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
+    """
+    table = _next(tables, writing)
+    with _opened(path, writing, column_codecs(table, writing)) as append:
+        while table is not None:
+            append(table)
+            del table  # before the next one is made
+            table = _next(tables, writing)
+
+
+def _next(tables: Iterator[pa.Table], writing: Any) -> pa.Table | None:
+    table = next(tables, None)
+    if table is None:
+        return None
+    return conform(table, writing.schema).replace_schema_metadata(described(writing.schema))
+
+
+def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
+    """The codec of each column of a Parquet file that begins with this table; one name where all have the same.
+
+    Snappy and lz4 are asked for to be fast. A column of which they save less than an eighth, such as numbers drawn at
+    random, is stored as it is: that is faster to write and to read. Rows of the first row group tell it, so that it
+    does not matter in how many tables the rows come. Files of few rows, and codecs that are asked for to save space,
+    are left as they are.
+    """
+    output, codec = writing.output, str(writing.output.compression)
+    rows = min(table.num_rows, run_unit(writing)) if table is not None else 0
+    if table is None or output.format != "parquet" or codec not in FAST or rows < 4 * SAMPLE:
+        return codec
+    sample = pa.concat_tables([table.slice(rows // RUNS * run, SAMPLE // RUNS) for run in range(RUNS)])
+    sink = pa.BufferOutputStream()
+    pq.write_table(sample, sink, compression=codec, use_dictionary=writing.dictionary_columns)
+    group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {
+        c.path_in_schema: codec if c.total_compressed_size <= (1 - SAVED) * c.total_uncompressed_size else "none"
+        for c in columns
+    }
+
+
+def run_unit(writing: Any) -> int:
+    """The rows that a file stores together; 0 where it can only be written at once."""
+    together = {"csv": 1, "orc": ORC_BATCH}
+    return together.get(writing.output.format) or writing.output.row_group_size or ROW_GROUP
+
+
+def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
+    """Lines of one value: a null would be an empty line, which readers pass over."""
+    if nulls := table.column(0).null_count:
+        raise DataError(
+            f"{nulls:,} null(s) of the only column {table.column_names[0]!r} cannot be written as CSV",
+            where="output.format",
+            why="each would be an empty line, which readers pass over",
+            do="fill them (FillMissing), write a second column, or choose parquet, arrow or orc",
+        )
+    file.write_table(table)
+
+
+@contextmanager
+def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
+    """A new file of the output's format and compression: what appends a table to it."""
+    output, schema = writing.output, writing.schema.to_arrow().with_metadata(described(writing.schema))
+    rows, codec = output.row_group_size or ROW_GROUP, output.compression
+    if output.format == "parquet":
+        named = writing.dictionary_columns
+        with pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=named, store_schema=True) as file:
+            yield lambda table: file.write_table(table, row_group_size=rows)
+    elif output.format == "arrow":
+        options = pa.ipc.IpcWriteOptions(compression=codec if codec in ("zstd", "lz4") else None)
+        with pa.ipc.new_file(path, schema, options=options) as file:
+            yield lambda table: _append_batches(file, table, rows)
+    elif output.format == "csv":
+        with pacsv.CSVWriter(path, schema) as file:
+            yield file.write_table if len(schema) > 1 else partial(_append_lines, file)
+    else:
+        codec = {"none": "uncompressed", "gzip": "zlib"}.get(codec, codec)
+        with orc.ORCWriter(path, compression=codec, batch_size=ORC_BATCH) as file:
+            yield file.write

@@ -1,0 +1,1 @@
+"""The language of Lambda, Filter and source.filter: read, typed, evaluated."""

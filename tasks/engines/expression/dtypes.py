@@ -1,0 +1,25 @@
+"""The types of expressions: families of Arrow types, and units of times."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tasks.core.dtypes import is_list
+
+INT64, UINT64, FLOAT64, BOOL, STRING = pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), pa.string()
+NANOSECONDS = {"day": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+def family(dtype: pa.DataType) -> str:
+    """What the rules tell apart: bool, int, float, string, time, decimal, list, none or other."""
+    if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):
+        return "time"
+    tests = {"bool": pa.types.is_boolean, "int": pa.types.is_integer, "float": pa.types.is_floating,
+             "none": pa.types.is_null, "string": pa.types.is_string, "decimal": pa.types.is_decimal,
+             "list": is_list}  # fmt: skip
+    return next((name for name, test in tests.items() if test(dtype)), "other")
+
+
+def unit_of(dtype: pa.DataType) -> str:
+    """The unit in which a time type counts: day for dates, else s, ms, us or ns."""
+    return "day" if pa.types.is_date32(dtype) else dtype.unit

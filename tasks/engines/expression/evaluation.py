@@ -1,0 +1,227 @@
+"""Running the typed steps of an expression over the columns of a frame, on the engine that the columns belong to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.schema import Column, Schema
+from tasks.engines.algorithms.reductions import any_true
+from tasks.engines.expression import verbs_numbers
+from tasks.engines.expression.dtypes import family, unit_of
+from tasks.engines.expression.nodes import failure
+from tasks.engines.expression.syntax import Expression
+from tasks.engines.expression.typing import Typed, columns_of, typed
+from tasks.engines.expression.verbs_numbers import Flat
+from tasks.engines.expression.verbs_text import decimal_numbers, format_text, parse_text
+from tasks.errors import DataError
+
+FLAT = ("bool", "int", "float", "time")
+
+
+def engine_of(column: Any) -> ModuleType:
+    """The module of engine verbs for a column."""
+    if type(column).__module__.partition(".")[0] == "cudf":
+        from tasks.engines.expression import verbs_cudf
+
+        return verbs_cudf
+    from tasks.engines.expression import verbs_arrow
+
+    return verbs_arrow
+
+
+Failed = Counter[str]  # rows that are null because a cast failed, by expression
+
+
+def evaluate(
+    expression: Expression,
+    columns: Mapping[str, Any],
+    schema: Schema | None = None,
+    failed: Failed | None = None,
+) -> Any:
+    """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the same kind comes back.
+
+    The index is that of the first column used, the type exactly `dtype_of(expression, schema)`. Types are those of the
+    columns; a `schema` is needed only for dates under cuDF, which has them as timestamps. `failed` counts the rows that
+    are null because a cast failed, under the expression's text. DataError for whole numbers beyond 64 bits.
+    """
+    root, like = _steps(expression, columns, schema), columns[expression.columns[0]]
+    return engine_of(like).column(_answer(root, columns, expression, failed), root.dtype, like)
+
+
+def filter_mask(
+    condition: Expression, columns: Mapping[str, Any], schema: Schema | None = None, failed: Failed | None = None
+) -> Any:
+    """Which rows to keep, as numpy (or CuPy) array: true where the condition is true, false where it is false or null.
+
+    JobError for an expression that is not true or false. `schema` and `failed` as for `evaluate`.
+    """
+    root = _steps(condition, columns, schema)
+    if root.dtype != pa.bool_():
+        what = f"a filter needs true or false, this is {root.dtype}"
+        raise failure(what, condition.text, (0, len(condition.text)), "compare it: x != 0, x is not None")
+    first = condition.columns[0]
+    flat, rows = _answer(root, columns, condition, failed), len(columns[first])
+    mask = flat.values if flat.valid is None else flat.values & flat.valid
+    xp = engine_of(columns[first]).xp
+    return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
+
+
+def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:
+    """The schema that the columns of a frame have by themselves; those that are dates in `dates` are dates."""
+    found = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
+    told = {name: dates[name].dtype for name in found if dates is not None and name in dates}
+    return Schema(
+        Column(name, pa.date32() if told.get(name) == pa.date32() else dtype) for name, dtype in found.items()
+    )
+
+
+def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | None) -> Typed:
+    """The typed steps for the columns of a frame."""
+    known = schema_of({name: columns[name] for name in columns if name in expression.columns} or columns, schema)
+    return typed(expression, known)
+
+
+def _answer(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Failed | None) -> Any:
+    like = columns[of.columns[0]]
+    with np.errstate(all="ignore"):
+        runner = _Runner(columns, engine_of(like), len(like), of)
+        value = runner.settled(runner.value(root))
+    if failed is not None and runner.failed is not None:
+        failed[of.text] += int(runner.failed.sum())
+    return value
+
+
+class _Runner:
+    """Values of steps: a Flat for numbers, truth and times, the engine's text for strings, else the column itself.
+
+    `failed` are the rows in which a cast failed, if there are any.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], engine: ModuleType, rows: int, of: Expression) -> None:
+        self.columns, self.engine, self.rows, self.of = columns, engine, rows, of
+        self.failed: Any = None
+
+    def settled(self, value: Any) -> Any:
+        """The value, of whose nulls none stands for a lost number any more: integers beyond their type are refused,
+        failed casts counted."""
+        for step, gone in value.lost if isinstance(value, Flat) else ():
+            rows = self.engine.xp.broadcast_to(gone if value.valid is None else gone & ~value.valid, (self.rows,))
+            if not any_true(rows):
+                continue
+            if step.verb != "convert":
+                raise self._beyond(step, int(rows.sum()))
+            self.failed = rows if self.failed is None else self.failed | rows
+        return replace(value, lost=()) if isinstance(value, Flat) and value.lost else value
+
+    def _beyond(self, step: Typed, rows: int) -> DataError:
+        part, name = self.of.text[slice(*step.place)], str(step.dtype)
+        info = self.engine.xp.iinfo(name)
+        columns = ", ".join(repr(column) for column in dict.fromkeys(columns_of(step)))
+        return DataError(
+            f"{part} is beyond {name} in {rows:,} row(s), column(s) {columns}",
+            why=f"expression {self.of.text!r} computes with whole numbers from {int(info.min)} to {int(info.max)}",
+            do="compute in floats, write cast(x, 'float64') for a column in it; or leave such rows out with where(..) "
+            "or a filter",
+        )
+
+    def value(self, step: Typed) -> Any:
+        if step.verb == "column":
+            return self.column(step)
+        if step.verb == "literal":
+            return self.literal(step)
+        if step.verb == "convert":
+            return self.convert(step)
+        args = [self.value(arg) for arg in step.args]
+        if family(step.args[0].dtype) == "string" or (step.verb == "where" and family(step.dtype) == "string"):
+            return self.text(step, args)
+        return self.numeric(step, args)
+
+    def column(self, step: Typed) -> Any:
+        column, kind = self.columns[step.value], family(step.dtype)
+        if kind in FLAT:
+            return self.engine.flat(column, step.dtype)
+        return self.engine.text(column) if kind == "string" else column
+
+    def literal(self, step: Typed) -> Any:
+        kind = family(step.dtype)
+        if kind == "string":
+            return step.value
+        name = "bool" if kind == "none" else verbs_numbers.numpy_dtype(step.dtype)
+        bounds = (step.value, step.value) if kind == "int" else None
+        return Flat(self.engine.xp.asarray([False if kind == "none" else step.value], dtype=name), bounds=bounds)
+
+    def numeric(self, step: Typed, args: list[Any]) -> Flat:
+        xp, verb = self.engine.xp, step.verb
+        match verb:
+            case "+" | "-" | "*" | "/" | "//" | "%":
+                return verbs_numbers.arithmetic(step, args[0], args[1], xp)
+            case "==" | "!=" | "<" | "<=" | ">" | ">=":
+                return verbs_numbers.compare(verb, args[0], args[1], xp)
+            case "and" | "or" | "not":
+                return verbs_numbers.logic(verb, args, xp)
+            case "in":
+                return verbs_numbers.is_in(args[0], [self.value(item) for item in step.value], xp)
+            case "ticks":
+                return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
+            case "where":
+                return verbs_numbers.where(args[0], args[1], args[2], xp)
+            case "is None":
+                return self.is_null(args[0])
+            case "list length":
+                return self.engine.list_length(args[0])
+        return verbs_numbers.function(step, args[0], xp)
+
+    def is_null(self, value: Any) -> Flat:
+        if not isinstance(value, Flat):
+            return Flat(self.engine.is_null(value))
+        null = self.engine.xp.zeros(self.rows, dtype=bool) if value.valid is None else ~value.valid
+        known, beyond = None, tuple((step, gone) for step, gone in value.lost if step.verb != "convert")
+        for _, gone in beyond:  # there is a number, which nothing holds
+            known = ~gone if known is None else known & ~gone
+        return Flat(null, known, beyond)
+
+    def text(self, step: Typed, args: list[Any]) -> Any:
+        engine, verb = self.engine, step.verb
+        if verb.startswith("text "):
+            if verb == "text in":
+                return engine.text_in(args[0], [item.value for item in step.value])
+            return engine.text_compare(verb.removeprefix("text "), *args)
+        match verb:
+            case "is None":
+                return Flat(engine.is_null(args[0]))
+            case "join":
+                return engine.join(*args)
+            case "where":
+                choices = [engine.literal_text(c, self.rows) if isinstance(c, str) else c for c in args[1:]]
+                return engine.text_where(self.settled(args[0]), *choices, self.rows)
+            case "contains" | "startswith":
+                return getattr(engine, verb)(args[0], step.value)
+        return getattr(engine, verb)(args[0])
+
+    def convert(self, step: Typed) -> Any:
+        (source,) = step.args
+        here, there = family(source.dtype), family(step.dtype)
+        if here == "none" and there == "string":
+            return self.engine.literal_text(None, self.rows)
+        value = self.value(source)
+        if here in (*FLAT, "none") and there in FLAT:
+            return verbs_numbers.convert(step, value, self.engine.xp)
+        found = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
+        if there == "string":
+            return self.engine.text_from_arrow(format_text(found))
+        parsed = (
+            decimal_numbers(found, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(found, step.dtype)
+        )
+        made = self.engine.from_arrow(parsed, step.dtype)
+        if parsed.null_count == found.null_count:
+            return made
+        gone = pc.and_(found.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
+        return replace(made, lost=((step, self.engine.xp.asarray(gone)),))

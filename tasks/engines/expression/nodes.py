@@ -1,0 +1,25 @@
+"""What an expression is parsed to, and the error that shows its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.errors import JobError
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step of an expression: a verb, its arguments, what is literal in it, its place (start, end) in the text."""
+
+    verb: str
+    args: tuple[Node, ...]
+    value: Any
+    place: tuple[int, int]
+
+
+def failure(what: str, text: str, place: tuple[int, int], do: str = "", why: str = "") -> JobError:
+    """The error that shows where in the expression it is."""
+    start, end = place
+    caret = " " * (len("  where: ") + start) + "^" * max(end - start, 1)
+    return JobError(f"expression: {what}", where=f"{text}\n{caret}", why=why, do=do)

@@ -1,0 +1,132 @@
+"""The verbs of expressions that depend on the engine, for pandas columns of Arrow types: in and out, and strings.
+
+A text is a plain Arrow string array here, a literal one a Python str. `verbs_cudf` has the same functions for cuDF.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.dtypes import plain_type
+from tasks.engines.cpu import columns
+from tasks.engines.expression.dtypes import family
+from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
+from tasks.engines.hashing.canonical import raw_values
+
+xp: ModuleType = np
+_COMPARE = {
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def arrow_type(column: Any) -> pa.DataType:
+    """The plain Arrow type of a column."""
+    dtype = getattr(column, "dtype", None)
+    return plain_type(dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else columns.array(column).type)
+
+
+def array(column: Any) -> pa.Array:
+    """The column as one Arrow array of its plain type."""
+    found = columns.array(column)
+    return found if found.type == plain_type(found.type) else found.cast(plain_type(found.type))
+
+
+def flat(column: Any, dtype: pa.DataType) -> Flat:
+    """A column of numbers, truth values or times; NaN is null."""
+    return from_arrow(array(column), dtype)
+
+
+def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
+    values = raw_values(found)
+    if family(dtype) == "time":
+        values = values.astype(np.int64, copy=False)
+    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
+    return nan_to_null(Flat(values, valid), np)
+
+
+def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
+    """A flat column, a text or a column as it is, in host memory."""
+    if isinstance(value, pa.Array):
+        return value
+    if not isinstance(value, Flat):
+        return array(value)
+    values = np.broadcast_to(value.values, (rows,))
+    mask = None if value.valid is None else ~np.broadcast_to(value.valid, (rows,))
+    if family(dtype) == "time":
+        stored = pa.int32() if pa.types.is_date32(dtype) else pa.int64()
+        return pa.array(values.astype(stored.to_pandas_dtype()), mask=mask).view(dtype)
+    return pa.array(values, dtype, mask=mask, from_pandas=False)
+
+
+def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
+    """The result as a pandas Series of exactly this type, with the index of `like`."""
+    found = to_arrow(value, dtype, len(like))
+    return pd.Series(pd.arrays.ArrowExtensionArray(found), index=getattr(like, "index", None), copy=False)
+
+
+def text(column: Any) -> pa.Array:
+    return array(column)
+
+
+def text_from_arrow(found: pa.Array) -> pa.Array:
+    return found
+
+
+def literal_text(value: str | None, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), rows)
+
+
+def is_null(value: Any) -> np.ndarray:
+    return array(value).is_null().to_numpy(zero_copy_only=False)
+
+
+def text_compare(verb: str, a: Any, b: Any) -> Flat:
+    return from_arrow(_COMPARE[verb](a, b), pa.bool_())
+
+
+def text_in(a: pa.Array, items: list[str]) -> Flat:
+    found = pc.is_in(a, value_set=pa.array(items, pa.string())).to_numpy(zero_copy_only=False)
+    return Flat(found, a.is_valid().to_numpy(zero_copy_only=False) if a.null_count else None)
+
+
+def lower(a: pa.Array) -> pa.Array:
+    return pc.utf8_lower(a)
+
+
+def upper(a: pa.Array) -> pa.Array:
+    return pc.utf8_upper(a)
+
+
+def length(a: pa.Array) -> Flat:
+    return from_arrow(pc.utf8_length(a).cast(pa.int64()), pa.int64())
+
+
+def list_length(value: Any) -> Flat:
+    return from_arrow(pc.list_value_length(array(value)).cast(pa.int64()), pa.int64())
+
+
+def contains(a: pa.Array, pattern: str) -> Flat:
+    return from_arrow(pc.match_substring(a, pattern), pa.bool_())
+
+
+def startswith(a: pa.Array, pattern: str) -> Flat:
+    return from_arrow(pc.starts_with(a, pattern), pa.bool_())
+
+
+def join(a: Any, b: Any) -> pa.Array:
+    return pc.binary_join_element_wise(*(pa.scalar(s) if isinstance(s, str) else s for s in (a, b)), "")
+
+
+def text_where(condition: Flat, a: pa.Array, b: pa.Array, rows: int) -> pa.Array:
+    return pc.if_else(to_arrow(condition, pa.bool_(), rows), a, b)

@@ -1,0 +1,171 @@
+"""The verbs of expressions that depend on the engine, for cuDF Series: in and out, and strings.
+
+A text is a Series of strings with a plain index here, a literal one a Python str. Nulls are kept apart from the start,
+so that nothing depends on how cuDF's string methods treat them. What cuDF and Arrow would answer differently (letters
+beyond ASCII, casts of text) is answered by Arrow on the host. Needs a GPU: imported only when a cuDF Series comes in.
+"""
+
+from __future__ import annotations
+
+import operator
+from types import ModuleType
+from typing import Any
+
+import cudf
+import cupy
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
+from tasks.engines.expression.dtypes import family
+from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
+from tasks.engines.gpu.columns import device, from_pylibcudf
+from tasks.engines.gpu.text import joined
+from tasks.engines.hashing import canonical_cudf
+from tasks.engines.hashing.canonical_cudf import TICKS_PER_DAY
+
+xp: ModuleType = cupy
+_COMPARE = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def arrow_type(column: Any) -> pa.DataType:
+    """The Arrow type of a column; the engine's dates are timestamps that are called so, other types have stand-ins."""
+    return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
+
+
+def flat(column: Any, dtype: pa.DataType) -> Flat:
+    """A column of numbers, truth values or times; NaN is null."""
+    values, valid = canonical_cudf.raw_values(column, dtype)
+    return nan_to_null(Flat(values, valid), cupy)
+
+
+def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
+    return flat(cudf.Series.from_arrow(stand_in(found) if is_foreign(found.type) else found), dtype)
+
+
+def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
+    """A flat column, a text or a column as it is, in host memory."""
+    series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
+    found = series.to_arrow()
+    if pa.types.is_decimal(dtype):
+        return found
+    if pa.types.is_timestamp(found.type) and pa.types.is_date32(dtype):
+        return found.cast(pa.date32())
+    return found if found.type == dtype else found.cast(dtype)
+
+
+def _series(value: Flat, dtype: pa.DataType, rows: int) -> Any:
+    """A flat column as Series of the type that cuDF has for it."""
+    values = cupy.ascontiguousarray(cupy.broadcast_to(value.values, (rows,)))
+    if pa.types.is_date32(dtype):
+        values = values * TICKS_PER_DAY["s"]
+    series = cudf.Series(values)
+    if value.valid is not None:
+        series = series.where(cupy.ascontiguousarray(cupy.broadcast_to(value.valid, (rows,))))
+    if is_foreign(dtype):  # times in a zone that cuDF lacks
+        return series
+    if family(dtype) == "time":
+        series = series.astype(f"datetime64[{'s' if pa.types.is_date32(dtype) else dtype.unit}]")
+        if getattr(dtype, "tz", None) is not None:
+            series = series.dt.tz_localize("UTC").dt.tz_convert(dtype.tz)
+    return series
+
+
+def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
+    """The result as a cuDF Series of exactly this type (a date as a timestamp), with the index of `like`."""
+    series = _series(value, dtype, len(like)) if isinstance(value, Flat) else value.copy(deep=False)
+    series.index = like.index
+    series.name = mark_of(dtype) if isinstance(value, Flat) else series.name
+    return series
+
+
+def text(column: Any) -> Any:
+    return canonical_cudf.decategorized(column).reset_index(drop=True)
+
+
+def text_from_arrow(found: pa.Array) -> Any:
+    return cudf.Series.from_arrow(found)
+
+
+def literal_text(value: str | None, rows: int) -> Any:
+    return text_from_arrow(pa.array([value], pa.string())).repeat(rows).reset_index(drop=True)
+
+
+def is_null(value: Any) -> Any:
+    return value.isnull().values
+
+
+def _valid(series: Any) -> Any | None:
+    return series.notna().values if series.null_count else None
+
+
+def _filled(series: Any) -> Any:
+    """The texts with "" in a null's place."""
+    return series.fillna("") if series.null_count else series
+
+
+def text_compare(verb: str, a: Any, b: Any) -> Flat:
+    valid, sides = None, []
+    for side in (a, b):
+        if not isinstance(side, str):
+            here, side = _valid(side), _filled(side)
+            valid = here if valid is None else valid if here is None else valid & here
+        sides.append(side)
+    return Flat(_COMPARE[verb](*sides).astype("bool").values, valid)
+
+
+def text_in(a: Any, items: list[str]) -> Flat:
+    return Flat(_filled(a).isin(items).values, _valid(a))
+
+
+def _is_ascii(a: Any) -> bool:
+    filled = _filled(a)
+    return bool((filled.str.byte_count().values == filled.str.len().values).all())
+
+
+def lower(a: Any) -> Any:
+    return a.str.lower() if _is_ascii(a) else text_from_arrow(pc.utf8_lower(to_arrow(a, pa.string(), len(a))))
+
+
+def upper(a: Any) -> Any:
+    return a.str.upper() if _is_ascii(a) else text_from_arrow(pc.utf8_upper(to_arrow(a, pa.string(), len(a))))
+
+
+def length(a: Any) -> Flat:
+    return Flat(_filled(a).str.len().astype("int64").values, _valid(a))
+
+
+def list_length(value: Any) -> Flat:
+    return Flat(value.list.len().fillna(0).astype("int64").values, _valid(value))
+
+
+def contains(a: Any, pattern: str) -> Flat:
+    if not pattern:
+        return Flat(cupy.ones(len(a), dtype=bool), _valid(a))
+    return Flat(_filled(a).str.contains(pattern, regex=False).astype("bool").values, _valid(a))
+
+
+def startswith(a: Any, pattern: str) -> Flat:
+    if not pattern:
+        return Flat(cupy.ones(len(a), dtype=bool), _valid(a))
+    return Flat(_filled(a).str.startswith(pattern).astype("bool").values, _valid(a))
+
+
+def join(a: Any, b: Any) -> Any:
+    rows = len(b) if isinstance(a, str) else len(a)
+    sides = [literal_text(side, rows) if isinstance(side, str) else side for side in (a, b)]
+    return from_pylibcudf(joined([device(side) for side in sides], ""))
+
+
+def text_where(condition: Flat, a: Any, b: Any, rows: int) -> Any:
+    chosen = a.where(cupy.ascontiguousarray(cupy.broadcast_to(condition.values, (rows,))), b)
+    if condition.valid is None:
+        return chosen
+    return chosen.where(cupy.ascontiguousarray(cupy.broadcast_to(condition.valid, (rows,))))

@@ -1,0 +1,292 @@
+"""The verbs of expressions on numbers, truth values and times: one body for numpy and CuPy.
+
+A column is flat here: plain values, and where they are valid. What stands in a null's place is any value. A literal is
+a flat column of one row, which broadcasts. Run under `numpy.errstate(all="ignore")`: overflow and division are defined.
+
+An integer that leaves its type, and a value that a cast cannot give, are null and are noted in `lost` with their step.
+Whoever runs the steps refuses the first and counts the second, where the result is null for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.engines.algorithms.reductions import all_true, any_true, extremes
+from tasks.engines.expression.dtypes import NANOSECONDS, family, unit_of
+from tasks.engines.expression.typing import Typed
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+FEW_ITEMS = 8
+
+Lost = tuple[tuple[Typed, Any], ...]  # steps, and the rows whose value each of them lost
+Bounds = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Values and where they are valid (None: everywhere), both arrays of one engine, of n rows or of one.
+
+    `bounds` are numbers between which all integers lie, where they are known without a look at the values.
+    """
+
+    values: Any
+    valid: Any | None = None
+    lost: Lost = ()
+    bounds: Bounds | None = None
+
+
+def _meet(a: Any | None, b: Any | None) -> Any | None:
+    return b if a is None else a if b is None else a & b
+
+
+def nan_to_null(flat: Flat, xp: ModuleType) -> Flat:
+    """NaN becomes null."""
+    if flat.values.dtype.kind != "f":
+        return flat
+    nan = xp.isnan(flat.values)
+    return Flat(flat.values, _meet(flat.valid, ~nan), flat.lost) if any_true(nan) else flat
+
+
+def numpy_dtype(dtype: pa.DataType) -> str:
+    """The name of the numpy type in which values of an Arrow type are flat: int64 for times."""
+    if family(dtype) == "time":
+        return "int64"
+    return {"float": "float32", "double": "float64", "halffloat": "float32"}.get(str(dtype), str(dtype))
+
+
+def arithmetic(step: Typed, a: Flat, b: Flat, xp: ModuleType) -> Flat:
+    """+ - * / // % of two columns of one type."""
+    verb, valid, lost = step.verb, _meet(a.valid, b.valid), a.lost + b.lost
+    whole = a.values.dtype.kind != "f"
+    if verb in ("//", "%") and whole:
+        return _divide_whole(step, a, b, valid, xp)
+    body = {"+": xp.add, "-": xp.subtract, "*": xp.multiply, "/": xp.true_divide, "//": _floor, "%": _modulo}[verb]
+    values = body(a.values, b.values, xp) if verb in ("//", "%") else body(a.values, b.values)
+    if not whole:
+        return nan_to_null(Flat(values, valid, lost), xp)
+    bounds = _bounds_of(verb, bounds_of(a), bounds_of(b))
+    if _holds(values.dtype, bounds, xp):
+        return Flat(values, valid, lost, bounds)
+    return _without(Flat(values, valid, lost), step, _leaves(verb, a.values, b.values, values, xp))
+
+
+def bounds_of(flat: Flat) -> Bounds:
+    """Numbers between which all integers lie."""
+    if flat.bounds is not None:
+        return flat.bounds
+    if not len(flat.values):
+        return 0, 0
+    low, high = extremes(flat.values)
+    return int(low), int(high)
+
+
+def _bounds_of(verb: str, a: Bounds, b: Bounds) -> Bounds:
+    if verb == "+":
+        return a[0] + b[0], a[1] + b[1]
+    if verb == "-":
+        return a[0] - b[1], a[1] - b[0]
+    products = [x * y for x in a for y in b]
+    return min(products), max(products)
+
+
+def _holds(dtype: Any, bounds: Bounds, xp: ModuleType) -> bool:
+    info = xp.iinfo(dtype)
+    return int(info.min) <= bounds[0] and bounds[1] <= int(info.max)
+
+
+def _leaves(verb: str, a: Any, b: Any, made: Any, xp: ModuleType) -> Any:
+    """Where a sum, a difference or a product leaves its type: `made` has wrapped around there."""
+    signed = made.dtype.kind == "i"
+    if verb == "+":
+        return ((a ^ made) & (b ^ made)) < 0 if signed else made < a
+    if verb == "-":
+        return ((a ^ b) & (a ^ made)) < 0 if signed else a < b
+    safe = xp.where(a == 0, xp.ones_like(a), a)
+    wrong = xp.floor_divide(made, safe) != b
+    if signed:
+        least = made.dtype.type(INT64_MIN)
+        wrong |= ((a == -1) & (b == least)) | ((b == -1) & (a == least))
+    return (a != 0) & wrong
+
+
+def _without(flat: Flat, step: Typed, gone: Any) -> Flat:
+    """The column with null where the step lost the value."""
+    gone = gone if flat.valid is None else gone & flat.valid
+    if not any_true(gone):
+        return flat
+    return Flat(flat.values, _meet(flat.valid, ~gone), (*flat.lost, (step, gone)))
+
+
+def _floor(a: Any, b: Any, xp: ModuleType) -> Any:
+    return xp.floor(a / b)
+
+
+def _modulo(a: Any, b: Any, xp: ModuleType) -> Any:
+    """Python's %: the exact remainder, with the sign of the divisor, also where it is zero."""
+    rest = xp.fmod(a, b)
+    return xp.where(rest == 0, xp.copysign(rest, b), xp.where((rest < 0) != (b < 0), rest + b, rest))
+
+
+def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: ModuleType) -> Flat:
+    """Whole division rounding down; by zero null. By -1 it is a negation."""
+    verb, a, b = step.verb, left.values, right.values
+    minus = (b == -1) if b.dtype.kind == "i" else xp.zeros_like(b, dtype=bool)
+    safe = xp.where((b == 0) | minus, xp.ones_like(b), b)
+    if verb == "//":
+        values = xp.where(minus, xp.negative(a), xp.floor_divide(a, safe))
+    else:
+        values = xp.where(minus, xp.zeros_like(a), xp.remainder(a, safe))
+    zero = b == 0
+    made = Flat(values, _meet(valid, ~zero) if any_true(zero) else valid, left.lost + right.lost)
+    if verb == "//" and any_true(minus):
+        return _without(made, step, minus & (a == a.dtype.type(INT64_MIN)))
+    return made
+
+
+def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
+    body = {
+        "==": xp.equal,
+        "!=": xp.not_equal,
+        "<": xp.less,
+        "<=": xp.less_equal,
+        ">": xp.greater,
+        ">=": xp.greater_equal,
+    }
+    return Flat(body[verb](a.values, b.values), _meet(a.valid, b.valid), a.lost + b.lost)
+
+
+def is_in(a: Flat, items: Sequence[Flat], xp: ModuleType) -> Flat:
+    """Whether a value is one of the literals, which have its type."""
+    if len(items) > FEW_ITEMS:
+        return Flat(xp.isin(a.values, xp.concatenate([item.values for item in items])), a.valid, a.lost)
+    found = xp.zeros(a.values.shape, dtype=bool)
+    return Flat(reduce(lambda so_far, item: so_far | (a.values == item.values), items, found), a.valid, a.lost)
+
+
+def logic(verb: str, args: Sequence[Flat], xp: ModuleType) -> Flat:
+    """and, or of any number of columns and not of one, in three-valued logic."""
+    if verb == "not":
+        return Flat(~args[0].values, args[0].valid, args[0].lost)
+    return reduce(lambda a, b: _kleene(verb == "and", a, b), args)
+
+
+def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
+    """A known side that decides (false for and, true for or) decides; else null if one side is null."""
+    values = (a.values & b.values) if both else (a.values | b.values)
+    lost = a.lost + b.lost
+    if a.valid is None and b.valid is None:
+        return Flat(values, lost=lost)
+    decides = [~s.values if both else s.values for s in (a, b)]
+    known = [~(s.values ^ s.values) if s.valid is None else s.valid for s in (a, b)]
+    decided = (decides[0] & known[0]) | (decides[1] & known[1])
+    return Flat(~decided if both else decided, decided | (known[0] & known[1]), lost)
+
+
+def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
+    """negate, abs, log, exp, sqrt and round of one column."""
+    if step.verb == "round":
+        return Flat(_round(a.values, step.value or 0, xp), a.valid, a.lost)
+    body = {"negate": xp.negative, "abs": xp.absolute, "log": xp.log, "exp": xp.exp, "sqrt": xp.sqrt}[step.verb]
+    made = Flat(body(a.values), a.valid, a.lost)
+    if made.values.dtype.kind != "i":
+        return nan_to_null(made, xp)
+    low, high = bounds_of(a)
+    if low > INT64_MIN:
+        return replace(made, bounds=(-high, -low) if step.verb == "negate" else (0, max(abs(low), abs(high))))
+    return _without(made, step, a.values == a.values.dtype.type(INT64_MIN))
+
+
+def _round(values: Any, digits: int, xp: ModuleType) -> Any:
+    """Halves to even, of values times a power of ten; values without a fraction at that size stay."""
+    power = 10.0**digits
+    scaled = values * power
+    return xp.where(xp.abs(scaled) < 2.0**52, xp.rint(scaled) / power, values)
+
+
+def where(condition: Flat, a: Flat, b: Flat, xp: ModuleType) -> Flat:
+    """a where the condition is true, b where it is false, null where it is null."""
+    values = xp.where(condition.values, a.values, b.values)
+    chosen = [(step, gone & condition.values) for step, gone in a.lost]
+    chosen += [(step, gone & ~condition.values) for step, gone in b.lost]
+    lost = (*condition.lost, *chosen)
+    if a.valid is None and b.valid is None:
+        return Flat(values, condition.valid, lost)
+    valid = [xp.ones(1, dtype=bool) if side.valid is None else side.valid for side in (a, b)]
+    return Flat(values, _meet(xp.where(condition.values, valid[0], valid[1]), condition.valid), lost)
+
+
+def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:
+    """Another type for numbers, truth values and times; values that it cannot hold become null."""
+    here, there = step.args[0].dtype, step.dtype
+    if family(here) == "none":
+        return Flat(xp.zeros(1, dtype=numpy_dtype(there)), xp.zeros(1, dtype=bool))
+    if family(here) == family(there) == "time":
+        flat = _change_unit(step, flat, unit_of(here), unit_of(there), xp)
+        return _to_integer(step, flat, -(2**31), 2**31 - 1, "int64", xp) if unit_of(there) == "day" else flat
+    if family(there) == "bool":
+        return Flat(flat.values != 0, flat.valid, flat.lost)
+    if family(there) == "float":
+        return _to_float(step, flat, numpy_dtype(there), xp)
+    info = xp.iinfo("int32" if pa.types.is_date32(there) else numpy_dtype(there))
+    return _to_integer(step, flat, int(info.min), int(info.max), numpy_dtype(there), xp)
+
+
+def _to_float(step: Typed, flat: Flat, name: str, xp: ModuleType) -> Flat:
+    made = Flat(flat.values.astype(name), flat.valid, flat.lost)
+    if name == "float64" or flat.values.dtype.kind != "f":
+        return made
+    infinite = xp.isinf(made.values)
+    return _without(made, step, infinite & xp.isfinite(flat.values)) if any_true(infinite) else made
+
+
+def _to_integer(step: Typed, flat: Flat, least: int, most: int, name: str, xp: ModuleType) -> Flat:
+    values = flat.values
+    if values.dtype.kind == "f":
+        values = xp.trunc(values)
+        fits = (values >= float(least)) & (values < float(most + 1))
+    elif values.dtype.kind == "b":
+        return Flat(values.astype(name), flat.valid, flat.lost, (0, 1))
+    else:
+        info = xp.iinfo(values.dtype)
+        bounds = flat.bounds or (int(info.min), int(info.max))
+        if least <= bounds[0] and bounds[1] <= most:
+            wide = values.dtype.itemsize < 8 or flat.bounds is not None
+            return Flat(values.astype(name), flat.valid, flat.lost, bounds if wide else None)
+        fits = (values >= max(least, int(info.min))) & (values <= min(most, int(info.max)))
+    if all_true(fits):
+        return Flat(values.astype(name), flat.valid, flat.lost)
+    return _without(
+        Flat(xp.where(fits, values, xp.zeros_like(values)).astype(name), flat.valid, flat.lost), step, ~fits
+    )
+
+
+def _change_unit(step: Typed, flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
+    """Times in another unit: a coarser one rounds down, what is out of range of a finer one becomes null."""
+    multiply, divide = _factors(here, there)
+    if multiply == 1:
+        return Flat(flat.values // divide if divide > 1 else flat.values, flat.valid, flat.lost)
+    fits = (flat.values >= -(INT64_MAX // multiply)) & (flat.values <= INT64_MAX // multiply)
+    if all_true(fits):
+        return Flat(flat.values * multiply, flat.valid, flat.lost)
+    return _without(Flat(xp.where(fits, flat.values, 0) * multiply, flat.valid, flat.lost), step, ~fits)
+
+
+def ticks(flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
+    """Times as counts of a unit that is as fine or finer, held within int64, for comparing."""
+    multiply, _ = _factors(here, there)
+    if multiply == 1:
+        return flat
+    ends = -(INT64_MAX // multiply), INT64_MAX // multiply
+    return Flat(xp.clip(flat.values, *ends) * multiply, flat.valid, flat.lost)
+
+
+def _factors(here: str, there: str) -> tuple[int, int]:
+    """By how much counts are multiplied and then divided."""
+    a, b = NANOSECONDS[here], NANOSECONDS[there]
+    return (a // b, 1) if a >= b else (1, b // a)

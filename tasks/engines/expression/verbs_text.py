@@ -1,0 +1,80 @@
+"""Casts from and to text, on Arrow arrays in host memory: both engines use these bodies, so that they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.engines.hashing.canonical import decimal_floats, decimal_text
+
+
+def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """The values that texts stand for, after Arrow's rules of reading; null where a text is no such value.
+
+    Numbers as 12, -0.5, 1e3; truth as true, false, 1, 0; times as 2020-01-31 or 2020-01-31 12:30:00, also with a
+    fraction, T, and Z, UTC or an offset (+02:00) behind. White space around is not part of a value. Each distinct text
+    is read once.
+    """
+    encoded = array.dictionary_encode() if not pa.types.is_dictionary(array.type) else array
+    texts = pc.utf8_trim_whitespace(encoded.dictionary.cast(pa.string()))
+    values = times_of(texts, dtype, _lenient) if pa.types.is_timestamp(dtype) else _lenient(texts, dtype)
+    return values.take(encoded.indices)
+
+
+def times_of(
+    texts: pa.Array, dtype: pa.TimestampType, cast: Callable[[pa.Array, pa.DataType], pa.Array] = pc.cast
+) -> pa.Array:
+    """Times of ISO 8601 texts, in UTC where they say no zone; pa.ArrowInvalid for others, or as `cast` has it.
+
+    >>> times_of(pa.array(["2020-01-01T01:00:00+02:00", "2020-01-01"]), pa.timestamp("s")).to_pylist()
+    [datetime.datetime(2019, 12, 31, 23, 0), datetime.datetime(2020, 1, 1, 0, 0)]
+    """
+    plain, bare = pa.timestamp(dtype.unit), pc.replace_substring_regex(texts, r"\s*(UTC|Z)$", "")
+    zoned = None
+    try:
+        found = pc.cast(bare, plain)
+    except pa.ArrowInvalid:
+        zoned = pc.match_substring_regex(bare, r"[T ]\d\d(:\d\d){0,2}([.,]\d+)?\s*[+-]\d\d(:?\d\d)?$")
+        found = None
+    if found is None and not pc.any(zoned).as_py():
+        found = cast(bare, plain)
+    elif found is None:
+        nothing = pa.scalar(None, pa.string())
+        joined = pc.replace_substring_regex(bare, r"\s+([+-][0-9:]+)$", r"\1")
+        moved = cast(pc.if_else(zoned, joined, nothing), pa.timestamp(dtype.unit, "UTC")).cast(plain)
+        found = pc.if_else(zoned, moved, cast(pc.if_else(zoned, nothing, bare), plain))
+    return found.cast(dtype) if dtype.tz else found
+
+
+def _lenient(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """The values of texts, null where one is no such value."""
+    try:
+        return pc.cast(texts, dtype)
+    except pa.ArrowInvalid:
+        return pa.array([_parse_one(text, dtype) for text in texts], dtype)
+
+
+def _parse_one(text: pa.Scalar, dtype: pa.DataType) -> pa.Scalar:
+    try:
+        return text.cast(dtype)
+    except pa.ArrowInvalid:
+        return pa.scalar(None, dtype)
+
+
+def format_text(array: pa.Array) -> pa.Array:
+    """Values as text: 12, 0.5, true, 2020-01-31 12:30:00; decimals with all digits of their scale; null stays."""
+    if pa.types.is_decimal(array.type):
+        return decimal_text(array)
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        array = array.cast(pa.timestamp(array.type.unit))
+    return pc.cast(array, pa.string())
+
+
+def decimal_numbers(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Decimals as integers, cut towards zero, or as floats; null where the type cannot hold the value."""
+    if pa.types.is_floating(dtype):
+        return pc.cast(decimal_floats(array), dtype, safe=False)
+    whole = pc.cast(pc.trunc(array), pa.string())
+    return parse_text(pc.replace_substring_regex(whole, r"\.0*$", ""), dtype)

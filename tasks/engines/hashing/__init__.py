@@ -1,0 +1,1 @@
+"""One hash of a value on every engine."""

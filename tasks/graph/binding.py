@@ -1,0 +1,352 @@
+"""The graph of a workflow bound to a schema, before any data is read."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.core.schema import Column, Schema, Tags, check_names, written_type
+from tasks.errors import JobError, near
+from tasks.graph.node import Node, title, topological
+from tasks.ops.base import Entry, Learned, Operator, Unit
+
+SOURCE = -1  # number of the node that stands for the source itself
+
+
+@dataclass(frozen=True)
+class Step:
+    """A unit of an operator in the bound graph: where its inputs come from and what it makes."""
+
+    key: str
+    node: int
+    op: Operator
+    unit: Unit
+    inputs: Mapping[str, tuple[int, str]]
+    fit_inputs: Mapping[str, tuple[int, str]]
+    outputs: tuple[Column, ...]
+    depth: int  # learned steps that must be fitted before this one is applied, itself included
+    within: int = SOURCE  # whose rows its inputs have: those of the source, or of the node that grouped them
+
+    @property
+    def space(self) -> int:
+        """Whose rows its outputs have."""
+        return self.node if self.op.groups_rows else self.within
+
+
+class _Later(Exception):
+    """A column may still be made by a branch that is not bound yet."""
+
+
+@dataclass
+class Bound:
+    """A graph with every name resolved against a source schema (and, after fitting, with what was learned)."""
+
+    final: Node
+    source: Schema
+    fitted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.nodes = topological(self.final)
+        self.number = {id(node): i for i, node in enumerate(self.nodes)}
+        self.schemas: dict[int, Schema] = {SOURCE: self.source}
+        self.selections: dict[int, tuple[Entry, ...]] = {}
+        self.origins: dict[tuple[int, str], tuple[int, str]] = {}
+        self.steps: dict[tuple[int, str], Step] = {}
+        self.gone: dict[int, frozenset[str]] = {SOURCE: frozenset()}  # what an operator dropped for what it learned
+        self._bind_all()
+        self._settle_depths()
+        self.space = self._one_space([self._root(*t) for t in self.targets])
+
+    @cached_property
+    def output(self) -> Schema:
+        """The columns that come out, in the types that outputs hold them in."""
+        return Schema(replace(c, dtype=written_type(c.dtype)) for c in self.schemas[len(self.nodes) - 1].columns)
+
+    @cached_property
+    def finer(self) -> dict[str, pa.DataType]:
+        """The columns that come out in another type than the last step made."""
+        made = self.schemas[len(self.nodes) - 1]
+        return {name: c.dtype for name, c in self.output.items() if c.dtype != made[name].dtype}
+
+    @property
+    def targets(self) -> list[tuple[int, str]]:
+        return [(len(self.nodes) - 1, name) for name in self.output]
+
+    def _bind_all(self) -> None:
+        """Bind the nodes in graph order; one whose extra column (a target) is made by a later branch waits for that."""
+        waiting = dict(enumerate(self.nodes))
+        while waiting:
+            before = len(waiting)
+            for self.patient in (True, False):
+                for i, node in list(waiting.items()):
+                    if any(self.number[id(p)] in waiting for p in node.parents):
+                        continue
+                    try:
+                        getattr(self, f"_bind_{node.kind}")(i, node)
+                    except _Later:
+                        continue
+                    del waiting[i]
+                    if not self.patient:
+                        break
+                if len(waiting) < before:
+                    break
+
+    def _bind_pick(self, i: int, node: Node) -> None:
+        parents = [self.number[id(p)] for p in node.parents]
+        entries: list[Entry] = []
+        columns: dict[str, Column] = {}
+        for entry in node.selection:
+            if isinstance(entry, Tags):
+                entries += [n for p in (parents or [SOURCE]) for n in self.schemas[p].with_tag(entry.value)]
+            else:
+                entries += self._named(entry, (SOURCE, *parents) if node.name or not parents else parents)
+        gone = frozenset(n for p in parents for n in self.gone[p] if not any(n in self.schemas[q] for q in parents))
+        entries = [e for e in entries if not gone & set([e] if isinstance(e, str) else e)]
+        self.gone[i] = gone
+        for name in (n for e in entries for n in ([e] if isinstance(e, str) else e)):
+            # A job's entries (nodes with a name) select from the source too, node[..] only from its node.
+            places = [*reversed(parents), SOURCE] if node.name or not parents else parents
+            place = next((p for p in places if name in self.schemas[p]), None)
+            if place is None:
+                known = [n for p in reversed(places) for n in self.schemas[p]]
+                raise JobError(
+                    f"there is no column {name!r}",
+                    where=node.name or "the workflow",
+                    do=near(name, dict.fromkeys(known)),
+                )
+            self.origins[i, name] = (place, name)
+            columns[name] = self.schemas[place][name]
+        self.selections[i] = tuple(entries)
+        self.schemas[i] = Schema(columns.values())
+
+    def _named(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
+        """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns so called, in the order of the places.
+
+        A column that has the pattern for its name, and a pattern that fits nothing, stay as they are.
+        """
+        if not isinstance(entry, str) or not set(entry) & set("*?["):
+            return [entry]
+        known = dict.fromkeys(name for place in places for name in self.schemas[place])
+        return [entry] if entry in known else [*fnmatch.filter(known, entry)] or [entry]
+
+    def _bind_join(self, i: int, node: Node) -> None:
+        columns: dict[str, Column] = {}
+        entries: list[Entry] = []
+        maker: dict[str, Node] = {}
+        for parent in node.parents:
+            p = self.number[id(parent)]
+            entries += self.selections[p]
+            for name, column in self.schemas[p].items():
+                if name in columns and self._root(p, name) != self._root(*self.origins[i, name]):
+                    raise JobError(
+                        f"two columns are called {name!r}",
+                        where=f"{title(maker[name])} and {title(parent)}",
+                        do="rename one with Rename, or set keep: false where it only feeds other entries",
+                    )
+                columns[name], maker[name] = column, parent
+                self.origins[i, name] = (p, name)
+        self.gone[i] = frozenset().union(*(self.gone[self.number[id(p)]] for p in node.parents)) - set(columns)
+        self.selections[i] = tuple(dict.fromkeys(entries))
+        self.schemas[i] = Schema(columns.values())
+
+    def _bind_drop(self, i: int, node: Node) -> None:
+        p = self.number[id(node.parents[0])]
+        gone: set[str] = set()
+        for e in node.selection:
+            gone.update(self.schemas[p].with_tag(e.value) if isinstance(e, Tags) else [e] if isinstance(e, str) else e)
+        self.gone[i] = self.gone[p]
+        for name in sorted(gone - set(self.schemas[p]) - self.gone[p]):
+            raise JobError(f"cannot drop {name!r}: there is no such column", do=near(str(name), self.schemas[p]))
+        self.schemas[i] = Schema(c for c in self.schemas[p].columns if c.name not in gone)
+        self.selections[i] = tuple(e for entry in self.selections[p] for e in _without(entry, gone))
+        self.origins.update({(i, name): (p, name) for name in self.schemas[i]})
+
+    def _bind_apply(self, i: int, node: Node) -> None:
+        p, op = self.number[id(node.parents[0])], node.op
+        assert op is not None
+        columns: dict[str, Column] = {}
+        gone = set(self.gone[p])
+        for unit in op.units(self.selections[p]):
+            op.check(unit, self.schemas[p])
+            key = f"{i}/{type(op).__name__}/{'+'.join(name.replace('+', '++') for name in unit)}"
+            inputs = {name: (p, name) for name in unit}
+            for name in op.extra_columns(fitting=False):
+                inputs[name] = self._find(i, p, name, op)
+            fit_inputs = {name: self._find(i, p, name, op, missing_ok=True) for name in op.extra_columns(fitting=True)}
+            fit_inputs = {name: place for name, place in fit_inputs.items() if place is not None} | inputs
+            seen = {n: self.schemas[place][name] for n, (place, name) in fit_inputs.items()}
+            known = Schema(_renamed(c, n) for n, c in seen.items())
+            outputs = tuple(op.outputs(unit, known, self.fitted.get(key)))
+            if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
+                gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
+            depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
+            space = self._one_space([self._root(*t) for t in fit_inputs.values()], node)
+            if op.removes_rows and space != SOURCE:
+                raise JobError(
+                    f"{type(op).__name__} cannot stand after Groupby",
+                    where=title(node),
+                    do="filter the rows before they are grouped",
+                )
+            step = Step(key, i, op, unit, inputs, fit_inputs, outputs, depth, space)
+            for column in outputs:
+                if column.name in columns:
+                    if column.name in op.shared_outputs:
+                        continue
+                    raise JobError(
+                        f"{type(op).__name__} makes the column {column.name!r} twice", do="give its columns other names"
+                    )
+                columns[column.name] = column
+                self.steps[i, column.name] = step
+            check_names([column.name for column in outputs], type(op).__name__)
+        self.schemas[i] = Schema(columns.values())
+        self.selections[i] = tuple(columns)
+        self.gone[i] = frozenset(gone - set(columns))
+
+    def _find(self, i: int, p: int, name: str, op: Operator, missing_ok: bool = False) -> Any:
+        """Where an operator's extra column comes from: its ancestors, then the source, then any earlier node."""
+        todo = [p]
+        while todo:
+            place = todo.pop(0)
+            if name in self.schemas[place]:
+                return place, name
+            todo += [self.number[id(parent)] for parent in self.nodes[place].parents]
+        if name in self.source:
+            return SOURCE, name
+        for place in [*reversed(range(i)), *range(i + 1, len(self.nodes))]:
+            if name in self.schemas.get(place, ()):
+                return place, name
+        if self.patient and any(place not in self.schemas for place in range(len(self.nodes) - 1) if place != i):
+            raise _Later
+        if missing_ok:
+            return None
+        known = dict.fromkeys(n for schema in self.schemas.values() for n in schema)
+        raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
+
+    def encoder(self, place: int, name: str) -> Step | None:
+        """The step that made a column's values, through steps that only rename or describe them; None for a source
+        column."""
+        place, name = self._root(place, name)
+        while place != SOURCE:
+            step = self.steps[place, name]
+            if not step.op.keeps_values:
+                return step
+            place, name = self._root(*step.inputs[step.unit[0]])
+        return None
+
+    def _root(self, place: int, name: str) -> tuple[int, str]:
+        """The step or source column behind a name, through picks, joins and drops."""
+        while (place, name) in self.origins:
+            place, name = self.origins[place, name]
+        return place, name
+
+    def _one_space(self, roots: list[tuple[int, str]], node: Node | None = None) -> int:
+        """The rows that all columns have in common; a JobError if some are grouped and others are not."""
+        spaces = {SOURCE if place == SOURCE else self.steps[place, name].space: name for place, name in roots}
+        if len(spaces) > 1:
+            names = " and ".join(repr(name) for name in spaces.values())
+            raise JobError(
+                f"the columns {names} have different rows",
+                where=title(node) if node else "the output",
+                why="one stands before a Groupby, the other after it",
+                do="take all columns from after the Groupby, as its keys or aggregations",
+            )
+        return next(iter(spaces), SOURCE)
+
+    @cached_property
+    def filters(self) -> list[Step]:
+        """The steps that remove rows, in graph order. They hold for the whole table."""
+        return sorted({s.key: s for s in self.steps.values() if s.op.removes_rows}.values(), key=lambda s: s.node)
+
+    def _settle_depths(self) -> None:
+        """A learned step waits for every filter that does not depend on it, since removed rows must not be learned
+        from."""
+        filters = self.filters
+        if all(f.depth == 0 for f in filters):
+            return
+        behind = {f.key: {s.key for s in self.needed_steps(f.inputs.values())} for f in filters}
+        for _ in range(len(self.steps) + 2):
+            changed = False
+            for at, step in sorted(self.steps.items(), key=lambda item: item[0][0]):
+                depth = max([self.depth(*t) for t in step.fit_inputs.values()], default=0)
+                if _learns_from_data(step.op):
+                    waits = [
+                        self.steps[f.node, f.outputs[0].name].depth for f in filters if step.key not in behind[f.key]
+                    ]
+                    depth = max([depth, *waits]) + 1
+                if depth != step.depth:
+                    self.steps[at], changed = replace(step, depth=depth), True
+            if not changed:
+                self.__dict__.pop("filters", None)
+                return
+        raise JobError(
+            "filters wait for each other's statistics",
+            where=", ".join(title(self.nodes[f.node]) for f in filters),
+            why="each needs values that are learned from rows that the other keeps",
+            do="join them, or filter the source",
+        )
+
+    def depth(self, place: int, name: str) -> int:
+        place, name = self._root(place, name)
+        return 0 if place == SOURCE else self.steps[place, name].depth
+
+    def needed_steps(self, targets: Iterable[tuple[int, str]]) -> list[Step]:
+        """The steps that the targets need, in graph order (inputs of fitting included)."""
+        found: dict[str, Step] = {}
+        todo = [self._root(*t) for t in targets]
+        while todo:
+            place, name = todo.pop()
+            if place == SOURCE or self.steps[place, name].key in found:
+                continue
+            step = self.steps[place, name]
+            found[step.key] = step
+            todo += [self._root(*t) for t in step.fit_inputs.values()]
+        return sorted(found.values(), key=lambda s: (s.node, s.key))
+
+    @cached_property
+    def learned(self) -> list[Step]:
+        """The steps behind the output that learn from data, in graph order."""
+        return [s for s in self.needed_steps(self.targets) if _learns_from_data(s.op)]
+
+    @cached_property
+    def given(self) -> list[Step]:
+        """The steps behind the output that learn from their parameters alone, such as a side table."""
+        return [s for s in self.needed_steps(self.targets) if isinstance(s.op, Learned) and not s.op.passes]
+
+    def source_columns(self, targets: Iterable[tuple[int, str]], training: bool) -> list[str]:
+        """The source columns that have to be read for the targets, in the order of the source."""
+        needed: set[str] = set()
+        asked: set[str] = set()
+        seen: set[tuple[int, str]] = set()
+        todo = [self._root(*t) for t in targets]
+        while todo:
+            place, name = todo.pop()
+            if (place, name) in seen:
+                continue
+            seen.add((place, name))
+            if place == SOURCE:
+                needed.add(name)
+            elif (step := self.steps[place, name]).key not in asked:
+                asked.add(step.key)
+                todo += [self._root(*t) for t in (step.fit_inputs if training else step.inputs).values()]
+        return [name for name in self.source if name in needed]
+
+
+def _without(entry: Entry, gone: Iterable[str]) -> list[Entry]:
+    """The entry without the columns that are gone; a group of which one column is left is that column."""
+    if isinstance(entry, str):
+        return [] if entry in gone else [entry]
+    left = tuple(n for n in entry if n not in gone)
+    return [left if len(left) > 1 else left[0]] if left else []
+
+
+def _learns_from_data(op: Operator) -> bool:
+    return isinstance(op, Learned) and op.passes > 0
+
+
+def _renamed(column: Column, name: str) -> Column:
+    return column if column.name == name else Column(name, column.dtype, column.tags, column.properties)

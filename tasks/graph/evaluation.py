@@ -1,0 +1,177 @@
+"""One frame through the bound graph: columns are made when they are asked for, each step once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.cluster.out_of_memory import is_out_of_memory
+from tasks.core.dtypes import is_list
+from tasks.engines.algorithms.reductions import all_true
+from tasks.errors import DataError, MillraceError
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.graph.failed_casts import FailedCasts
+from tasks.graph.state import State
+from tasks.ops.base import Columns, Context
+
+
+class Evaluation:
+    """The columns of one frame; `column(node, name)` makes what is missing, from the source columns on."""
+
+    def __init__(
+        self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
+        failed: FailedCasts | None = None,
+    ) -> None:  # fmt: skip
+        self.bound, self.state, self.context, self.where = bound, state, context, where
+        self.failed: FailedCasts = {} if failed is None else failed
+        self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
+        self.made: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
+
+    def column(self, place: int, name: str) -> Any:
+        at = self.bound._root(place, name)
+        if at not in self.made:
+            self._run(self.bound.steps[at])
+        return self.made[at]
+
+    def columns(self, targets: Iterable[tuple[int, str]]) -> Columns:
+        return {name: self.column(place, name) for place, name in targets}
+
+    def outputs(self) -> Columns:
+        """The columns that come out, in the types that were promised."""
+        found = self.columns(self.bound.targets)
+        for name, dtype in self.bound.finer.items():
+            try:
+                found[name] = self.context.engine.cast(found[name], dtype)
+            except (pa.ArrowInvalid, ValueError) as error:
+                raise DataError(
+                    f"column {name!r} has times beyond {dtype}", where=self.where, why=str(error).split("\n")[0],
+                    do="leave such rows out with a filter, or write numbers: Lambda(expression=\"cast(_, 'int64')\")",
+                ) from None  # fmt: skip
+        return found
+
+    def inputs(self, step: Step, fitting: bool) -> Columns:
+        """The step's input columns as the operator wants them: strings decoded unless it takes them encoded."""
+        places = step.fit_inputs if fitting else step.inputs
+        found = {name: self.column(*place) for name, place in places.items()}
+        return found if step.op.encoded else {name: self.context.engine.decode(c) for name, c in found.items()}
+
+    def _run(self, step: Step) -> None:
+        engine = self.context.engine
+        inputs = self.inputs(step, self.context.training)
+        fitted = self.state.prepared(step.key, step.op, engine)
+        try:
+            if step.op.groups_rows:
+                out, self.contexts[step.space] = step.op.regroup(inputs, step.unit, self.contexts[step.within])
+            else:
+                context = self._counting(self.contexts[step.space])
+                out = step.op.apply(inputs, step.unit, fitted, context)
+                self._note(step, context)
+            rows = len(self.contexts[step.space].rows)
+        except Exception as error:
+            raise explained(error, step, self.where) from error
+        for column in step.outputs:
+            if column.name not in out:
+                raise DataError(
+                    f"{type(step.op).__name__} did not make the column {column.name!r} that it promised",
+                    where=self.where,
+                )
+            made = out[column.name]
+            if len(made) != rows:
+                raise DataError(
+                    f"{type(step.op).__name__} changed the number of rows of {'+'.join(step.unit)!r} "
+                    f"from {rows:,} to {len(made):,}",
+                    where=self.where,
+                    why="an operator gives one value per row",
+                    do="return a column of the same length; to remove rows use a filter",
+                )
+            self.made[step.node, column.name] = self._as_promised(made, column.dtype, step)
+
+    def _counting(self, context: Context) -> Context:
+        return replace(context, failed=Counter())
+
+    def _note(self, step: Step, context: Context) -> None:
+        """Remember the casts that failed in a step; one that is made again, of the rows that filters keep, counts
+        once."""
+        for text, rows in context.failed.items():
+            key = titled(step), text
+            self.failed[key] = max(rows, self.failed.get(key, 0))
+
+    def kept(self, filters: Sequence[Step]) -> Any:
+        """The places of the rows that all filters keep; None if they keep every row."""
+        xp, mask = self.context.engine.xp, None
+        for step in filters:
+            try:
+                context = self._counting(self.context)
+                found = step.op.keep(self.inputs(step, fitting=False), step.unit, context)
+                self._note(step, context)
+            except Exception as error:
+                raise explained(error, step, self.where) from error
+            mask = found if mask is None else mask & found
+        return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
+
+    def _as_promised(self, made: Any, dtype: pa.DataType, step: Step) -> Any:
+        engine = self.context.engine
+        try:
+            if step.op.encoded and dtype == pa.string():
+                return made
+            cast = engine.cast(made, dtype)
+            if not step.op.may_make_nan:
+                return cast
+            if not is_list(dtype):
+                return engine.finite(cast)
+            if not pa.types.is_floating(dtype.value_type):
+                return cast
+            return engine.with_leaves(cast, engine.finite(engine.leaves(cast)))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, OverflowError) as error:
+            raise DataError(
+                f"{type(step.op).__name__} of {'+'.join(step.unit)!r} made values that do not fit the type {dtype}",
+                where=self.where,
+                why=str(error),
+                do="give the operator a wider dtype",
+            ) from error
+
+
+def titled(step: Step) -> str:
+    """A step as messages call it: its operator and its columns."""
+    return f"{type(step.op).__name__} of {'+'.join(step.unit)!r}"
+
+
+def explained(error: Exception, step: Step, where: str) -> Exception:
+    """The error with operator, column and partition named; out-of-memory stays what it is."""
+    if is_out_of_memory(error):
+        return error
+    title = titled(step)
+    if isinstance(error, MillraceError):
+        return type(error)(
+            error.what, where=error.where or ", ".join(p for p in (title, where) if p), why=error.why, do=error.do
+        )
+    return DataError(
+        f"{title} failed",
+        where=where,
+        why=f"{type(error).__name__}: {error}",
+        do="mend the data or the operator's parameters",
+    )
+
+
+def filtered(
+    bound: Bound, source: Columns, state: State, context: Context, where: str = "", depth: int | None = None,
+    failed: FailedCasts | None = None,
+) -> Evaluation:  # fmt: skip
+    """The evaluation of the rows that the graph's filters keep, those first whose columns exist first.
+
+    With `depth` only the filters count that need nothing of what is learned at that depth or later.
+    """
+    levels = sorted({f.depth for f in bound.filters if depth is None or f.depth < depth})
+    evaluation = Evaluation(bound, source, state, context, where, failed)
+    for level in levels:
+        places = evaluation.kept([f for f in bound.filters if f.depth == level])
+        if places is not None:
+            order = None if context.order is None else context.order.take(places)
+            context = replace(context, rows=context.rows.take(places), order=order)
+            source = context.engine.take(source, places)
+            evaluation = Evaluation(bound, source, state, context, where, evaluation.failed)
+    return evaluation

@@ -1,0 +1,127 @@
+"""The nodes of a graph: `columns >> op`, `+`, `-`, `[...]`, and a graph as data; what the names mean is bound
+elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.core.schema import Tags
+from tasks.errors import JobError
+from tasks.ops.base import Operator, make_operator
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step: `op` applied to its one parent, or (without op) columns picked from, joined of or dropped from its
+    parents.
+
+    kind is pick (selection from the parents, the last one that has a name wins, else from the source), apply, join,
+    drop.
+    """
+
+    kind: str
+    parents: tuple[Node, ...] = ()
+    op: Operator | None = None
+    selection: tuple[Any, ...] = ()
+    name: str = ""
+
+    def __rshift__(self, op: Operator | type[Operator]) -> Node:
+        if isinstance(op, type) and issubclass(op, Operator):
+            op = op()
+        if not isinstance(op, Operator):
+            raise JobError(f">> takes an operator, not {op!r}", do="for example: ['x'] >> ops.Normalize()")
+        return Node("apply", (self,), op)
+
+    def __add__(self, other: Any) -> Node:
+        return Node("join", (self, as_node(other)))
+
+    def __radd__(self, other: Any) -> Node:
+        return Node("join", (as_node(other), self))
+
+    def __sub__(self, names: Any) -> Node:
+        return Node("drop", (self,), selection=_entries([names] if isinstance(names, (str, Tags)) else names))
+
+    def __getitem__(self, names: Any) -> Node:
+        return Node("pick", (self,), selection=_entries([names] if isinstance(names, (str, Tags)) else names))
+
+    def __repr__(self) -> str:
+        what = repr(self.op) if self.op else ", ".join(map(str, self.selection))
+        return f"Node({self.kind}{': ' + what if what else ''})"
+
+
+def as_node(columns: Any) -> Node:
+    """A node of a column name, a list of names, groups (nested lists), tags and nodes, or a node itself."""
+    if isinstance(columns, Node):
+        return columns
+    items = [columns] if isinstance(columns, (str, Tags)) else list(columns)
+    if any(isinstance(item, Node) for item in items):
+        return Node("join", tuple(i if isinstance(i, Node) else Node("pick", selection=_entries([i])) for i in items))
+    return Node("pick", selection=_entries(items))
+
+
+def _entries(items: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(item) if isinstance(item, (list, tuple)) else item for item in items)
+
+
+def operator_rrshift(self: Operator, columns: Any) -> Node:
+    return as_node(columns) >> self
+
+
+Operator.__rrshift__ = operator_rrshift  # type: ignore[attr-defined]
+
+
+def topological(final: Node) -> list[Node]:
+    """All nodes under `final`, parents before children, in a fixed order."""
+    seen: dict[int, Node] = {}
+
+    def visit(node: Node) -> None:
+        if id(node) not in seen:
+            for parent in node.parents:
+                visit(parent)
+            seen[id(node)] = node
+
+    visit(final)
+    return list(seen.values())
+
+
+def graph_to_json(final: Node) -> list[dict[str, Any]]:
+    nodes = topological(final)
+    number = {id(node): i for i, node in enumerate(nodes)}
+    out = []
+    for node in nodes:
+        item: dict[str, Any] = {"kind": node.kind, "parents": [number[id(p)] for p in node.parents]}
+        if node.op:
+            item["op"] = node.op.to_json()
+        if node.selection:
+            item["selection"] = [
+                list(e) if isinstance(e, tuple) else {"tag": e.value} if isinstance(e, Tags) else e
+                for e in node.selection
+            ]
+        if node.name:
+            item["name"] = node.name
+        out.append(item)
+    return out
+
+
+def graph_from_json(items: Sequence[Mapping[str, Any]]) -> Node:
+    nodes: list[Node] = []
+    for item in items:
+        selection = tuple(
+            Tags(e["tag"]) if isinstance(e, dict) else tuple(e) if isinstance(e, list) else e
+            for e in item.get("selection", ())
+        )
+        op = make_operator(item["op"]) if "op" in item else None
+        nodes.append(Node(item["kind"], tuple(nodes[p] for p in item["parents"]), op, selection, item.get("name", "")))
+    return nodes[-1]
+
+
+def title(node: Node) -> str:
+    """An entry of a job by its name, a step made in Python by its operator and columns."""
+    if node.name:
+        return f"{node.name}{f' ({type(node.op).__name__})' if node.op else ''}"
+    if node.op:
+        return f"{type(node.op).__name__} of {title(node.parents[0])}"
+    what = ", ".join("+".join(e) if isinstance(e, tuple) else str(getattr(e, "value", e)) for e in node.selection)
+    return {"pick": what, "drop": f"all but {what}"}.get(node.kind) or " + ".join(title(p) for p in node.parents)

@@ -1,0 +1,189 @@
+"""One partition's work: read, filter, evaluate. What a worker gets once per stage."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tasks import engines
+from tasks.cluster import column_cache
+from tasks.cluster.column_cache import Keeping
+from tasks.core.plan import Partition
+from tasks.core.schema import ROW, Schema
+from tasks.core.unforeseen_errors import at
+from tasks.engines.expression.syntax import Expression, parse
+from tasks.errors import DataError
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.graph.evaluation import Evaluation, filtered
+from tasks.graph.failed_casts import FailedCasts
+from tasks.graph.node import Node
+from tasks.graph.state import State
+from tasks.ops.base import Columns, Context
+from tasks.sources.reader import read, read_side_by_side
+
+SOURCE_FILTER = "source.filter"
+_loaded: dict[tuple[str, str], State] = {}
+_loading, _binding = threading.Lock(), threading.Lock()
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """A saved state by its place and digest: workers load it themselves, once per process, instead of receiving it."""
+
+    path: str
+    digest: str
+
+    def load(self) -> State:
+        with _loading:
+            if (self.path, self.digest) not in _loaded:
+                _loaded.clear()
+                _loaded[self.path, self.digest] = State.load(Path(self.path), partials=False)
+            return _loaded[self.path, self.digest]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every partition of a stage shares. `source` is whatever `tasks.sources.reader.read` takes: a plan, or a
+    frame's handle."""
+
+    source: Any
+    final: Node
+    schema: Schema
+    engine: str
+    state: State | StateFolder = field(default_factory=State)
+    filter: str | None = None
+    training: bool = False
+    depth: int | None = None  # the phase of the statistics that this pass is; None when all is learned
+    keeping: Keeping | None = None  # what passes over the same rows leave for each other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
+
+    @cached_property
+    def kernels(self) -> ModuleType:
+        return engines.engine(self.engine)
+
+    @cached_property
+    def learned(self) -> State:
+        return self.state.load() if isinstance(self.state, StateFolder) else self.state
+
+    @property
+    def bound(self) -> Bound:
+        """Made once in a process: its threads begin their first partitions at the same time."""
+        with _binding:
+            return self._bound
+
+    @cached_property
+    def _bound(self) -> Bound:
+        return Bound(self.final, self.schema, self.learned.values)
+
+    @cached_property
+    def condition(self) -> Expression | None:
+        return parse(self.filter) if self.filter else None
+
+    @property
+    def _conditions(self) -> Sequence[str]:
+        """The columns of the source filter."""
+        return self.condition.columns if self.condition else ()
+
+    def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
+        """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
+        bound = self.bound
+        failed, where = Counter[str](), _place(partition)
+        with at(where):
+            source, rows, order = self._load(partition, self._needed(targets), self._plain(targets), failed)
+        context = Context(self.kernels, rows, self.training, order)
+        noted: FailedCasts = {(SOURCE_FILTER, text): count for text, count in failed.items()}
+        return filtered(bound, source, self.learned, context, where, self.depth, noted)
+
+    def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+        """The source columns that are read for the targets."""
+        return self._read_for(self._needed(targets))
+
+    def _needed(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+        """The source columns that the targets and the graph's filters are made of."""
+        return self.bound.source_columns(self._with_filters(targets), self.training)
+
+    def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        return [*targets, *(place for f in self.filters for place in f.inputs.values())]
+
+    def _plain(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+        """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
+        if self.engine != "pandas" or self.keeping is not None:
+            return []
+        bound = self.bound
+        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
+        uses = [(bound._root(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
+        uses += [(bound._root(*place), False) for place in targets]
+        uses += [((SOURCE, name), False) for name in self._conditions]
+        often = Counter(root for root, _ in uses)
+        return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]
+
+    def _read_for(self, columns: Sequence[str]) -> list[str]:
+        """These columns, those of the source filter, and the row numbers where they are a column."""
+        return list(dict.fromkeys([*columns, *self._conditions, *([ROW] if ROW in self.schema else [])]))
+
+    @property
+    def filters(self) -> list[Step]:
+        """The graph's filters that hold in this phase."""
+        return [f for f in self.bound.filters if self.depth is None or f.depth < self.depth]
+
+    def _load(
+        self, partition: Partition, columns: list[str], plain: list[str], failed: Counter[str]
+    ) -> tuple[Columns, Any, Any]:
+        """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
+        engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
+        keeping = self._keeping(partition)
+        if keeping and column_cache.are_on_device(keeping, partition):
+            source = column_cache.read(keeping, partition, wanted, partial(self._read, partition, plain, None))
+        else:
+            source = self._read(partition, plain, keeping, wanted)
+        rows = engine.row_numbers(partition.first_row, partition.rows)
+        order = rows if keyed else None
+        if keyed:
+            rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
+        if self.condition:
+            try:
+                kept = engine.true_rows(self.condition, source, failed)
+            except DataError as error:
+                where = f"{SOURCE_FILTER}, {_place(partition)}"
+                raise DataError(error.what, where=where, why=error.why, do=error.do) from None
+            source, rows = engine.take({n: source[n] for n in columns}, kept), rows.take(kept)
+            order = None if order is None else order.take(kept)
+        return {n: source[n] for n in columns}, rows, order
+
+    def _keeping(self, partition: Partition) -> Keeping | None:
+        """What passes leave for each other of a partition: nothing of a half."""
+        whole = self.keeping and partition.rows == self.source.partitions[partition.number].rows
+        return self.keeping if whole else None
+
+    def _read(self, partition: Partition, plain: list[str], keeping: Keeping | None, columns: Sequence[str]) -> Columns:
+        """Columns of the engine: those read by it that it can read, the others by the host, which may have them from an
+        earlier pass, as `keeping` says."""
+        reader = getattr(self.kernels, "read_partition", None)
+        found: Columns = reader(self.source, partition, columns) if reader else {}
+        rest = [name for name in columns if name not in found]
+        if rest or not found:
+            large = partial(read_side_by_side, self.source, partition)
+            from_files = large if reader else partial(read, self.source, partition, plain=plain)
+            table = column_cache.read(keeping, partition, rest, from_files) if keeping else from_files(rest)
+            found = found | self.kernels.from_arrow(table)
+        return {name: found[name] for name in columns}
+
+
+def _place(partition: Partition) -> str:
+    return f"partition {partition.number} (rows from {partition.first_row:,})"
+
+
+def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:
+    """Where each block begins in the partition's kept rows (their numbers ascend), and where the last one ends."""
+    starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
+    return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

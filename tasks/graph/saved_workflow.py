@@ -1,0 +1,132 @@
+"""A fitted workflow on disk: a folder that a person can read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.core.schema import Schema
+from tasks.core.versions import millrace_version, versions
+from tasks.errors import DataError, GiveUpError, HostError, MillraceError, TransientError
+from tasks.graph.binding import Bound
+from tasks.graph.node import Node, graph_from_json, graph_to_json
+from tasks.graph.state import FORMAT, State, copy_saved, read_json
+from tasks.manifest import current, seal
+from tasks.ops.base import make_operator
+from tasks.sources.reading_rules import checked_reading, reading_lines
+from tasks.storage.atomic import write_json
+from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged
+from tasks.storage.own_files import FITTED, README, WORKFLOW
+from tasks.storage.sample_data import made_up_text
+
+SOURCE = """
+## How its source was read
+
+New data are read in the same way where nothing else is said (`source` in `workflow.json`): null_values, schema, filter,
+keys and sort_by always; delimiter, header and columns where they are of the same format.
+
+"""
+
+
+def save_fitted(
+    final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
+    saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
+
+    `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
+    the look-alike data among the rows (`tasks.storage.sample_data`).
+    """
+    bound, graph = Bound(final, schema, state.values), graph_to_json(final)
+    folder.mkdir(parents=True, exist_ok=True)
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "millrace": millrace_version(),
+        "versions": versions(),
+        "graph": graph,
+        "schema": schema.to_json(),
+        "output": bound.output.to_json(),
+        "source": dict(source or {}),
+        **({"made_up": list(made_up)} if made_up else {}),
+        "state": copy_saved(saved, folder) if saved else state.save(folder),
+    }
+    lines = [f"    {line}\n" for line in reading_lines(data["source"])]
+    lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
+    readme = README + (SOURCE + "".join(lines) if lines else "")
+    (folder / "README.md").write_text(readme)
+    write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
+
+
+def fitted_folder(path: Path) -> Path:
+    """Where a fitted workflow is: the folder (its latest version), or the `_workflow` of an output or its `train`."""
+    root = current(path)
+    places = [root, root / WORKFLOW, root.parent / WORKFLOW]
+    return next((p for p in places if (p / FITTED).exists()), root)
+
+
+def read_fitted(path: Path) -> dict[str, Any]:
+    """What `workflow.json` of a fitted workflow says; a DataError if it is missing, damaged or of a newer format."""
+    folder = fitted_folder(path)
+    path = folder / FITTED
+    data = read_json(path)
+    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
+        raise DataError(
+            f"the workflow has format {data['format']}, this version reads up to {FORMAT}",
+            where=str(folder),
+            do="upgrade millrace",
+        )
+    check_form(data, "workflow", path)
+    check_columns(data["schema"], path, "schema")
+    if DIGEST in data and data[DIGEST] != seal(data)[DIGEST]:
+        raise damaged(path, "", "its content has another digest than the one that it names: it was changed")
+    _graph(data, path)
+    return {**data, "source": checked_reading(data.get("source"), str(folder))}
+
+
+def _graph(data: Mapping[str, Any], path: Path) -> Node:
+    """The graph of a workflow.json; a DataError names the node that is none."""
+    for number, node in enumerate(data["graph"]):
+        field, parents = f"graph[{number}]", node["parents"]
+        if any(parent >= number for parent in parents):
+            raise damaged(path, f"{field}.parents", "a node is made of nodes before it")
+        if (node["kind"] in ("apply", "drop") and len(parents) != 1) or (node["kind"] == "join" and not parents):
+            raise damaged(path, f"{field}.parents", f"{node['kind']} has {len(parents)} of them")
+        if (node["kind"] == "apply") != ("op" in node):
+            raise damaged(path, f"{field}.op", "it belongs to nodes that apply an operator, and to these alone")
+        try:
+            if "op" in node:
+                make_operator(node["op"])
+        except HostError:
+            raise
+        except Exception as error:  # parameters may be anything
+            raise damaged(path, f"{field}.op", _said(error)) from None
+    return graph_from_json(data["graph"])
+
+
+def _said(error: Exception) -> str:
+    return error.what if isinstance(error, MillraceError) else f"{type(error).__name__}: {error}"
+
+
+def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
+    """The graph, the schema it was fitted on, its state, and how its source was read; an output folder, or `train` in
+    it, will do as path."""
+    data, folder = read_fitted(path), fitted_folder(path)
+    state = State.load(folder, digest=data.get("state"))
+    final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
+    check_bound(final, schema, state, folder)
+    return final, schema, state, data["source"]
+
+
+def check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None:
+    """A DataError where the graph does not fit the schema, or a step has learned nothing, or what it cannot use."""
+    try:
+        bound = Bound(final, schema, state.values)
+    except (HostError, TransientError, GiveUpError):
+        raise
+    except Exception as error:  # what was learned may be anything
+        raise damaged(folder / FITTED, "graph", _said(error)) from None
+    for step in bound.learned:
+        if step.key not in state.values:
+            raise damaged(folder / "state.json", "fitted", f"there is nothing of the step {step.key}")

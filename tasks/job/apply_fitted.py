@@ -1,0 +1,152 @@
+"""A fitted workflow over new data: its types for their columns, and the outputs that these columns do not allow."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tasks.core.plan import Plan
+from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
+from tasks.core.settings import Output, Run, Source
+from tasks.errors import DataError, near
+from tasks.graph.binding import Bound
+from tasks.graph.node import Node, graph_from_json
+from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.graph.state import check_saved, saved_files
+from tasks.job.request import Request, new_request
+from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
+from tasks.storage.allowed_roots import allowed_name
+from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
+
+
+def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
+    """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
+    data, folder = read_fitted(fitted), fitted_folder(fitted)
+    fit = Fit.of(source, data["source"])
+    source = with_values(source, fit.reading)
+    digest = data.get("state") or hashlib.sha256(saved_files(folder)[0].read_bytes()).hexdigest()
+    labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]))
+    return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
+                       fitted={"path": str(folder), "state": digest, "schema": data["schema"],
+                               "fit": asdict(fit), "made_up": _made_up(data)})  # fmt: skip
+
+
+def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The look-alike data that a saved workflow was fitted on, marked as such."""
+    said = data.get("made_up")
+    return [{**one, "fit": True} for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+
+
+def adapted(request: Request, plan: Plan) -> Plan:
+    """The plan that reads columns in the types of the fit; needed columns of another kind are refused."""
+    if not request.fitted:
+        return plan
+    final, schema = subject(request, plan.schema)
+    own_types = request.fit.own_types if request.fit else ()
+    return in_fitted_types(plan, request.fitted_schema, needed_columns(Bound(final, schema)), own_types)
+
+
+def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> Plan:
+    """The plan that reads the needed columns in the types of the fit; those of another kind are refused, in text only
+    those whose types the source itself says: the values of text are read as whatever type is asked for."""
+    needed = {*needed}
+    if plan.format in TEXTS:
+        check_kinds(fitted, plan.schema, sorted(needed & {*own_types}))
+        needed = {*fitted}
+    else:
+        check_kinds(fitted, plan.schema, sorted(needed))
+    return replace(plan, schema=Schema(fitted[c.name] if c.name in needed else c for c in plan.schema.columns))
+
+
+def differences_of(request: Request, plan: Plan) -> list[str]:
+    """In what the source is read otherwise than that of the workflow that is applied."""
+    return differences(request.settings[0], request.fit.reading, plan.reading.get("format", "")) if request.fit else []
+
+
+def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
+    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left
+    out."""
+    if not request.fitted:
+        return request.final, source
+    return without(request.final, request.fitted_schema, source, missing_labels(request, source))
+
+
+def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[str]) -> tuple[Node, Schema]:
+    """The graph without some of its outputs, and the schema of the fit that it is bound to."""
+    schema = Schema([*fitted.columns, source[ROW]]) if ROW in source and ROW not in fitted else fitted
+    if not left_out:
+        return final, schema
+    kept = tuple(name for name in Bound(final, schema).output if name not in left_out)
+    return Node("pick", (final,), selection=kept), schema
+
+
+def missing_labels(request: Request, source: Schema) -> list[str]:
+    """Labels that cannot be made since the source lacks their columns; any other output that cannot is a DataError."""
+    return labels_without(request.final, request.fitted_schema if request.fitted else source, source, request.labels)
+
+
+def labels_without(
+    final: Node, fitted: Schema, source: Schema, labels: Collection[str], where: str = "source.path", do: str = ""
+) -> list[str]:
+    """The labels that cannot be made of the columns of `source`; any other output that cannot is a DataError."""
+    missing = set(fitted) - set(source)
+    if not missing:
+        return []
+    bound = Bound(final, fitted)
+    left_out = []
+    for place, name in bound.targets:
+        lacking = [n for n in bound.source_columns([(place, name)], training=False) if n in missing]
+        if lacking and name in labels:
+            left_out.append(name)
+        elif lacking:
+            why = f"the column {name!r} of the output is made of it"
+            raise _missing(lacking[0], source, why, where, do.format(lacking[0]))
+    for step in bound.filters:
+        for name in bound.source_columns(step.inputs.values(), training=False):
+            if name in missing:
+                raise _missing(name, source, f"{type(step.op).__name__} keeps rows by it", where)
+    if len(left_out) == len(bound.targets):
+        raise DataError("the source has no column that the workflow needs", where=where,
+                        why="only labels are written, and these are missing", do=near(left_out[0], source))  # fmt: skip
+    return left_out
+
+
+def _missing(name: str, source: Schema, why: str, where: str, do: str = "") -> DataError:
+    what = f"{'the source' if where == 'source.path' else where} has no column {name!r}"
+    why = f"the workflow was fitted with it: {why}"
+    return DataError(what, where=where, why=why, do=near(name, source) + (f"; {do}" if do else ""))
+
+
+def targets_of(final: Node, fitted: Schema) -> list[str]:
+    """The outputs that are tagged as target."""
+    return [c.name for c in Bound(final, fitted).output.columns if Tags.TARGET.value in c.tags]
+
+
+def needed_columns(bound: Bound) -> list[str]:
+    """The source columns that applying needs: for the output, and for filters."""
+    filters = [place for f in bound.filters for place in f.inputs.values()]
+    return bound.source_columns([*bound.targets, *filters], training=False)
+
+
+def adopt(request: Request) -> None:
+    """A copy of the fitted state in the staging folder: the folder that it comes from may be replaced meanwhile."""
+    folder, fitted = request.staging.folder / "state", request.fitted
+    if (read_json(folder / "manifest.json") or {}).get("digest") == fitted["state"]:
+        return
+    origin = Path(fitted["path"])
+    with no_space(folder), partial_folder(folder) as partial:
+        for path in saved_files(origin):
+            with allowed_name(path, "fitted") as name:
+                shutil.copyfile(name, partial / path.name)
+        check_saved(partial, fitted["state"])  # every table is whole, or it says which is not
+        write_json(partial / "manifest.json", {"digest": fitted["state"]})
+
+
+def null_types(request: Request) -> Mapping[str, Any]:
+    """The types that columns of nothing but nulls take, which have none of their own."""
+    columns: Sequence[Column] = request.fitted_schema.columns if request.fitted else ()
+    return {c.name: c.dtype for c in columns}

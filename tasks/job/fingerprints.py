@@ -1,0 +1,53 @@
+"""Fingerprints: sha256 of plain values, of millrace's own code, of the modules that a user's graph names."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tasks
+from tasks.core.versions import stable_json
+
+
+def fingerprint(*values: Any) -> str:
+    """sha256 of plain values."""
+    return hashlib.sha256(stable_json(values).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def own_code() -> str:
+    """sha256 of the modules of `tasks`: an installation that is edited has no version of its own."""
+    folder = Path(tasks.__file__).parent
+    text = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        text.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return text.hexdigest()
+
+
+def users_code(graph: Any) -> list[str]:
+    """sha256 of the modules whose functions or classes the graph names by import path (`module:name`)."""
+    names = sorted({text.partition(":")[0] for text in _named(graph)})
+    found = []
+    for name in names:
+        with suppress(ImportError):  # who calls it says what is missing
+            spec = importlib.util.find_spec(name)
+            if spec and spec.origin and Path(spec.origin).is_file():
+                found.append(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
+    return found
+
+
+def _named(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("op", "function") and isinstance(inner, str) and ":" in inner:
+                yield inner
+            else:
+                yield from _named(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _named(inner)

@@ -1,0 +1,230 @@
+"""What a run is asked to do, as plain values, and the fingerprints under which its results are found again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tasks.core import versions
+from tasks.core.plan import OPTION, File, Plan
+from tasks.core.schema import ROW, Schema
+from tasks.core.settings import Output, Run, Source
+from tasks.core.versions import millrace_version
+from tasks.errors import DataError
+from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
+from tasks.job.fingerprints import fingerprint, own_code, users_code
+from tasks.sources.planning import BOUNDS, read_options
+from tasks.sources.reading_rules import Fit
+from tasks.storage.allowed_roots import allowed_roots
+from tasks.storage.atomic import read_json
+from tasks.storage.files_being_read import FOLDER
+from tasks.storage.source_changes import are_same
+from tasks.storage.staging import Staging
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is asked to do: the same request finds the same staging folder.
+
+    `code` names the code that does it, `owner` the run that holds the lock, `flow` what it belongs to; none is part
+    of what is asked. `fitted` is the fitted workflow that is applied: path, digest of the state, schema, how its source
+    was read (the parts of `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's
+    host allows.
+    """
+
+    source: dict[str, Any]
+    graph: list[dict[str, Any]]
+    output: dict[str, Any]
+    run: dict[str, Any] = field(default_factory=dict)
+    engine: str = "pandas"
+    labels: tuple[str, ...] = ()
+    code: str = ""
+    owner: str = ""
+    flow: str = "preprocess"
+    fitted: dict[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] | None = None
+
+    @cached_property
+    def settings(self) -> tuple[Source, Output, Run]:
+        return Source(**self.source), Output(**self.output), Run(**self.run)
+
+    @cached_property
+    def final(self) -> Node:
+        return graph_from_json(self.graph)
+
+    @cached_property
+    def fitted_schema(self) -> Schema:
+        """The columns that the workflow was fitted on."""
+        return Schema(c for c in Schema.from_json(self.fitted["schema"]).columns if c.name != ROW)
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        """How the source of the workflow that is applied was read; None when one is learned."""
+        return Fit(**self.fitted["fit"]) if self.fitted else None
+
+    @cached_property
+    def staging(self) -> Staging:
+        _, output, run = self.settings
+        return Staging(output.path, run.scratch, run.keep_replaced)
+
+    @property
+    def key(self) -> str:
+        """What the keys of this run's artifacts begin with: the same for each run of a flow to one output."""
+        return f"{self.flow}-{output_slug(self.staging.target)}"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The sub-folders of the output: none, or train and valid."""
+        return ("train", "valid") if self.settings[0].valid else ("",)
+
+    @property
+    def side_files(self) -> list[Any]:
+        """Path, size, time and inode of every file that an operator reads besides the source, those of a folder too."""
+        paths = [Path(path) for node in topological(self.final) if node.op for path in node.op.files]
+        files = [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
+        return [[str(p), *_seen(p)] for p in files]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
+
+    @property
+    def plan_fingerprint(self) -> str:
+        """Names what a plan depends on besides the files themselves."""
+        source, _, run = self.settings
+        return fingerprint(
+            self.code,
+            self.engine,
+            source.model_dump(exclude={"filter", "sample", *BOUNDS}),
+            run.min_partition_size,
+            *self._fitted,
+        )
+
+    @property
+    def _fitted(self) -> list[Any]:
+        """What is applied, by its content: the folder may be moved."""
+        return [self.graph, *(self.fitted[what] for what in ("state", "schema", "fit"))] if self.fitted else []
+
+    def state_fingerprint(self, plan: str) -> str:
+        """Names what is learned from a plan: nothing of the output's settings, nor how the rows are cut."""
+        source, _, _ = self.settings
+        rows = source.model_dump(exclude={"partition_size", "part_mem_fraction", "sample", *BOUNDS})
+        return fingerprint(self.code, self.engine, rows, self.graph, self.side_files, plan, *self._fitted)
+
+    def parts_fingerprint(self, *more: Any) -> str:
+        """Names the bytes of the output; `more` are plan, state, number of files and split."""
+        files = self.settings[1].model_dump(exclude={"path", "on_existing", "keep_versions"})
+        return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
+
+
+def _seen(path: Path) -> tuple[int, ...]:
+    """Size, time and inode of a file; () if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def output_slug(target: str | Path) -> str:
+    """The last two parts of an output's path as Prefect takes them in a key: lower case, digits and dashes.
+
+    >>> output_slug("/data/out/Shop_2"), output_slug("/data/out/größe")
+    ('out-shop-2', 'out-gr-e-c85135')
+    """
+    text = "/".join(Path(target).parts[-2:]).lower()
+    plain = re.fullmatch(r"[a-z0-9/_. -]+", text)
+    more = "" if plain else f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-") + more
+
+
+class PlanOf:
+    """The plans of a run, as saved by ingest."""
+
+    def __init__(self, request: Request) -> None:
+        self.path, self.source = request.staging.folder / "plan.json", request.settings[0]
+        self.data = read_json(self.path) or {}
+
+    def complete(self, splits: Sequence[str]) -> bool:
+        """True if the scratch files of a keyed source are all there."""
+        return all(Path(f.path).exists() for split in splits for f in self.plan(split).files)
+
+    def is_of(self, split: str, listed: Mapping[str, File]) -> bool:
+        """True if the plan of a split was made of these files as they are now."""
+        try:
+            return are_same(self.sources(split)[0], listed)
+        except DataError:
+            return False
+
+    def sources(self, split: str) -> tuple[tuple[File, ...], Mapping[str, Any]]:
+        """(the files of the source that a split was planned from, the options of their storage)."""
+        plan = self.plan(split)
+        origins = self.data.get("origins", {}).get(split)
+        files = plan.files if origins is None else tuple(File(*item) for item in origins)
+        return files, plan.options["storage_options"]
+
+    def set_plans(self, plans: Mapping[str, Plan], origins: Mapping[str, Any]) -> None:
+        """Remember the plans, and the files of the source where those of the plan are made of them."""
+        saved = {split: plan.to_json() for split, plan in plans.items()}
+        digests = {split: fingerprint(plan, origins.get(split)) for split, plan in saved.items()}
+        self.data = {"plans": saved, "origins": dict(origins), "digests": digests}
+
+    def plan(self, split: str) -> Plan:
+        try:
+            saved = self.data["plans"][split]
+            if fingerprint(saved, self.data["origins"].get(split)) != self.data["digests"][split]:
+                raise ValueError("the digest differs")
+            plan = Plan.from_json(saved)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            raise DataError(
+                "the plan of this run is gone or damaged",
+                where=str(self.path),
+                why="something else changed it between two stages",
+                do="run the same job again",
+            ) from None
+        plan = replace(plan, options={**plan.options, OPTION: str(self.path.parent / FOLDER)})
+        return plan.with_storage_options(read_options(self.source)["storage_options"])
+
+    @property
+    def made_up(self) -> list[dict[str, Any]]:
+        """The look-alike data among the source's, and those that an applied workflow was fitted on."""
+        return list(self.data.get("made_up", ()))
+
+    @property
+    def workers(self) -> int:
+        """The workers at ingest: what is counted by workers must not change when one is lost."""
+        return int(self.data["workers"])
+
+
+def make_request(
+    source: Source, final: Node, output: Output, run: Run, engine: str, labels: Sequence[str] = ()
+) -> Request:
+    """The request of a job's sections for one engine."""
+    return new_request(source, graph_to_json(final), output, run, engine, labels)
+
+
+def new_request(
+    source: Source,
+    graph: list[dict[str, Any]],
+    output: Output,
+    run: Run,
+    engine: str,
+    labels: Sequence[str],
+    **more: Any,
+) -> Request:
+    """The request of a graph as it is saved; `more` are flow and fitted."""
+    return Request(
+        source.model_dump(by_alias=True, mode="json"),
+        graph,
+        output.model_dump(mode="json"),
+        run.model_dump(mode="json"),
+        engine,
+        tuple(labels),
+        fingerprint(millrace_version(), own_code(), users_code(graph)),
+        roots=allowed_roots(),
+        **more,
+    )

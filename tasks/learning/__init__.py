@@ -1,0 +1,1 @@
+"""Statistics: observed by partition, merged along one tree, finalized."""

@@ -1,0 +1,131 @@
+"""Learn: one pass over the needed columns per phase, all operators of the phase together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tasks import engines
+from tasks.cluster import monitor
+from tasks.cluster.column_cache import Keeping
+from tasks.cluster.out_of_memory import in_halves
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Partition, Plan
+from tasks.core.schema import Schema
+from tasks.errors import DataError
+from tasks.graph.binding import Bound, Step
+from tasks.graph.evaluation import explained
+from tasks.graph.failed_casts import Record, records
+from tasks.graph.node import Node
+from tasks.graph.partition_work import Work, block_offsets
+from tasks.graph.state import State
+from tasks.learning import large_tables
+from tasks.learning.finalize import conclude
+from tasks.learning.partials import Observed, Partial, Phase, _sized, join_siblings, merge
+from tasks.ops.base import Learned
+
+
+def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
+          floor: int = 0, progress: Callable[[int, int], None] | None = None,
+          halved: Callable[[int], None] | None = None,
+          known: Callable[[Mapping[str, Any]], None] | None = None,
+          keeping: Keeping | None = None,
+          failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
+    """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
+
+    `halved(times)` is told after each pass how often partitions were halved in it for want of memory, `known(values)`
+    what a step with large tables has learned, from a thread, while others are worked on. A phase is one pass; steps
+    whose operator left a question open (exact quantiles) share further passes over their columns alone, which
+    `progress` does not hear of. What `keeping` names stays decoded on the workers. `failed(records)` is told after each
+    pass which casts failed in it.
+    """
+    bound = Bound(final, schema)
+    state = State(*given(bound))
+    for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
+        done = functools.partial(_report, progress, plan, number) if progress else None
+        work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth,
+                    keeping=keeping)  # fmt: skip
+        phase = Phase(work, depth, floor)
+        while phase.steps:
+            observed = pool.gather(observe, merge, phase, plan.partitions, done)
+            fitted, kept, questions = conclude(
+                pool, observed, halved or _unheard, known or _unheard, failed or _unheard
+            )
+            state = State({**state.values, **fitted}, {**state.partials, **kept})
+            phase, done = replace(phase, questions=questions), None
+    return state
+
+
+def _unheard(_: Any) -> None:
+    return
+
+
+def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partition: int, _: Any) -> None:
+    progress(phase, plan.partitions[partition].rows)
+
+
+def given(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fitted values, partials) of the steps that learn from their parameters alone, such as a side table."""
+    fitted = {}
+    for step in bound.given:
+        assert isinstance(step.op, Learned)
+        try:
+            fitted[step.key] = step.op.finalize_unit(None, step.unit)
+        except Exception as error:
+            raise explained(error, step, "statistics") from error
+    return fitted, {key: {} for key in fitted}
+
+
+def passes(final: Node, schema: Schema) -> int:
+    """How many phases the statistics have, each of which reads the source."""
+    return len({s.depth for s in Bound(final, schema).learned})
+
+
+def observe(phase: Phase, partition: Partition) -> Observed:
+    """The partials of one partition (of its halves, where memory is short)."""
+    work = phase.work
+    with engines.computing(work.engine, partition.nbytes):
+        observe_part = functools.partial(_observe, phase)
+        found = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
+        merged = merge(found)
+    merged.halved = len(found) - 1
+    monitor.count(partition.rows, partition.nbytes)
+    return merged
+
+
+def _observe(phase: Phase, partition: Partition) -> Observed:
+    work, engine = phase.work, phase.work.kernels
+    targets = [place for step in phase.steps for place in step.fit_inputs.values()]
+    evaluation = work.opened(partition, targets)
+    evaluation.columns(targets)
+    offsets = {space: block_offsets(partition, c.ordered(), engine.xp) for space, c in evaluation.contexts.items()}
+    found: dict[str, Partial] = {}
+    for step in phase.steps:
+        op = step.op
+        assert isinstance(op, Learned)
+        columns = evaluation.inputs(step, fitting=True)
+        context = replace(evaluation.contexts[step.space], question=phase.question(step))
+        starts = offsets[step.space]
+        try:
+            if order_free(step, work.bound):
+                tree = {(-1, 0): large_tables.split_if_large(op, op.observe_unit(columns, step.unit, context))}
+            else:
+                made = op.observe_blocks(columns, step.unit, context, starts)
+                tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, made, strict=True)})
+        except Exception as error:
+            raise explained(error, step, evaluation.where) from error
+        found[step.key] = Partial(step, tree)
+    return _sized(Observed(found, failed=records(evaluation.failed)))
+
+
+def order_free(step: Step, bound: Bound) -> bool:
+    schema = Schema(replace(bound.schemas[place][name], name=n) for n, (place, name) in step.fit_inputs.items())
+    missing = [n for n in step.op.extra_columns(fitting=True) if n not in schema]
+    if missing:
+        raise DataError(
+            f"{type(step.op).__name__} needs the column {missing[0]!r} to learn from",
+            do="name a column of the source, or one that an entry above makes",
+        )
+    return step.op.order_free(step.unit, schema)  # type: ignore[attr-defined]

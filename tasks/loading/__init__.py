@@ -1,0 +1,280 @@
+"""The rows of an output as batches for training: every row once over all ranks and workers, in an order of each epoch.
+
+An epoch is one sequence of all rows: the row groups of all files in an order drawn from (seed, epoch), and in each its
+rows in an order drawn from (seed, epoch, row group). A shard (one worker of one rank) has a run of this sequence; all
+runs are equal to one row. So nobody has to agree on anything, and what a shard reads is contiguous.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tasks.core.dtypes import is_list
+from tasks.core.schema import Schema
+from tasks.engines.convert.python_values import stored_type
+from tasks.errors import DataError, JobError, near
+from tasks.manifest import Manifest
+
+OPEN_FILES = 8
+FORMATS = ("parquet", "arrow")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows that a file stores together: a row group of Parquet, a record batch of Arrow."""
+
+    path: str
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One worker of one rank."""
+
+    rank: int = 0
+    ranks: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.rank < self.ranks and 0 <= self.worker < self.workers):
+            raise JobError(f"there is no worker {self.worker} of {self.workers}, rank {self.rank} of {self.ranks}",
+                           do="count ranks and workers from 0")  # fmt: skip
+
+    @property
+    def number(self) -> int:
+        return self.rank * self.workers + self.worker
+
+    @property
+    def shards(self) -> int:
+        return self.ranks * self.workers
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Batches of the rows of an output folder, as Arrow tables: `for batch in loader(..)` gives those of the first
+    epoch, `batches` those of any epoch and shard.
+
+    batch_size: rows of a batch; the last one of a shard may have fewer. columns: which, in which order; all if None.
+    shuffle: a new order for every epoch; False: as the files have them. drop_last: whole batches only. even: every
+    shard gives the same number of batches, for which an epoch leaves out fewer rows than there are shards.
+    """
+
+    path: str
+    batch_size: int = 4096
+    columns: tuple[str, ...] | None = None
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+    even: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise JobError(f"batch_size is {self.batch_size}", do="give 1 or more")
+        form = self.manifest.data["output"]["format"]
+        if form not in FORMATS:
+            raise JobError(f"rows of {form} files cannot be read by parts", where=self.path,
+                           do="write the output with output.format: parquet or arrow")  # fmt: skip
+        for name in self.columns or ():
+            if name not in self.schema:
+                raise JobError(f"there is no column {name!r}", where=self.path, do=near(name, self.schema))
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return Manifest.load(self.path)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Types, tags, cardinalities and embedding sizes of the columns."""
+        return Schema.from_json(self.manifest.data["schema"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.columns if self.columns is not None else tuple(self.schema)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """What the files store together, in the order of the manifest."""
+        arrow = self.manifest.data["output"]["format"] == "arrow"
+        found = []
+        for part in self.manifest.parts:
+            path = Path(self.manifest.path) / part["path"]
+            stat = path.stat()
+            rows = (_rows_of_arrow if arrow else _rows_of_parquet)(str(path), stat.st_size, stat.st_mtime_ns)
+            if sum(rows) != part["rows"]:
+                raise DataError(f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}",
+                                where=self.path, do="look at it with: millrace verify")  # fmt: skip
+            found += [Group(part["path"], number, n) for number, n in enumerate(rows) if n]
+        return found
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for group in self.groups)
+
+    def rows_of(self, shard: Shard) -> tuple[int, int]:
+        """[first, last) of the epoch's sequence that a shard has."""
+        total, shards, number = self.rows, shard.shards, shard.number
+        if self.even:
+            each = total // shards
+            return number * each, (number + 1) * each
+        return total * number // shards, total * (number + 1) // shards
+
+    def batches_of(self, shard: Shard) -> int:
+        """How many batches a shard gives in an epoch."""
+        first, last = self.rows_of(shard)
+        return (last - first) // self.batch_size if self.drop_last else -(-(last - first) // self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The numbers of the groups in the order in which an epoch goes through them."""
+        if not self.shuffle:
+            return np.arange(len(self.groups))
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.groups))
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return self.batches()
+
+    def batches(self, epoch: int = 0, shard: Shard | None = None) -> Iterator[pa.Table]:
+        """The batches of a shard in an epoch."""
+        shard = shard or Shard()
+        left, waiting, rows = self.batches_of(shard), list[pa.Table](), 0
+        for table in self._runs(epoch, *self.rows_of(shard)):
+            waiting.append(table)
+            rows += table.num_rows
+            while rows >= self.batch_size and left:
+                whole = pa.concat_tables(waiting)
+                yield whole.slice(0, self.batch_size).combine_chunks()
+                left, rows = left - 1, rows - self.batch_size
+                waiting = [whole.slice(self.batch_size)] if rows else []
+        if left and rows:
+            yield pa.concat_tables(waiting).combine_chunks()
+
+    def _runs(self, epoch: int, first: int, last: int) -> Iterator[pa.Table]:
+        """Rows [first, last) of an epoch, a group or a part of one at a time."""
+        before, files = 0, _Files(self)
+        for number in self.order(epoch):
+            group = self.groups[number]
+            low, high = max(first - before, 0), min(last - before, group.rows)
+            before += group.rows
+            if low < high:
+                table = files.read(group)
+                if self.shuffle:
+                    rows = np.random.default_rng([self.seed, epoch, int(number)]).permutation(group.rows)[low:high]
+                    yield table.take(pa.array(rows))
+                else:
+                    yield table.slice(low, high - low)
+            if before >= last:
+                return
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
+
+
+class _Files:
+    """The last files that were read, still open."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.open: OrderedDict[str, Any] = OrderedDict()
+        self.arrow = loader.manifest.data["output"]["format"] == "arrow"
+
+    def read(self, group: Group) -> pa.Table:
+        """The columns of a group; those that name its folder have one value throughout."""
+        file, named = self._file(group.path), self._named(group.path)
+        inside = [name for name in self.loader.names if name not in named]
+        if self.arrow:
+            table = pa.Table.from_batches([file.get_batch(group.number)]).select(inside)
+        else:
+            table = file.read_row_group(group.number, columns=inside, use_threads=False)
+        for name, value in named.items():
+            if name in self.loader.names:
+                column = pa.repeat(value, group.rows) if value.is_valid else pa.nulls(group.rows, value.type)
+                table = table.append_column(name, column)
+        return table.select(list(self.loader.names)).replace_schema_metadata(None)
+
+    def _file(self, path: str) -> Any:
+        if path not in self.open:
+            where = str(Path(self.loader.manifest.path) / path)
+            self.open[path] = pa.ipc.open_file(pa.memory_map(where)) if self.arrow else pq.ParquetFile(where)
+            if len(self.open) > OPEN_FILES:
+                self.open.popitem(last=False)
+        self.open.move_to_end(path)
+        return self.open[path]
+
+    def _named(self, path: str) -> dict[str, pa.Scalar]:
+        partitioning = self.loader.manifest.partitioning
+        if partitioning is None:
+            return {}
+        values = ds.get_partition_keys(partitioning.parse(f"/{path}"))
+        return {field.name: pa.scalar(values.get(field.name), field.type) for field in partitioning.schema}
+
+
+@lru_cache(maxsize=100_000)
+def _rows_of_parquet(path: str, size: int, mtime: int) -> tuple[int, ...]:
+    """The rows of each row group of a file (as it is now: size and time are part of the key)."""
+    footer = pq.read_metadata(path)
+    return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+
+
+@lru_cache(maxsize=100_000)
+def _rows_of_arrow(path: str, size: int, mtime: int) -> tuple[int, ...]:
+    with pa.memory_map(path) as source:
+        file = pa.ipc.open_file(source)
+        return tuple(file.get_batch(i).num_rows for i in range(file.num_record_batches))
+
+
+def arrays(table: pa.Table) -> dict[str, np.ndarray]:
+    """A batch as arrays by column; of lists the elements, and `<column>_offsets`, where a row's begin and end.
+
+    Times are their integers, null floats NaN. A DataError where a column has no numbers, or nulls that have none.
+
+    >>> arrays(pa.table({"x": [1.5, None], "l": [[1, 2], [3]]}))
+    {'x': array([1.5, nan]), 'l': array([1, 2, 3]), 'l_offsets': array([0, 2, 3])}
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = column.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+        if is_list(values.type):
+            lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
+            found[name] = _numbers(name, values.flatten())
+            found[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
+        else:
+            found[name] = _numbers(name, values)
+    return found
+
+
+def _numbers(name: str, values: pa.Array) -> np.ndarray:
+    dtype = values.type
+    if pa.types.is_boolean(dtype):
+        values = values.cast(pa.uint8())
+    elif pa.types.is_temporal(dtype):
+        values = values.cast(stored_type(dtype))
+    elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
+        raise DataError(f"column {name!r} is {dtype}, which is no number", why="a batch is made of numbers",
+                        do=f"give columns= without {name!r}, or Categorify it")  # fmt: skip
+    if values.null_count and not pa.types.is_floating(values.type):
+        raise DataError(f"column {name!r} has nulls", why=f"{dtype} has no number for them",
+                        do="FillMissing or Categorify it in the job")  # fmt: skip
+    found = values.to_numpy(zero_copy_only=False)
+    return found.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(found)
+
+
+def loader(path: str | Path, columns: Sequence[str] | None = None, **settings: Any) -> Loader:
+    """A Loader of an output folder; with a folder of train and valid, name the one that is meant.
+
+    for batch in loader("out/toy", batch_size=65536):  # Arrow tables
+        ...
+    """
+    return Loader(str(path), columns=None if columns is None else tuple(columns), **settings)

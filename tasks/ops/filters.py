@@ -1,0 +1,119 @@
+"""Operators that remove rows of the whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pydantic import field_serializer, model_validator
+
+from tasks.core.dtypes import dtype_name, kind_of
+from tasks.engines.expression.syntax import Expression, parse
+from tasks.errors import JobError
+from tasks.ops.base import Columns, Context, Entry, Operator, Unit
+from tasks.ops.functions import function_path
+from tasks.ops.user_code import check_module, import_path, refuse_reordered
+
+
+class _RowFilter(Operator):
+    """Keeps some rows of the whole table; the selected columns stay what they are.
+
+    A removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
+    not depend on. Filters act as early as their columns exist; of several a row has to pass all.
+    """
+
+    takes = frozenset({"number", "string", "bool", "time", "list", "other"})
+    removes_rows = True
+
+    def units(self, selection: Sequence[Entry]) -> list[Unit]:
+        return [tuple(name for unit in super().units(selection) for name in unit)]
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        return {name: columns[name] for name in unit}
+
+
+class Filter(_RowFilter):
+    """Keep the rows for which an expression, or a function of the frame, is true; null is not true.
+
+    `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`; it
+    gets the frame of the selected columns and returns one boolean per row.
+
+    >>> import pyarrow as pa
+    >>> from tasks.workflow import Workflow
+    >>> table = pa.table({"price": [3.0, -1.0, None]})
+    >>> Workflow(["price"] >> Filter("price > 0")).fit(table).transform(table).to_pydict()
+    {'price': [3.0]}
+    >>> Filter("price >")
+    Traceback (most recent call last):
+    ...
+    tasks.errors.JobError: expression: cannot be read: invalid syntax ...
+    """
+
+    expression: str | None = None
+    function: str | Callable[..., Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Filter:
+        if (self.function is None) == (self.expression is None):
+            raise ValueError("give either an expression or a function")
+        if isinstance(self.function, str):
+            check_module(self.function)
+        if self.expression is not None:
+            parse(self.expression)
+        return self
+
+    @field_serializer("function")
+    def _path(self, function: Any) -> str | None:
+        return function_path(function)
+
+    @cached_property
+    def parsed(self) -> Expression:
+        assert self.expression is not None
+        return parse(self.expression)
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        return tuple(self.parsed.columns) if self.expression is not None else ()
+
+    def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
+        engine = context.engine
+        if self.expression is not None:
+            return engine.true_mask(self.parsed, columns, context.failed)
+        called = import_path(self.function) if isinstance(self.function, str) else self.function
+        assert callable(called)
+        frame = engine.user_frame({name: columns[name] for name in unit})
+        result = called(frame)
+        refuse_reordered(result, frame)
+        found = engine.adopt(result)
+        if len(found) != len(context.rows):
+            raise JobError(
+                f"the function gave {len(found):,} values for {len(context.rows):,} rows",
+                do="return one boolean per row",
+            )
+        dtype = engine.dtype(found)
+        if pa.types.is_null(dtype):  # nothing but null
+            return engine.xp.zeros(len(found), dtype=bool)
+        if kind_of(dtype) not in ("bool", "number"):
+            raise JobError(f"the function gave values of type {dtype_name(dtype)}", do="return one boolean per row")
+        values, valid = engine.numbers(found)
+        return values.astype(bool) if valid is None else values.astype(bool) & valid
+
+
+class Dropna(_RowFilter):
+    """Drop the rows with a null in any of the selected columns; acts as Filter does.
+
+    >>> import pyarrow as pa
+    >>> from tasks.workflow import Workflow
+    >>> table = pa.table({"x": [1, None, 3], "y": ["a", "b", None]})
+    >>> Workflow(["x", "y"] >> Dropna()).fit(table).transform(table).to_pydict()
+    {'x': [1], 'y': ['a']}
+    """
+
+    def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
+        engine = context.engine
+        mask = engine.xp.ones(len(context.rows), dtype=bool)
+        for name in unit:
+            null = engine.null_rows([columns[name]])
+            mask = mask if null is None else mask & ~null
+        return mask

@@ -1,0 +1,140 @@
+"""Columns of a side table, joined to the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import model_validator
+
+from tasks import engines
+from tasks.core.dtypes import dtype_name, kind_of, plain_type
+from tasks.core.schema import Column, Schema
+from tasks.engines.convert.side_tables import read_side_table, side_schema
+from tasks.errors import DataError, JobError, near
+from tasks.ops.base import Columns, Context, Entry, Learned, Unit
+
+
+class JoinExternal(Learned):
+    """Adds the columns of a side table (a Parquet or CSV file) to the selected ones; the rows keep their order.
+
+    `on` names the key columns, or maps the rows' names to the table's. `columns` are those of the table to add, all but
+    its keys if none are given. A left join: a row whose key the table does not hold gets nulls; a null key matches a
+    null key. The keys of the table are distinct: a key that occurs twice is an error, or the first one counts
+    (duplicates: first). The table is read when fitting, saved with the workflow and from then on independent of the
+    file.
+
+    >>> from tasks.workflow import Workflow
+    >>> import tempfile
+    >>> import pyarrow.parquet as pq
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = folder.name + "/shops.parquet"
+    >>> pq.write_table(pa.table({"shop": [1, 2], "town": ["Rome", "Oslo"]}), file)
+    >>> table = pa.table({"shop": [2, 3, 1]})
+    >>> Workflow(["shop"] >> JoinExternal(file, on="shop")).fit(table).transform(table).to_pydict()
+    {'shop': [2, 3, 1], 'town': ['Oslo', None, 'Rome']}
+    >>> folder.cleanup()
+    """
+
+    table: str
+    on: str | list[str] | dict[str, str]
+    how: Literal["left"] = "left"
+    columns: list[str] | None = None
+    duplicates: Literal["error", "first"] = "error"
+    takes = frozenset({"number", "string", "bool", "time", "list", "other"})
+    encoded = True
+    passes: ClassVar[int] = 0
+
+    @model_validator(mode="after")
+    def _possible(self) -> JoinExternal:
+        if not self.keys:
+            raise ValueError("on must name at least one column")
+        return self
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The key columns: name among the rows -> name in the table."""
+        on = [self.on] if isinstance(self.on, str) else self.on
+        return dict(on) if isinstance(on, dict) else {name: name for name in on}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.table,)
+
+    def units(self, selection: Sequence[Entry]) -> list[Unit]:
+        alone = super().units(selection)
+        return [tuple(unit[0] for unit in alone)]
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        return tuple(self.keys)
+
+    def _added(self, known: Sequence[str]) -> list[str]:
+        wanted = [n for n in known if n not in self.keys.values()] if self.columns is None else self.columns
+        for name in (*wanted, *self.keys.values()):
+            if name not in known:
+                raise JobError(f"the side table has no column {name!r}", where=self.table, do=near(name, known))
+        return list(wanted)
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        side = side_schema(self.table) if fitted is None else fitted["table"].schema
+        added = self._added(side.names)
+        for name in added:
+            if name in unit:
+                raise JobError(
+                    f"JoinExternal would add a second column {name!r}", do="leave it out of columns, or rename it"
+                )
+        for name, theirs in self.keys.items():
+            mine, other = schema[name].dtype, plain_type(side.field(theirs).type)
+            if kind_of(mine) != kind_of(other):
+                raise DataError(
+                    f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",
+                    where=self.table,
+                    do="cast one of them to the other's type",
+                )
+            if mine != other and (pa.types.is_decimal(mine) or pa.types.is_decimal(other)):
+                raise DataError(
+                    f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",
+                    where=self.table,
+                    why="decimals are equal only where they have the same digits behind the point",
+                    do="write both in one type",
+                )
+        made = [Column(name, plain_type(side.field(name).type)) for name in added]
+        return [*(schema[name] for name in unit), *made]
+
+    def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
+        """`table`: the keys and the added columns, each key once."""
+        keys = list(dict.fromkeys(self.keys.values()))
+        added = self._added(side_schema(self.table).names)
+        found = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)])
+        codes, distinct = engines.engine("pandas").group_codes([found[k] for k in keys], keys)
+        if len(distinct) < len(found):
+            first: dict[int, int] = {}
+            for row, code in enumerate(codes.tolist()):
+                if first.setdefault(code, row) != row and self.duplicates == "error":
+                    raise DataError(
+                        f"a key occurs twice in the side table: {', '.join(str(found[k][row]) for k in keys)}",
+                        where=f"{self.table}, rows {first[code]:,} and {row:,}",
+                        do="make its keys distinct, or set duplicates: first",
+                    )
+            found = found.take(pa.array(list(first.values())))
+        return {"table": found}
+
+    def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
+        """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
+        table = fitted["table"].combine_chunks()
+        lookup = engine.Lookup([_whole(table[k]) for k in self.keys.values()])
+        added = {n: _whole(table[n]) for n in self._added(table.column_names)}
+        added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
+        return lookup, engine.from_arrow(pa.table(added)), len(table)
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        lookup, table, last = fitted
+        codes = lookup.codes([columns[n] for n in self.keys])
+        found = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
+        return {**{name: columns[name] for name in unit}, **found}
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])

@@ -1,0 +1,230 @@
+"""Rows of one key: differences and windows inside their run, and one row made of them all. They need `source.keys`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import field_validator, model_validator
+
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.key_runs import Aggregate, difference, find_runs, rolling
+from tasks.errors import DataError
+from tasks.ops.base import Columns, Context, Entry, Operator, Unit
+
+Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
+RollingAgg = Literal["mean", "sum", "min", "max"]
+ANYTHING = ("list", "first", "last", "count")
+NUMERIC = ("sum", "mean", "std", "var", "median")
+SAME_VALUES = ("list", "first", "last", "min", "max")  # domain and vocabulary still hold
+ALL_KINDS = frozenset({"number", "string", "bool", "time", "list", "other"})
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+class _RunOperator(Operator):
+    """Takes all selected columns at once, since they share their runs."""
+
+    encoded = True
+
+    @field_validator("partition_cols", "groupby_cols", "shift", "aggregation", check_fields=False)
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if not _several(value):
+            raise ValueError("at least one is needed")
+        return value
+
+    def units(self, selection: Sequence[Entry]) -> list[Unit]:
+        unit = tuple(name for one in super().units(selection) for name in one)
+        return [unit] if unit else []
+
+
+class DifferenceLag(_RunOperator):
+    """x[i] - x[i - shift] inside a run of equal keys, else null: `<column>_difference_lag_<shift>`, float64.
+
+    A run is of rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
+    `shift` may be negative, or a list. Times give seconds. Null where either value is null. Integers are
+    subtracted exactly and rounded once. The difference to an infinity is infinite, that of two equal ones null.
+
+    >>> from tasks.workflow import Dataset, Workflow
+    >>> table = pa.table({"user": ["u", "u", "v"], "t": [1, 2, 1], "x": [3.0, 5.0, 1.0]})
+    >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
+    >>> out = Workflow((["x"] >> DifferenceLag(["user"])) + ["t", "x"]).fit_transform(clicks).head(3)
+    >>> sorted(zip(out["t"], out["x"], out["x_difference_lag_1"].isna()))
+    [(1, 1.0, True), (1, 3.0, True), (2, 5.0, False)]
+    """
+
+    partition_cols: str | list[str]
+    shift: int | list[int] = 1
+    takes = frozenset({"number", "time"})
+    run_columns = "partition_cols"
+
+    @field_validator("shift")
+    @classmethod
+    def _moves(cls, value: int | list[int]) -> int | list[int]:
+        if 0 in _several(value):
+            raise ValueError("a shift of 0 is a row's difference to itself")
+        return value
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        return tuple(_several(self.partition_cols))
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
+        return ((f"{name}_difference_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [Column(made, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for made, _, _ in self._named(unit)]
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
+        return {made: difference(columns[name], runs, n) for made, name, n in self._named(unit)}
+
+
+class Rolling(_RunOperator):
+    """mean, sum, min or max of a run's last `window` rows, itself included: `<column>_rolling_<aggregation>_<window>`.
+
+    A run is of rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
+    `aggregation` may be a list. As in pandas nulls are left out, and where fewer than `min_periods` (default: `window`)
+    values are left, the result is null. float64. A window with an infinity has it as its sum and mean, null where both
+    signs meet; other windows of the run do not see it. Sums of finite values beyond float64 are infinite, means are
+    not.
+
+    >>> from tasks.workflow import Dataset, Workflow
+    >>> table = pa.table({"user": ["u", "u", "u"], "t": [1, 2, 3], "x": [3.0, 5.0, 1.0]})
+    >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
+    >>> rolling = Rolling(2, "sum", ["user"], min_periods=1)
+    >>> Workflow(["x"] >> rolling).fit_transform(clicks).head(3)["x_rolling_sum_2"].tolist()
+    [3.0, 8.0, 6.0]
+    """
+
+    window: int
+    aggregation: RollingAgg | list[RollingAgg]
+    partition_cols: str | list[str]
+    min_periods: int | None = None
+    takes = frozenset({"number", "bool"})
+    run_columns = "partition_cols"
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Rolling:
+        if self.window < 1:
+            raise ValueError(f"window has to be 1 or more, it is {self.window}")
+        if self.min_periods is not None and not 1 <= self.min_periods <= self.window:
+            raise ValueError(f"min_periods has to be from 1 to window ({self.window}), it is {self.min_periods}")
+        return self
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        return tuple(_several(self.partition_cols))
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+        wanted = dict.fromkeys(_several(self.aggregation))
+        return ((f"{name}_rolling_{agg}_{self.window}", name, agg) for name in unit for agg in wanted)
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [Column(made, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for made, _, _ in self._named(unit)]
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
+        least = self.window if self.min_periods is None else self.min_periods
+        return {made: rolling(columns[n], runs, self.window, agg, least) for made, n, agg in self._named(unit)}
+
+
+class Groupby(_RunOperator):
+    """One row per key: the keys under their names, then `<column>_<aggregation>`.
+
+    `aggs` is an aggregation, or a list of them, for all selected columns but the keys; or a map column -> aggregations.
+    Rows of a key stand in the order of `sort_cols` (nulls first), then of `source.sort_by`. A null key is a key like
+    any other. list holds all values, nulls too; first and last are the value of the first and last row, even if null.
+    The others leave nulls out: count, nunique int64; sum int64, uint64 or float64, 0 without values, an error beyond 64
+    bits; min, max of the column's type; mean, median, std and var float64 (ddof 1), null without enough values. Sums of
+    floats are exact before they are rounded, means and medians are rounded once. With an infinity the sum and the mean
+    are infinite (null where both signs meet), std and var null; median, min, max and nunique take it as a value.
+
+    The new row has the smallest row number of its key, and the place of the key's first row.
+
+    >>> from tasks.workflow import Dataset, Workflow
+    >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})
+    >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
+    >>> groupby = Groupby(["user"], ["t"], {"item": ["list", "count"]})
+    >>> out = Workflow(["user", "t", "item"] >> groupby).fit_transform(clicks).head()
+    >>> [list(out["item_list"][0]), int(out["item_count"][0])]
+    [[8, 7, 9], 3]
+    """
+
+    groupby_cols: str | list[str]
+    sort_cols: str | list[str] = []
+    aggs: Agg | list[Agg] | dict[str, Agg | list[Agg]] = "list"
+    name_sep: str = "_"
+    ascending: bool = True
+    takes = ALL_KINDS
+    groups_rows = True
+    run_columns = "groupby_cols"
+
+    @property
+    def keys(self) -> list[str]:
+        return list(dict.fromkeys(_several(self.groupby_cols)))
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        named = self.aggs if isinstance(self.aggs, dict) else ()
+        return tuple(dict.fromkeys([*self.keys, *_several(self.sort_cols), *named]))
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+        """(name made, column, aggregation): in the order of `aggs` where it is a map, else of the selection."""
+        columns = self.aggs if isinstance(self.aggs, dict) else {n: self.aggs for n in unit if n not in self.keys}
+        for name, wanted in columns.items():
+            for agg in dict.fromkeys(_several(wanted)):
+                yield f"{name}{self.name_sep}{agg}", name, agg
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        for name in (*self.keys, *_several(self.sort_cols)):
+            if schema[name].kind in ("list", "other"):
+                raise _refused(schema[name], "group or sort by")
+        made = [schema[name] for name in self.keys]
+        return made + [_output(schema[name], title, agg) for title, name, agg in self._named(unit)]
+
+    def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
+        """(the columns of one row per key, the context of these rows)."""
+        engine, order = context.engine, context.ordered()
+        runs = find_runs([columns[k] for k in self.keys], engine)
+        first = runs.first_rows
+        keys = engine.take({k: columns[k] for k in self.keys}, first)
+        numbers = context.rows if runs.order is None else context.rows[runs.order]
+        rows, _ = engine.extremes_by(runs.codes, len(runs.lengths), numbers)
+        if _several(self.sort_cols):
+            runs = runs.sorted([columns[name] for name in _several(self.sort_cols)], self.ascending)
+        taken: dict[str, Aggregate] = {}
+        for title, name, agg in self._named(unit):
+            if name not in taken:
+                taken[name] = Aggregate(columns[name], runs)
+            keys[title] = getattr(taken[name], agg)()
+        return keys, replace(context, rows=rows, order=order[first])
+
+
+def _output(column: Column, title: str, agg: str) -> Column:
+    """The column of an aggregation; a DataError where the column's type has none."""
+    kind, dtype = column.kind, column.dtype
+    fits = {"list": kind != "list"}.get(agg, agg in ANYTHING or kind in ("number", "bool"))
+    if not fits and not (agg in ("nunique", "min", "max") and kind in ("string", "time")):
+        raise _refused(column, f"make {agg} of")
+    if agg in SAME_VALUES:
+        tags = column.tags | {Tags.LIST.value} if agg == "list" else column.tags
+        return Column(title, pa.list_(dtype) if agg == "list" else dtype, tags, column.properties)
+    if agg in ("count", "nunique"):
+        made = pa.int64()
+    elif agg == "sum" and (pa.types.is_integer(dtype) or kind == "bool"):
+        made = pa.uint64() if pa.types.is_unsigned_integer(dtype) else pa.int64()
+    else:
+        made = pa.float64()
+    return Column(title, made, frozenset({Tags.CONTINUOUS.value}))
+
+
+def _refused(column: Column, verb: str) -> DataError:
+    return DataError(
+        f"Groupby cannot {verb} column {column.name!r} of type {dtype_name(column.dtype)}",
+        why=f"{', '.join(NUMERIC)} take numbers; nunique, min and max take strings and times too; list takes no lists",
+        do="choose other aggregations for it, with aggs: {column: [..]}",
+    )

@@ -1,0 +1,110 @@
+"""When a report is made: what needs not the last stage beside it, the rest just before the commit's rename."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.cluster import monitor
+from tasks.core.schema import ROW, Schema
+from tasks.errors import DataError
+from tasks.graph.binding import Bound
+from tasks.graph.node import Node
+from tasks.graph.saved_workflow import load_fitted
+from tasks.job.request import PlanOf, Request
+from tasks.manifest import Manifest, outputs
+from tasks.report import page
+from tasks.report.profile import Profile
+from tasks.report.redaction import job_text, without_secrets
+from tasks.report.text import samples_path, title_of
+from tasks.storage.atomic import no_space
+from tasks.storage.own_files import REPORTS
+
+PERFORMANCE = REPORTS[1]
+log = logging.getLogger("millrace")
+
+
+class Making:
+    """The reports of a run, one for each of its outputs. A report that cannot be made is a warning, never a failed run.
+
+    `job` is shown as YAML without its secrets, `run_page` is a link.
+    """
+
+    def __init__(self, request: Request, job: Mapping[str, Any] | None = None, run_page: str = "") -> None:
+        self.request, self.job, self.run_page = request, job, run_page
+        self.sources: dict[str, tuple[list[Profile], str]] = {}
+        self.performance = ""  # Dask's own report as HTML, where the run was asked for one
+
+    def look(self) -> None:
+        """At the source, for which no stage has to be done."""
+        if not self.request.settings[2].report:
+            return
+        try:
+            page.template()
+            for split in self.request.splits:
+                self.sources[split] = page.source_sample(PlanOf(self.request).plan(split))
+        except Exception as error:
+            log.debug("the report's look at the source failed: %s: %s", type(error).__name__, error)
+
+    def write(
+        self, folder: Path, summaries: Sequence[Mapping[str, Any]], manifests: Mapping[str, Mapping[str, Any]],
+        bound: Bound, values: Mapping[str, Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        """A `_report.html` into the folder of every output, from the manifests that it will have."""
+        if self.performance:
+            (folder / PERFORMANCE).write_text(self.performance)
+        if not self.request.settings[2].report:
+            return
+        try:
+            staging = self.request.staging
+            samples = {title_of(s): monitor.load(samples_path(staging.folder, s)) for s in summaries}
+            job = job_text(self.job if self.job is not None else _asked(self.request))
+            for split, manifest in manifests.items():
+                source, note = self.sources.get(split, ([], ""))
+                beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
+                facts = page.Facts(manifest, bound, values, split, summaries, samples, source, note, job, self.run_page,
+                                   str(staging.target / split), beside)  # fmt: skip
+                page.write(facts, folder / split)
+        except Exception as error:
+            log.warning("the report could not be made: %s: %s", type(error).__name__, error)
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """What is known of the job where nobody gave it: the sections of the request."""
+    return {"source": request.source, "graph": request.graph, "output": request.output, "run": request.run}
+
+
+def reports_of(out: Path, again: bool = False) -> list[Path]:
+    """The reports of an output; missing ones (all with `again`) are made from its manifest, workflow and files.
+
+    What only the run knew is not in such a report: the samples of its workers, when its stages began, how its source
+    looks, the job as it was written. DataError if there is no output.
+    """
+    folders = outputs(out) if out.exists() else []
+    if not folders:
+        raise DataError("this is not an output of millrace", where=str(out), why="it has no readable manifest",
+                        do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
+    return [
+        _made(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT for folder in folders
+    ]
+
+
+def _made(folder: Path) -> Path:
+    manifest = Manifest.load(folder)
+    final, schema, state, _ = load_fitted(folder)
+    columns = Schema(c for c in schema.columns if c.name != ROW)
+    bound = Bound(*_subject(final, columns, manifest), state.values)
+    facts = page.Facts(without_secrets(manifest.data), bound, state.values, target=str(folder.resolve()))
+    with no_space(folder):
+        return page.write(facts, folder)
+
+
+def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Schema]:
+    """The graph without the labels that the data of an `apply` lacked."""
+    left_out = manifest.data.get("left_out")
+    if not left_out:
+        return final, schema
+    kept = tuple(name for name in Bound(final, schema).output if name not in left_out)
+    return Node("pick", (final,), selection=kept), schema

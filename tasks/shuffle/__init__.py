@@ -1,0 +1,1 @@
+"""Where each row goes and how it gets there: order, pieces, exchanges, parts."""

@@ -1,0 +1,58 @@
+"""Every partition read, transformed, every row given its place in the order, cut into pieces by range of position."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tasks import engines
+from tasks.cluster import monitor
+from tasks.cluster.out_of_memory import in_halves
+from tasks.core.plan import Partition
+from tasks.core.schema import HIDDEN, ROW, Schema
+from tasks.graph.failed_casts import Record, records
+from tasks.shuffle import permutation
+from tasks.shuffle.host_pieces import to_host
+from tasks.shuffle.order import carried_columns
+from tasks.shuffle.pieces import Cut, Cutting
+from tasks.storage import hive
+
+
+def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
+    """The partition's rows, transformed, in ranges of position."""
+    cut, work = Cut(), cutting.work
+    with engines.computing(work.engine, partition.nbytes):
+        cut_part = partial(_cut, cutting)
+        found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
+    while found:  # one after another: what is copied to the host is let go on the GPU
+        pieces, rows_in, rows_out, failed = found.pop(0)
+        cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
+        cut.rows_in += rows_in
+        cut.rows_out += rows_out
+        cut.failed.append(failed)
+    monitor.count(cut.rows_in, partition.nbytes)
+    return cut
+
+
+def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record]]:
+    work, order, engine = cutting.work, cutting.order, cutting.work.kernels
+    carried = carried_columns(work, order)
+    targets = work.bound.targets + list(carried.values())
+    evaluation = work.opened(partition, targets)
+    out = evaluation.outputs()
+    context = evaluation.contexts[work.bound.space]
+    if cutting.partition_on:
+        named = Schema(work.bound.output[name] for name in cutting.partition_on)
+        hive.check_number(engine.host_columns(out, named), f"partition {partition.number}")
+    if order.mode == "key":
+        keys = [evaluation.column(*carried[f"key{i}"]) for i in range(len(order.keys))]
+        positions = engine.hash_columns(keys).astype(engine.xp.uint64)
+        out |= {HIDDEN + name: evaluation.column(*place) for name, place in carried.items()}
+        out[HIDDEN + "row"] = engine.from_numbers(context.ordered())
+        if order.keep_row:
+            out[ROW] = engine.from_numbers(context.rows)
+    else:
+        positions = permutation.MODES[order.mode](context.ordered(), order.layout, order.seed, engine.xp)
+    pieces = engine.cut(out, positions, order.edges)
+    engines.synchronize()
+    return pieces, partition.rows, len(context.rows), records(evaluation.failed)

@@ -1,0 +1,75 @@
+"""Pieces of a GPU's partitions in host memory: what a file asks for goes back to the GPU, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import engines
+from tasks.engines.cpu.order import Pieces
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """Pieces of the engine `name`, as Arrow tables that they were made into and are made of again: neighbouring
+    ranges in `parts`."""
+
+    parts: tuple[Pieces, ...]
+    name: str
+
+    @property
+    def counts(self) -> np.ndarray:
+        return np.concatenate([part.counts for part in self.parts])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def ranges(self, first: int, last: int) -> OnHost:
+        """The rows of ranges [first, last), a view; a part as it is where these are its ranges."""
+        found, start = [], 0
+        for part in self.parts:
+            low, high, stop = max(first, start), min(last, start + len(part.counts)), start + len(part.counts)
+            if low < high:
+                found.append(part if (low, high) == (start, stop) else part.ranges(low - start, high - start))
+            start = stop
+        return OnHost(tuple(found or [self.parts[0].ranges(0, 0)]), self.name)
+
+    def packed(self) -> OnHost:
+        """The same rows in buffers of their own: those that they are in, where nothing else is there."""
+        return OnHost(tuple(part.packed() for part in self.parts), self.name)
+
+
+def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
+    """Pieces in host memory as one, which goes to the GPU at once; pieces on the GPU as they are."""
+    found = [part for piece in pieces if isinstance(piece, OnHost) for part in piece.parts]
+    if not found:
+        return list(pieces)
+    # Strings of more than 2 GiB come from the GPU as large_string, those of other partitions as string.
+    table = pa.concat_tables([part.table for part in found], promote_options="permissive").unify_dictionaries()
+    positions = np.concatenate([part.positions for part in found])
+    whole = Pieces(table, positions, np.array([0, len(positions)], dtype=np.int64))
+    return [OnHost((whole,), pieces[0].name)]
+
+
+def on_device(pieces: Sequence[Any]) -> list[Any]:
+    """The engine's pieces of those that are in host memory, and the others."""
+    return [made for piece in pieces for made in (_loaded(piece) if isinstance(piece, OnHost) else [piece])]
+
+
+def _loaded(piece: OnHost) -> list[Any]:
+    made = engines.engine(piece.name).pieces_from_host
+    return [made(part.table, part.positions, part.offsets, mapped=False) for part in piece.parts]
+
+
+def to_host(pieces: Any, name: str, shares: Sequence[int] = ()) -> OnHost:
+    """The engine's pieces, copied. `shares`: bounds of the ranges that go different ways, each in buffers of its
+    own."""
+    copied = engines.engine(name).pieces_to_host
+    cuts = [pieces.ranges(first, last) for first, last in pairwise(shares)] if len(shares) > 2 else [pieces]
+    return OnHost(tuple(Pieces(*copied(cut)) for cut in cuts), name)

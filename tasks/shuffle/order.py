@@ -1,0 +1,96 @@
+"""The order of an output: which file a row goes to, and which columns travel with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tasks.core.plan import Plan
+from tasks.core.schema import check_ordered
+from tasks.core.settings import Output
+from tasks.errors import JobError, near
+from tasks.graph.binding import SOURCE
+from tasks.graph.partition_work import Work
+from tasks.shuffle import permutation
+
+RANGES_PER_FILE = 8
+HASHES = 1 << 32
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which row goes where: a shuffle mode over the plan's rows, and the ranges of position that pieces are cut
+    into."""
+
+    mode: str
+    seed: int
+    rows: int
+    block_starts: tuple[int, ...]
+    groups: int
+    ranges: int
+    keys: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    keep_row: bool = False  # the row number goes along as the column `__row__`
+
+    @cached_property
+    def layout(self) -> permutation.Layout:
+        return permutation.Layout(self.rows, np.array(self.block_starts, dtype=np.int64), self.groups)
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        return permutation.range_edges(HASHES if self.mode == "key" else self.rows, self.ranges)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
+
+
+def number_of_files(output: Output, rows: int, workers: int) -> int:
+    """The number of files before any row was dropped."""
+    if output.rows_per_file:
+        return max(1, -(-rows // output.rows_per_file))
+    if output.files_per_worker:
+        return output.files_per_worker * max(workers, 1)
+    return output.files or 8
+
+
+def make_order(output: Output, plan: Plan, files: int) -> Order:
+    """The order of a plan's rows as the section `output` asks for it."""
+    return Order(
+        mode=output.shuffle,
+        seed=output.seed,
+        rows=plan.rows,
+        block_starts=tuple(int(s) for s in plan.block_starts),
+        groups=output.shuffle_groups,
+        ranges=RANGES_PER_FILE * files,
+        keys=tuple(output.keys),
+        sort_by=tuple(output.sort_by),
+    )
+
+
+def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
+    """The columns that `output.keys` and `output.sort_by` name: of the output, else of the source."""
+    bound = work.bound
+    places: dict[str, tuple[int, str]] = {}
+    if order.mode != "key":
+        return places
+    for kind, names in (("key", order.keys), ("sort", order.sort_by)):
+        where = f"output.{'keys' if kind == 'key' else 'sort_by'}"
+        for i, name in enumerate(names):
+            if name in bound.output:
+                places[f"{kind}{i}"] = (len(bound.nodes) - 1, name)
+            elif name in bound.source and bound.space == SOURCE:
+                places[f"{kind}{i}"] = (SOURCE, name)
+            else:
+                grouped = bound.space != SOURCE
+                known = bound.output if grouped else {**bound.output, **bound.source}
+                raise JobError(
+                    f"there is no column {name!r}",
+                    where=where,
+                    why="the rows were grouped, so that only columns of the output are left" if grouped else "",
+                    do=near(name, known),
+                )
+            check_ordered(bound.output if name in bound.output else bound.source, [name], where)
+    return places

@@ -1,0 +1,115 @@
+"""Pieces of partitions: how they are cut, packed, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.engines.task_result import PiecesResult
+from tasks.graph.failed_casts import Record, added
+from tasks.graph.partition_work import Work
+from tasks.shuffle.order import RANGES_PER_FILE, Order
+
+
+def shares_of(ranges: int, workers: int) -> tuple[int, ...]:
+    """The ranges of position as bounds of equal shares of whole files.
+
+    >>> shares_of(5 * RANGES_PER_FILE, 2)
+    (0, 24, 40)
+    """
+    files = ranges // RANGES_PER_FILE
+    return tuple(-(-w * files // workers) * RANGES_PER_FILE for w in range(workers + 1))
+
+
+@dataclass
+class Cut(PiecesResult):
+    """A partition's pieces (several where it had to be halved), with the rows that came in and went out."""
+
+    pieces: list[Any] = field(default_factory=list)
+    rows_in: int = 0
+    rows_out: int = 0
+    failed: list[list[Record]] = field(default_factory=list)
+
+    @property
+    def counts(self) -> np.ndarray:
+        return sum((p.counts for p in self.pieces[1:]), self.pieces[0].counts)
+
+    def ranges(self, first: int, last: int) -> list[Any]:
+        return [p.ranges(first, last) for p in self.pieces]
+
+    def rows_of(self, first: int, last: int) -> np.ndarray:
+        """The rows of each of the ranges [first, last)."""
+        return np.asarray(np.sum([p.counts for p in self.ranges(first, last)], axis=0, dtype=np.int64))
+
+
+class Packed(Cut):
+    """Ranges [first, last) of cuts, in buffers of their own; asked for by the numbers that they have in the whole."""
+
+    first: int = 0
+    last: int = 0
+
+    def ranges(self, first: int, last: int) -> list[Any]:
+        low, high = max(first, self.first), min(last, self.last)
+        return [p.ranges(low - self.first, high - self.first) for p in self.pieces] if low < high else []
+
+    def rows_of(self, first: int, last: int) -> np.ndarray:
+        rows = np.zeros(last - first, dtype=np.int64)
+        low, high = max(first, self.first), min(last, self.last)
+        if low < high:
+            rows[low - first : high - first] = super().rows_of(low, high)
+        return rows
+
+
+def packed_ranges(cut: Cut, first: int, last: int) -> Packed:
+    """A copy of some ranges of a cut, so that the rest can be let go."""
+    packed = Packed([p.packed() for p in cut.ranges(first, last)])
+    packed.first, packed.last = first, last
+    return packed
+
+
+def together(parts: Sequence[Packed]) -> Packed:
+    """The same ranges of several cuts as one."""
+    joined = Packed([piece for part in parts for piece in part.pieces])
+    joined.first, joined.last = parts[0].first, parts[0].last
+    return joined
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """What every partition of the transform stage shares."""
+
+    work: Work
+    order: Order
+    floor: int = 0
+    partition_on: tuple[str, ...] = ()
+    stage: str = "transform"
+    on_host: bool = False  # pieces leave the GPU
+    shares: tuple[int, ...] = ()  # bounds of the ranges that each worker will write
+
+
+def summary(cut: Cut) -> dict[str, Any]:
+    """What the flow has to know of a cut: small plain values."""
+    return {
+        "rows_in": cut.rows_in,
+        "rows_out": cut.rows_out,
+        "counts": cut.counts,
+        "nbytes": cut.nbytes,
+        "halved": len(cut.pieces) - 1,
+        "failed_casts": added(cut.failed),
+    }
+
+
+def totals(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rows of every range, and the sums over all partitions."""
+    counts = np.sum([s["counts"] for s in summaries], axis=0, dtype=np.int64)
+    return {
+        "counts": counts,
+        "rows_in": sum(s["rows_in"] for s in summaries),
+        "rows_out": int(counts.sum()),
+        "nbytes": sum(s["nbytes"] for s in summaries),
+        "halved": sum(s["halved"] for s in summaries),
+        "failed_casts": added(s.get("failed_casts", []) for s in summaries),
+    }

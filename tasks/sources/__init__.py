@@ -1,0 +1,1 @@
+"""From a source to its plan, from a plan to tables."""

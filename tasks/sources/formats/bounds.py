@@ -1,0 +1,157 @@
+"""What is looked at before data from outside are used: whether Arrow's arrays hold what they say, and how large they
+will be. A few bytes of a file can promise, or decompress to, more than any memory holds.
+"""
+
+from __future__ import annotations
+
+import resource
+from functools import cache
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from tasks.core.dtypes import leaf_type
+from tasks.errors import DataError
+
+MOST_RECORD_BYTES = 16 * 2**20
+MOST_COLUMNS = 100_000
+MOST_ROWS = 2**48  # of a row group or block: more than any file has
+MOST_DEPTH = 100  # of lists and structs in each other
+
+
+def record_limit(options: dict[str, Any]) -> int:
+    """Bytes that one record of a text file may have: `source.max_record_bytes`."""
+    return int(options.get("max_record_bytes") or MOST_RECORD_BYTES)
+
+
+def block_limit(options: dict[str, Any]) -> int:
+    """Bytes that what is decoded at once may have: `source.max_block_bytes`, else a quarter of what this process may
+    use of the host's memory."""
+    return int(options.get("max_block_bytes") or _memory() // 4)
+
+
+@cache
+def _memory() -> int:
+    """Bytes that this process may use: of the host, of its address space, of its container."""
+    known = [psutil.virtual_memory().total, resource.getrlimit(resource.RLIMIT_AS)[0]]
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:  # noqa: PTH123
+            known.append(int(file.read()))
+    except (OSError, ValueError):  # no container, or none with a limit
+        pass
+    return min(size for size in known if size > 0)
+
+
+def check_block(path: str, nbytes: int, options: dict[str, Any], what: str) -> None:
+    """A DataError where what is decoded at once has more bytes than `source.max_block_bytes`."""
+    limit = block_limit(options)
+    if nbytes > limit:
+        raise too_large(path, f"{what} has {_size(nbytes)} decoded", limit)
+
+
+def too_large(path: str, why: str, limit: int) -> DataError:
+    """The error for what is decoded at once and has more bytes than `limit`."""
+    return DataError(
+        "a file decodes to more than is read at once",
+        where=path,
+        why=f"{why}; source.max_block_bytes is {_size(limit)}"
+        " (if the job does not set it: a quarter of the memory that a process may use)",
+        do="write the file in smaller pieces (several files, smaller blocks, text that is not compressed), or"
+        "  set source.max_block_bytes higher if the data are right and there is memory for them",
+    )
+
+
+def record_too_long(path: str, limit: int) -> DataError:
+    """The error for a text file with a record of more than `limit` bytes."""
+    return DataError(
+        f"a record of a text file is longer than {_size(limit)}",
+        where=path,
+        why=f"source.max_record_bytes is {_size(limit)} (if the job does not set it: {_size(MOST_RECORD_BYTES)}); "
+        "a line end or a closing quote may be missing",
+        do="mend the file, or set source.max_record_bytes higher if its records are that long",
+    )
+
+
+def check_lines(data: bytes, path: str, options: dict[str, Any]) -> None:
+    """A DataError where a line has more bytes than `source.max_record_bytes`; looks at few bytes of each window."""
+    limit, start = record_limit(options), 0
+    while len(data) - start > limit:
+        end = data.rfind(b"\n", start, start + limit + 1)
+        end = end if end >= 0 else data.rfind(b"\r", start, start + limit + 1)
+        if end < 0:
+            raise record_too_long(path, limit)
+        start = end + 1
+
+
+def check_columns(count: int, path: str) -> None:
+    """A DataError for more columns than any table has."""
+    if count > MOST_COLUMNS:
+        raise DataError(
+            f"a file has {count:,} columns",
+            where=path,
+            why=f"millrace takes up to {MOST_COLUMNS:,}; a wrong delimiter or a missing line end makes too many",
+            do="check source.delimiter and source.format, or write the values as lists",
+        )
+
+
+def depth_of(dtype: pa.DataType) -> int:
+    """How deep lists and structs lie in each other; counted without recursion, which a file could exhaust."""
+    deepest, todo = 0, [(dtype, 0)]
+    while todo:
+        here, depth = todo.pop()
+        deepest = max(deepest, depth)
+        todo += [(here.field(i).type, depth + 1) for i in range(here.num_fields)]
+    return deepest
+
+
+def readable(schema: pa.Schema) -> pa.Schema:
+    """The schema, whose names are text (UnicodeDecodeError, a ValueError, where one is not); without metadata."""
+    todo = list(schema)
+    while todo:
+        field = todo.pop()
+        _ = field.name
+        todo += [field.type.field(i) for i in range(field.type.num_fields)]
+    return schema.remove_metadata()
+
+
+def check_depth(schema: pa.Schema, path: str) -> None:
+    """A DataError for values nested deeper than `MOST_DEPTH`."""
+    for field in schema:
+        if depth_of(field.type) > MOST_DEPTH:
+            raise nested_too_deep(path, f"column {field.name!r}")
+
+
+def nested_too_deep(path: str, what: str) -> DataError:
+    return DataError(
+        f"{what} is nested more than {MOST_DEPTH} deep",
+        where=path,
+        why="lists and objects in each other to that depth are no table",
+        do="mend the file, or leave it out of source.path",
+    )
+
+
+def validated(table: pa.Table, encoded: bool = False) -> pa.Table:
+    """The table, whose arrays are what they say: offsets, sizes, dictionary indices, UTF-8 (pa.ArrowInvalid).
+
+    `encoded`: a decoder made the dictionary indices and checked them, so that the dictionaries' values are all that is
+    looked at of columns that have one. Numbers cost no time, texts about that of copying them.
+    """
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            for chunk in column.chunks:
+                dictionary = encoded and pa.types.is_dictionary(chunk.type)
+                (chunk.dictionary if dictionary else chunk).validate(full=_varies(chunk.type))
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column {name!r}: {str(error).splitlines()[0]}") from None
+    return table
+
+
+def _varies(dtype: pa.DataType) -> bool:
+    """Whether values have more to be checked than their number."""
+    return not pa.types.is_primitive(leaf_type(dtype)) or leaf_type(dtype) is not dtype
+
+
+def _size(nbytes: float) -> str:
+    unit = next((u for u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if nbytes >= u[0]), (1, "bytes"))
+    return f"{nbytes / unit[0]:,.4g} {unit[1]}" if nbytes < 10_000 * 2**30 else f"{nbytes:.1e} bytes"

@@ -1,0 +1,143 @@
+"""Tables as the plan promises them: its columns in its order and types, strings as indices into a
+dictionary, no NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.dtypes import dtype_name, is_list, is_uuid, leaf_type, plain_type
+from tasks.engines.convert.type_widening import check_range
+from tasks.engines.hashing.canonical import decimal_floats
+from tasks.errors import DataError
+
+STRINGS = pa.dictionary(pa.int32(), pa.string())
+
+
+def carried_type(dtype: pa.DataType) -> pa.DataType:
+    """The type that a table carries for a column of this type: a dictionary for strings, else the type itself."""
+    return STRINGS if pa.types.is_string(dtype) else dtype
+
+
+def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> pa.Table:
+    """The table with columns, order and carried types of `schema`; a DataError names the column that does not fit.
+
+    Of the columns `plain` those that are plain strings stay so.
+    """
+    left = {name for name in plain if table.schema.field(name).type == schema.field(name).type == pa.string()}
+    columns = {f.name: table.column(f.name) if f.name in left else _fitting(table.column(f.name), f) for f in schema}
+    if not columns:
+        return table.select([])
+    types = [(f.name, f.type if f.name in left else carried_type(f.type)) for f in schema]
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(types))
+
+
+def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return conform_column(column, field.type)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise DataError(
+            f"column {field.name!r} of type {dtype_name(plain_type(column.type))} "
+            f"does not fit {dtype_name(field.type)}",
+            why=str(error).split("\n")[0],
+            do="mend the values, or give the column another type: in source.schema, and fit again where it was fitted",
+        ) from None
+
+
+def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    """One column in the type that tables carry for `dtype`."""
+    target = carried_type(dtype)
+    if isinstance(leaf_type(column.type), pa.BaseExtensionType):
+        column = pa.chunked_array([_stored(chunk) for chunk in column.chunks] or [pa.array([], target)])
+    if target == STRINGS:
+        column = _as_strings(column)
+    elif column.type != target:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+            lists = [_lists(chunk, chunk.flatten()) for chunk in column.chunks]  # Arrow's cast lacks the last offset
+            column = pa.chunked_array(lists or [pa.array([], target)])
+        if pa.types.is_decimal(column.type) and pa.types.is_floating(target):
+            column = pa.chunked_array([decimal_floats(chunk) for chunk in column.chunks], pa.float64())
+        check_range(column, target)
+        column = column.cast(target)
+    return nans_to_nulls(column)
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    """Extension values, also in lists, as they are stored: UUIDs as texts."""
+    if is_list(array.type):
+        return _lists(array, _stored(array.flatten()))
+    return _uuid_texts(array.storage) if is_uuid(array.type) else array.storage
+
+
+def _uuid_texts(array: pa.FixedSizeBinaryArray) -> pa.DictionaryArray:
+    """UUIDs as RFC 9562 writes them: 8-4-4-4-12 hexadecimal digits."""
+    encoded = array.dictionary_encode()
+    values = encoded.dictionary
+    data = np.frombuffer(values.buffers()[1], np.uint8)[16 * values.offset : 16 * (values.offset + len(values))]
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    texts = np.full((len(values), 36), ord("-"), np.uint8)
+    places = [i for i in range(36) if i not in (8, 13, 18, 23)]
+    texts[:, places[::2]], texts[:, places[1::2]] = (digits[half].reshape(-1, 16) for half in (data >> 4, data & 15))
+    offsets = 36 * np.arange(len(values) + 1, dtype=np.int32)
+    strings = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(texts))
+    return pa.DictionaryArray.from_arrays(encoded.indices, strings)
+
+
+def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    elif column.type != STRINGS:
+        column = column.cast(STRINGS)
+    if column.num_chunks > 1:  # in one chunk: the next who unifies would go through a dictionary again for each
+        chunks = column.unify_dictionaries().chunks
+        indices = pa.concat_arrays([chunk.indices for chunk in chunks])
+        column = pa.chunked_array([pa.DictionaryArray.from_arrays(indices, chunks[0].dictionary)])
+    return column
+
+
+def infinite_columns(table: pa.Table) -> list[str]:
+    """The columns of floats, or of lists of them, with an infinite value: of a text it may be a number too large."""
+    return [f.name for f in table.schema if pa.types.is_floating(leaf_type(f.type)) and _is_infinite(table[f.name])]
+
+
+def _is_infinite(values: pa.ChunkedArray) -> bool:
+    while is_list(values.type):
+        values = pc.list_flatten(values)
+    bounds = pc.min_max(values)
+    return np.inf in (bounds["max"].as_py(), -(bounds["min"].as_py() or 0))
+
+
+def nans_to_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """NaN becomes null, also among the elements of a list; the same column if there is none."""
+    if not pa.types.is_floating(leaf_type(column.type)) or not any(_has_nan(chunk) for chunk in column.chunks):
+        return column
+    return pa.chunked_array([_without_nan(chunk) for chunk in column.chunks], column.type)
+
+
+def _has_nan(array: pa.Array) -> bool:
+    if is_list(array.type):
+        return _has_nan(array.flatten())
+    if array.null_count == 0 and not pa.types.is_float16(array.type):
+        values = array.to_numpy(zero_copy_only=False)
+        return bool(len(values)) and bool(np.isnan(values.min()))  # min is NaN as soon as one value is
+    return bool(pc.any(pc.is_nan(array)).as_py())
+
+
+def _without_nan(array: pa.Array) -> pa.Array:
+    if not is_list(array.type):
+        return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    return _lists(array, _without_nan(array.flatten())).cast(array.type)
+
+
+def _lists(array: pa.Array, values: pa.Array) -> pa.ListArray:
+    """Lists as long as those of the array, of these elements."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    mask = array.is_null() if array.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=pa.list_(values.type), mask=mask)

@@ -1,0 +1,275 @@
+"""CSV and TSV: types inferred from the first 16 MiB of the first file with rows, values parsed by Arrow.
+
+Inferred are int64, uint64, float64, bool, date32 and timestamp[us] (ISO 8601, also followed by " UTC"), else string.
+Where the beginnings of 16 other files show more of a column (any value at all, fractions), it takes a type that holds
+both, string where none has a value; `source.schema` replaces what is inferred.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from tasks.core.dtypes import dtype_name
+from tasks.core.plan import File, Limits, Piece
+from tasks.core.schema import check_names
+from tasks.engines.expression.verbs_text import times_of
+from tasks.errors import DataError
+from tasks.sources.formats import text_ranges
+from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
+from tasks.sources.formats.conform import carried_type, conform, infinite_columns
+from tasks.sources.formats.record_ends import Dialect
+from tasks.sources.formats.survey import Inspected
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """Text with one record a line and quotes around values that hold delimiters, quotes or line ends.
+
+    The delimiter that a source names goes before that of its format.
+    """
+
+    delimiter: str
+
+    @property
+    def dialect(self) -> Dialect:
+        return Dialect(self.delimiter)
+
+    def survey(
+        self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+    ) -> list[Inspected]:
+        """Names, types and record ranges of all files."""
+        return self._asked(options)._survey(files, options, limits, parallel_map)
+
+    def _asked(self, options: dict[str, Any]) -> Delimited:
+        return Delimited(options.get("delimiter") or self.delimiter)
+
+    def _survey(
+        self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+    ) -> list[Inspected]:
+        heads = list(parallel_map(partial(text_ranges.head, options, self.dialect, options["header"]), files))
+        units = text_ranges.count(heads, options, self.dialect, limits, parallel_map)
+        names = [self._names(h, options) for h in heads]
+        full = [h for h, u in zip(heads, units, strict=True) if u]
+        types = text_ranges.types_of(full, partial(self._infer, options), parallel_map)
+        return [
+            Inspected(h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), units[i])
+            for i, h in enumerate(heads)
+        ]
+
+    def _names(self, head: text_ranges.Head, options: dict[str, Any]) -> list[str]:
+        if options["columns"]:
+            return list(options["columns"])
+        try:
+            check_columns(head.first.count(self.delimiter.encode()) + 1, head.file.path)
+            line = next(csv.reader(io.StringIO(head.first.decode(), newline=""), delimiter=self.delimiter), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(
+                "the first line of a text file cannot be read",
+                where=head.file.path,
+                why=str(error),
+                do="write the file as UTF-8 text, or say its format in source.format",
+            ) from None
+        if options["header"]:
+            check_names(line, head.file.path)
+        return line if options["header"] else [f"f{i}" for i in range(len(line))]
+
+    def _infer(self, options: dict[str, Any], asked: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+        head, length = asked
+        names = self._names(head, options)
+        data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
+        piece = Piece(0, head.start, head.start + len(data))
+        table = self._parse(data, names, {}, names, options, head.file, piece)
+        types = {name: _inferred(table[name]) for name in table.column_names}
+        floats = [n for n, t in types.items() if pa.types.is_floating(t)]
+        if floats:  # whole numbers beyond int64 are ids, which a float would change
+            strings = self._parse(data, names, {n: pa.string() for n in names}, floats, options, head.file, piece)
+            types.update({n: _of_whole_numbers(strings.column(n)) for n in floats})
+        return types
+
+    def read(
+        self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
+    ) -> pa.Table:
+        """The rows of the pieces, in their order, as `schema` says."""
+        tables, asked = [], self._asked(options)
+        for piece in text_ranges.merged(pieces):
+            file = files[piece.file]
+            names = options["other_names"].get(str(piece.file), options["names"])
+            wanted = schema.names or names[:1]
+            types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
+            data = text_ranges.piece_bytes(file, piece, options)
+            tables.append(asked._parse(data, names, types, wanted, options, file, piece))
+        return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
+
+    def _parse(
+        self,
+        data: bytes,
+        names: list[str],
+        types: dict[str, pa.DataType],
+        wanted: list[str],
+        options: dict[str, Any],
+        file: File,
+        piece: Piece,
+    ) -> pa.Table:
+        try:
+            table = parse(data, self.delimiter, names, types, wanted, options)
+        except _Straddling:
+            raise record_too_long(file.path, record_limit(options)) from None
+        except pa.ArrowException as error:
+            found = self._with_offsets(data, names, types, wanted, options)
+            if found is None:
+                raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+            table = found
+        for name in infinite_columns(table):
+            strings = parse(data, self.delimiter, names, {name: pa.string()}, [name], options).column(name)
+            said = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
+            index = pc.index(pc.and_not(pc.is_inf(table.column(name)), said), pa.scalar(True)).as_py()
+            if index >= 0:
+                before = self._before(file, piece, options)
+                raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
+                                "it is beyond the range of the type")  # fmt: skip
+        return table
+
+    def _with_offsets(
+        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
+    ) -> pa.Table | None:
+        """The table where texts of times say an offset and the type has no zone, or the other way round; else None."""
+        times = {name: types[name] for name in wanted if name in types and pa.types.is_timestamp(types[name])}
+        if not times:
+            return None
+        try:
+            found = parse(data, self.delimiter, names, types | dict.fromkeys(times, pa.string()), wanted, options)
+            for name, dtype in times.items():
+                texts = found.column(name).combine_chunks()
+                found = found.set_column(found.column_names.index(name), name, times_of(texts, dtype))
+        except pa.ArrowException:
+            return None
+        return found
+
+    def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
+        """The records of the file before a piece."""
+        start = text_ranges.head(options, self.dialect, options["header"], replace(file)).start
+        return text_ranges.records_before(file, start, piece.start, self.dialect, options)
+
+    def _misfit(
+        self,
+        error: Exception,
+        data: bytes,
+        names: list[str],
+        types: dict[str, pa.DataType],
+        wanted: list[str],
+        options: dict[str, Any],
+        file: File,
+        piece: Piece,
+    ) -> DataError:
+        """The error with column, value and row in the file, found by parsing column by column."""
+        message = str(error).split("\n")[0]
+        try:
+            before = self._before(file, piece, options)
+            strings = parse(data, self.delimiter, names, {n: pa.string() for n in names}, wanted, options)
+        except pa.ArrowException:
+            row = re.search(r"Row #(\d+)", message)
+            where = f"{file.path}, row {before + int(row[1])}" if row else file.path
+            return DataError(
+                "a text file does not parse",
+                where=where,
+                why=message,
+                do="write the file as UTF-8"
+                if "UTF8" in message
+                else "mend the line: it needs one value per column, and quotes around values with line ends",
+            )
+        for name in wanted:
+            try:
+                parse(data, self.delimiter, names, {name: types[name]} if name in types else {}, [name], options)
+            except pa.ArrowException as failed:
+                found = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
+                value = found[1] if found else None
+                index = (
+                    pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
+                )
+                place = before + index if index >= 0 else None
+                return _no_value(name, types[name], value, file, place, str(failed).split("\n")[0])
+        return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
+
+
+def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
+    """A DataError for a value of a text; `row` counts from 0."""
+    dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    value = value if value is None or len(value) <= 200 else value[:200] + ".."
+    row_text = "" if row is None else f", row {row + 1} (the header not counted)"
+    return DataError(
+        f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
+        where=f"{file.path}, column {name}{row_text}",
+        why=why,
+        do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+    )
+
+
+class _Straddling(Exception):
+    """A record is longer than any may be."""
+
+
+def parse(
+    data: bytes,
+    delimiter: str,
+    names: list[str],
+    types: dict[str, pa.DataType],
+    wanted: list[str],
+    options: dict[str, Any],
+) -> pa.Table:
+    """Text without a header as a table with the wanted columns; types that are not given are inferred."""
+    convert = pacsv.ConvertOptions(
+        column_types=types,
+        include_columns=wanted,
+        null_values=options["null_values"],
+        strings_can_be_null=True,
+        timestamp_parsers=[pacsv.ISO8601, "%Y-%m-%d %H:%M:%S UTC"],
+    )
+    layout = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in data)
+    most = min(record_limit(options), len(data)) + 1
+    sizes = [len(data) + 1] if not types else sorted({min(4 * 2**20, most), most})
+    for size in sizes:
+        try:
+            reading = pacsv.ReadOptions(use_threads=False, column_names=names, block_size=size)
+            return pacsv.read_csv(pa.BufferReader(data), reading, layout, convert)
+        except pa.ArrowInvalid as error:
+            if "straddling" not in str(error):
+                raise
+            if size == sizes[-1]:  # a record longer than a block
+                raise _Straddling(str(error)) from None
+    raise AssertionError("unreachable")
+
+
+def _inferred(column: pa.ChunkedArray) -> pa.DataType:
+    """What is made of the types that Arrow finds: microseconds of times, unless they say nanoseconds."""
+    dtype = column.type
+    if pa.types.is_timestamp(dtype):
+        finer = dtype.unit == "ns" and any(
+            (chunk.view(pa.int64()).drop_null().to_numpy() % 1000).any() for chunk in column.chunks
+        )
+        return dtype if finer else pa.timestamp("us", dtype.tz)
+    kept = (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())
+    return dtype if dtype in kept else pa.string()
+
+
+def _of_whole_numbers(column: pa.ChunkedArray) -> pa.DataType:
+    """float64, unless all values are whole numbers beyond int64: uint64, or string beyond that too."""
+    if not pc.all(pc.match_substring_regex(column, r"^[+-]?[0-9]+$")).as_py():
+        return pa.float64()
+    try:
+        column.cast(pa.uint64())
+        return pa.uint64()
+    except pa.ArrowInvalid:
+        return pa.string()
+
+
+CSV, TSV = Delimited(","), Delimited("\t")

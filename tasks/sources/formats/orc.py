@@ -1,0 +1,77 @@
+"""ORC: stripes like row groups. The footer tells rows per file; rows per stripe come from its narrowest column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc as paorc
+
+from tasks.core.plan import File, Piece, Unit, rows_together
+from tasks.errors import DataError
+from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
+from tasks.sources.formats.conform import conform
+from tasks.sources.formats.survey import Inspected
+from tasks.storage.files import open_binary, read_range
+
+TAIL = 64 * 2**10
+
+
+def inspect(file: File, options: dict[str, Any]) -> Inspected:
+    """Schema and stripes of one file; the digest is of its last 64 KiB, which hold the footer."""
+    storage = options.get("storage_options")
+    tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
+    try:
+        with open_binary(file, storage) as source:
+            orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
+            schema, rows = readable(orc.schema), _stripe_rows(orc)
+            if any(not 0 <= n < MOST_ROWS for n in rows):
+                raise pa.ArrowInvalid(f"its stripes have {rows} rows")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _broken(file.path, error) from None
+    units = tuple(Unit(Piece(0, 0, n, i), n, file.size * 2 * n // max(1, sum(rows))) for i, n in enumerate(rows))
+    return Inspected(replace(file, digest=hashlib.sha256(tail).hexdigest()), schema, units)
+
+
+def _stripe_rows(orc: paorc.ORCFile) -> list[int]:
+    if orc.nstripes < 2:
+        return [orc.nrows] * orc.nstripes
+    flat = [f for f in orc.schema if not pa.types.is_nested(f.type)] or list(orc.schema)
+    narrow = min(flat, key=lambda f: f.type.bit_width if pa.types.is_primitive(f.type) else 10**6)
+    return [orc.read_stripe(i, columns=[narrow.name]).num_rows for i in range(orc.nstripes)]
+
+
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+    """The rows of the pieces, in their order, as `schema` says."""
+    tables: list[pa.Table] = []
+    for number in dict.fromkeys(piece.file for piece in pieces):
+        path = files[number].path
+        try:
+            with open_binary(files[number], options.get("storage_options")) as source:
+                orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
+                names = schema.names or orc.schema.names[:1]
+                for piece in rows_together([p for p in pieces if p.file == number]):
+                    stripe = validated(pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)]))
+                    tables.append(stripe.slice(piece.start, piece.stop - piece.start).select(names))
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _broken(path, error) from None
+    return conform(pa.concat_tables([conform(t, schema) for t in tables]), schema)
+
+
+def _broken(path: str, error: Exception) -> DataError:
+    if "out of range for nanosecond" in str(error):
+        return DataError(
+            "a file has times that nanoseconds cannot hold",
+            where=path,
+            why=f"{error}; ORC is read in nanoseconds, which reach from 1677 to 2262",
+            do="write the column as Parquet, or leave it out of the job",
+        )
+    return DataError(
+        "this is no whole ORC file",
+        where=path,
+        why=str(error).split("\n")[0],
+        do="write it again, leave it out of source.path, or say its format in source.format",
+    )

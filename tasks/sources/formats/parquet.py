@@ -1,0 +1,223 @@
+"""Parquet: row groups from footers, strings decoded to dictionaries where that is not dearer than plain ones."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.core.dtypes import is_uuid, leaf_type, plain_type
+from tasks.core.plan import File, Piece, Unit, rows_together
+from tasks.errors import DataError
+from tasks.sources.formats import parquet_int96
+from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
+from tasks.sources.formats.conform import conform
+from tasks.sources.formats.survey import Inspected
+from tasks.storage.files import checked_name, is_remote, open_binary, read_range
+
+TAIL = 64 * 2**10
+DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
+PLAIN_BYTES = 2**30  # of a column, at most: an array of plain strings holds less than twice as many
+
+
+def inspect(file: File, options: dict[str, Any]) -> Inspected:
+    """Schema and row groups of one file, from one read of its end; the digest is the footer's sha256."""
+    storage = options.get("storage_options")
+    if file.size == 0:
+        raise _broken(file.path, "the file is empty (0 bytes)")
+    tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
+    if tail[-4:] != b"PAR1" or len(tail) < 12:
+        raise _broken(
+            file.path, "it does not end in PAR1, as whole Parquet files do: it was cut off, or it is another format"
+        )
+    footer = int.from_bytes(tail[-8:-4], "little") + 8
+    if footer > len(tail):
+        tail = read_range(file, max(0, file.size - footer), file.size, storage)
+    tail = tail[-footer:]
+    try:
+        opened = pq.ParquetFile(pa.BufferReader(tail))
+        metadata, schema = opened.metadata, readable(opened.schema_arrow)
+        units = tuple(_units(metadata, schema))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _broken(file.path, str(error)) from None
+    on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*parquet_int96.columns_of(metadata.schema)}
+    file = replace(file, digest=hashlib.sha256(tail).hexdigest())
+    return Inspected(file, schema, units, tuple(sorted(on_host)))
+
+
+def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
+    """Row groups with their decoded size: widths of fixed types; of others what the footer says, decompressed."""
+    widths = {f.name: _fixed_width(f.type) for f in schema}
+    width = sum(widths.values())
+    varying = []
+    if not all(widths.values()):
+        paths = [metadata.schema.column(i).path.split(".")[0] for i in range(metadata.num_columns)]
+        varying = [i for i, name in enumerate(paths) if not widths.get(name, 0)]
+    units = []
+    for group in range(metadata.num_row_groups):
+        described = metadata.row_group(group)
+        rows = described.num_rows
+        if not 0 <= rows < MOST_ROWS:
+            raise pa.ArrowInvalid(f"row group {group} has {rows:,} rows")
+        nbytes = rows * width + sum(4 * rows + max(0, described.column(i).total_uncompressed_size) for i in varying)
+        units.append(Unit(Piece(0, 0, rows, group), rows, nbytes))
+    return units
+
+
+def _fixed_width(dtype: pa.DataType) -> int:
+    """Bytes per row of a type of fixed width (booleans count as one), 0 for the others."""
+    dtype = plain_type(dtype)
+    if pa.types.is_null(dtype):
+        return 1
+    return max(1, dtype.bit_width // 8) if pa.types.is_primitive(dtype) or pa.types.is_decimal(dtype) else 0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Neighbouring row groups of one file that are read in one call; the rows [start, stop) of them are wanted."""
+
+    file: int
+    groups: tuple[int, ...]
+    start: int
+    stop: int | None
+
+
+def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+    """The rows of the pieces, in their order, as `schema` says.
+
+    Strings of the columns `options["plain"]` come plain where the files hold most of them so: to make a dictionary of
+    them takes several times as long as to read them.
+    """
+    tables = []
+    for number, run in groupby(rows_together(pieces), key=lambda piece: piece.file):
+        tables.append(_read_file(files[number], list(run), schema, options))
+    if len(tables) == 1:
+        return tables[0]
+    plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
+    return pa.concat_tables(conform(t, schema, plain) for t in tables).unify_dictionaries()
+
+
+@contextmanager
+def source_of(file: File, options: Mapping[str, Any]) -> Iterator[Any]:
+    """What Arrow reads a file from, once it is known to be the one of the plan."""
+    if is_remote(file.path):
+        with open_binary(file, options.get("storage_options")) as opened:
+            yield opened
+    else:
+        with checked_name(file) as name:
+            yield name
+
+
+def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
+    strings = [f.name for f in schema if pa.types.is_string(f.type)]
+    path, remote = file.path, is_remote(file.path)
+    try:
+        with source_of(file, options) as source:
+            footer = pq.read_metadata(source)
+            chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
+            plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
+            encoded = [name for name in strings if name not in plain and not _are_delta(chunks.get(name, []))]
+            with pq.ParquetFile(
+                source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
+            ) as opened:
+                table = _read_runs(opened, pieces, schema.names)
+            validated(table, encoded=True)
+            wide = [name for name in parquet_int96.columns_of(footer.schema) if name in schema.names]
+            if wide:
+                with pq.ParquetFile(
+                    source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=remote
+                ) as opened:
+                    table = parquet_int96.in_range(table, _read_runs(opened, pieces, wide), schema, path)
+        return conform(table, schema, plain)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
+        raise DataError(
+            "a Parquet file cannot be read as its footer promises",
+            where=path,
+            why=DESCRIPTOR.sub(path, str(error).split("\n")[0]),
+            do="write the file again, or leave it out of source.path",
+        ) from None
+
+
+def _chunks(
+    footer: pq.FileMetaData, groups: Collection[int], names: Collection[str]
+) -> dict[str, list[pq.ColumnChunkMetaData]]:
+    """What the footer says of these columns in these row groups."""
+    columns = footer.schema
+    places = {columns.column(i).path: i for i in range(len(columns))}
+    described = [footer.row_group(group) for group in groups]
+    return {name: [one.column(places[name]) for one in described] for name in names if name in places}
+
+
+def _are_delta(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether strings are stored as differences, of which Arrow makes no dictionary."""
+    return any(encoding.startswith("DELTA") for chunk in chunks for encoding in chunk.encodings)
+
+
+def _are_plain(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether most strings of a column stand in the file each by itself."""
+    nbytes = sum(chunk.total_uncompressed_size for chunk in chunks)
+    return bool(chunks) and nbytes < PLAIN_BYTES and all(_is_plain(chunk) for chunk in chunks)
+
+
+def _is_plain(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether a chunk has no dictionary, or one that most of its values did not fit into: it then takes at least half
+    of what they take plain, as far as the footer shows how long they are. How long what differs from the value before
+    it is once it is whole, no footer says."""
+    encodings = set(chunk.encodings)
+    if chunk.physical_type != "BYTE_ARRAY":  # numbers that the job wants as texts
+        return False
+    if encodings.isdisjoint({"PLAIN_DICTIONARY", "RLE_DICTIONARY"}):
+        return "DELTA_BYTE_ARRAY" not in encodings
+    shown = chunk.statistics
+    if shown is None or not shown.has_min_max or len(shown.min_raw) != len(shown.max_raw):
+        return False
+    return bool(chunk.num_values * (4 + len(shown.max_raw)) <= 2 * chunk.total_uncompressed_size)
+
+
+def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_Run]:
+    """Whole row groups are read together, parts of row groups one by one."""
+    runs: list[_Run] = []
+    for piece in pieces:
+        whole = piece.start == 0 and piece.stop == file.metadata.row_group(piece.group).num_rows
+        if whole and runs and runs[-1].stop is None:
+            runs[-1] = replace(runs[-1], groups=(*runs[-1].groups, piece.group))
+        elif whole:
+            runs.append(_Run(piece.file, (piece.group,), 0, None))
+        else:
+            runs.append(_Run(piece.file, (piece.group,), piece.start, piece.stop))
+    return runs
+
+
+def _read_runs(file: pq.ParquetFile, pieces: list[Piece], names: list[str]) -> pa.Table:
+    tables = [_read_groups(file, run, names) for run in _runs(file, pieces)]
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+def _read_groups(file: pq.ParquetFile, run: _Run, names: list[str]) -> pa.Table:
+    if run.stop is None:
+        return file.read_row_groups(list(run.groups), columns=names, use_threads=False)
+    batches, row = [], 0
+    for batch in file.iter_batches(2**18, row_groups=list(run.groups), columns=names, use_threads=False):
+        first, last = max(run.start - row, 0), min(run.stop - row, batch.num_rows)
+        if first < last:
+            batches.append(batch.slice(first, last - first))
+        row += batch.num_rows
+        if row >= run.stop:
+            break
+    return pa.Table.from_batches(batches)
+
+
+def _broken(path: str, why: str) -> DataError:
+    return DataError(
+        "this is no whole Parquet file",
+        where=path,
+        why=why.split("\n")[0],
+        do="write it again, leave it out of source.path, or say its format in source.format",
+    )

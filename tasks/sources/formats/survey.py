@@ -1,0 +1,54 @@
+"""What is known of one source file before its rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.core.plan import File, Limits, Unit
+from tasks.core.unforeseen_errors import at
+from tasks.storage.files_being_read import noted
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
+
+    What the file stores of the columns `on_host` only the host's readers take: cuDF's would make something else of it.
+    """
+
+    file: File
+    schema: pa.Schema
+    units: tuple[Unit, ...]
+    on_host: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(unit.rows for unit in self.units)
+
+
+def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..., list[Inspected]]:
+    """A survey that looks at every file by itself, in at most 256 batches so that a cluster gets few tasks."""
+
+    def survey(
+        files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
+    ) -> list[Inspected]:
+        size = max(1, -(-len(files) // 256))
+        batches = [tuple(files[i : i + size]) for i in range(0, len(files), size)]
+        return [item for batch in parallel_map(partial(_inspect_batch, inspect, options), batches) for item in batch]
+
+    return survey
+
+
+def _inspect_batch(
+    inspect: Callable[[File, dict[str, Any]], Inspected], options: dict[str, Any], files: Sequence[File]
+) -> list[Inspected]:
+    found = []
+    for file in files:
+        with noted(options, file.path), at(f"reading {file.path}"):
+            found.append(inspect(file, options))
+    return found

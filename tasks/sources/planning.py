@@ -1,0 +1,330 @@
+"""Stage 1, ingest: from a source to its plan: files, schema, blocks, partitions and row numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import engines
+from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type
+from tasks.core.plan import LIMITS, OPTION, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
+from tasks.core.schema import Column, Schema, check_names
+from tasks.core.settings import Source
+from tasks.engines.convert.type_widening import widest
+from tasks.engines.expression.syntax import Expression, parse
+from tasks.errors import DataError, JobError, near
+from tasks.sources.formats import FORMATS, format_of
+from tasks.sources.formats.bounds import check_columns, check_depth
+from tasks.sources.formats.survey import Inspected
+from tasks.sources.reading_rules import Fit, reading_of, with_layout
+from tasks.storage import hive
+from tasks.storage.credentials import storage
+from tasks.storage.files import expand, is_remote, local_path
+
+PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
+BOUNDS = ("max_record_bytes", "max_block_bytes")  # of what is read; they change no row
+
+
+def make_plan(
+    source: Source,
+    *,
+    parallel_map: Callable[..., Any] = map,
+    threads: int | None = None,
+    min_partition_size: int = SMALLEST,
+    needed: Sequence[str] | None = None,
+    memory: int | None = None,
+    limits: Limits = LIMITS,
+    null_types: Mapping[str, pa.DataType] | None = None,
+    limit: int | None = None,
+    fit: Fit | None = None,
+    notes: str | None = None,
+) -> Plan:
+    """Look at every file of the source once and say which rows are where.
+
+    `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `threads` of the
+    cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
+    `part_mem_fraction` is a part of; no partition of several blocks has more than `limit` bytes.
+    `notes` is a folder in which processes note what they read (`tasks.storage.files_being_read`).
+    `needed` columns must exist; `null_types` are those of columns that hold nothing but nulls (string if not named).
+    Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
+    of their folders: they stay closed. Text is laid out as that of `fit` was, where the format is the same.
+    """
+    listed = expand(source.path, read_options(source)["storage_options"])
+    source = with_layout(source, fit, listed) if fit else source
+    options, optional = read_options(source) | ({OPTION: notes} if notes else {}), fit.optional if fit else set()
+    if optional:
+        options["optional"] = sorted(optional)
+    name = format_of(listed, source.format)
+    check_delimiter(source, name)
+    empty = [f.path for f in listed if f.size == 0]
+    inspected, left = _inspected(
+        [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
+    )
+    full = [item for item in inspected if item.rows]
+    if not full:
+        raise DataError(
+            "the input has no rows at all",
+            where=_some(listed[0].path, len(listed)),
+            do="check source.path and how the files were written",
+        )
+    skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
+    folders = _folders(full, source)
+    for item in full:
+        check_columns(len(item.schema), item.file.path)
+        check_depth(item.schema, item.file.path)
+    there = {*full[0].schema.names}
+    given = {n: t for n, t in (source.schema_ or {}).items() if n not in folders and (n in there or n not in optional)}
+    schema = common_schema(full, given, null_types or {})
+    named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
+    schema = Schema([*schema.columns, *(named[n] for n in folders)])
+    check_needed(schema, needed or ())
+    blocks = _blocks(full, FORMATS[name].ranged, limits)
+    size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
+    return Plan(
+        files=tuple(item.file for item in full),
+        format=name,
+        schema=schema,
+        blocks=blocks,
+        partitions=cut_partitions(blocks, size, even=_by_limit(source, limit)),
+        skipped=skipped,
+        options={
+            **options,
+            **(_names(full) if FORMATS[name].ranged else {}),
+            **({"folders": folders} if folders else {}),
+            **({"on_host": on_host} if (on_host := sorted({n for item in full for n in item.on_host})) else {}),
+        },
+        reading=reading_of(source, name, listed),
+    )
+
+
+def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
+    """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each
+    file."""
+    found = _named([item.file.path for item in inspected], source)
+    return {name: values for name, values in found.items() if name not in inspected[0].schema.names}
+
+
+def _named(paths: Sequence[str], source: Source) -> dict[str, list[str | None]]:
+    """What the names of folders below the source say of each file."""
+    sources = [source.path] if isinstance(source.path, str) else source.path
+    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources])
+
+
+def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -> dict[str, Column]:
+    """The columns that the names of folders make; those that the filter leaves out have a say in their types."""
+    types = source.schema_ or {}
+    return {name: hive.column_of(name, values, types.get(name)) for name, values in named.items()}
+
+
+def _inspected(
+    files: Sequence[File], source: Source, survey: Callable[[Sequence[File]], list[Inspected]]
+) -> tuple[list[Inspected], list[str]]:
+    """(what is in the files, the paths of those that need not be opened for the filter to leave out their rows).
+
+    Where a file has a column of the name itself, the folders' names say nothing, and all are opened. One always is: it
+    has the schema; and if those have no row at all, the filter is for the rows of all.
+    """
+    paths = [file.path for file in files]
+    values = _named(paths, source) if source.filter else {}
+    parts = parse(source.filter).conjuncts if source.filter and values else []
+    asked = [part for part in parts if part.columns and values.keys() >= {*part.columns}]
+    if not asked:
+        return survey(files), []
+    engine, columns = engines.engine("pandas"), _folder_columns(values, source)
+    told = engine.from_arrow(pa.table({n: hive.typed(values[n], column.dtype) for n, column in columns.items()}))
+    kept = np.logical_and.reduce([_kept_by(part, told, engine) for part in asked])
+    kept[0] |= not kept.any()
+    found = survey([file for file, inside in zip(files, kept, strict=True) if inside])
+    theirs = {n for part in asked for n in part.columns}.isdisjoint(found[0].schema.names)
+    if kept.all() or (theirs and any(item.rows for item in found)):
+        return found, [path for path, inside in zip(paths, kept, strict=True) if not inside]
+    return survey(files), []
+
+
+def _kept_by(part: Expression, told: dict[str, Any], engine: Any) -> np.ndarray:
+    """Which files a part of the filter keeps; all of them where a cast fails in it or a number leaves 64 bits: that is
+    counted, or refused, when their rows are read."""
+    failed = Counter[str]()
+    try:
+        mask: np.ndarray = engine.true_mask(part, told, failed)
+    except DataError:
+        failed[part.text] += 1
+    return np.ones(len(next(iter(told.values()))), dtype=bool) if failed else mask
+
+
+def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
+    """The columns of text files in the order in which they stand: of the first file, and of those that differ."""
+    names = list(inspected[0].schema.names)
+    other = {str(i): list(item.schema.names) for i, item in enumerate(inspected) if item.schema.names != names}
+    return {"names": names, "other_names": other}
+
+
+def check_delimiter(source: Source, name: str) -> None:
+    """Refuse a delimiter where nothing is delimited."""
+    if source.delimiter is not None and name not in ("csv", "tsv"):
+        raise JobError(
+            f"files of the format {name} have no delimiter",
+            where="source.delimiter",
+            do="leave it out, or set source.format to csv if they are text with values between delimiters",
+        )
+
+
+def read_options(source: Source) -> dict[str, Any]:
+    """What a reader has to know besides the files, as plain values."""
+    return {
+        "header": source.header and source.columns is None,
+        "columns": source.columns,
+        "null_values": list(source.null_values),
+        "delimiter": source.delimiter,
+        "schema": dict(source.schema_ or {}),
+        **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
+        "storage_options": storage(source.storage_options),
+    }
+
+
+def largest_partition(source: Source, limit: int | None = None) -> int:
+    """Decoded bytes that a partition has at most: what the source says, else `limit`, else `PARTITION`."""
+    if source.partition_size is None:
+        return limit or PARTITION
+    return min(source.partition_size, limit or source.partition_size)
+
+
+def partition_size(
+    source: Source, total: int, threads: int | None, smallest: int, memory: int | None = None, limit: int | None = None
+) -> int:
+    """Decoded bytes per partition: as the source says, less if the threads would otherwise get under four
+    partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing:
+    each thread then gets two, four, six ..., since every column of a partition costs a GPU's process the same time.
+    """
+    largest = largest_partition(source, limit)
+    if source.part_mem_fraction is not None and memory:
+        largest = max(1, int(source.part_mem_fraction * memory))
+    elif threads is not None and _by_limit(source, limit):
+        rounds = max(1, -(-total // (2 * threads * largest)))
+        return max(-(-total // (2 * threads * rounds)), smallest)
+    return largest if threads is None else shared_out(total, threads, smallest, largest)
+
+
+def _by_limit(source: Source, limit: int | None) -> bool:
+    """Whether nothing but a GPU's memory says how large a partition is."""
+    return limit is not None and source.partition_size is None and source.part_mem_fraction is None
+
+
+def shared_out(total: int, threads: int, smallest: int = SMALLEST, largest: int = PARTITION) -> int:
+    """Bytes of a partition of which each thread gets about four, between the smallest and the largest."""
+    return min(max(total // (4 * threads), smallest), largest)
+
+
+def _blocks(inspected: Sequence[Inspected], ranged: bool, limits: Limits) -> tuple[Block, ...]:
+    units = [
+        Unit(replace(unit.piece, file=number), unit.rows, unit.nbytes)
+        for number, item in enumerate(inspected)
+        for unit in item.units
+    ]
+    if ranged:  # their units are cut by bytes already; many rows in one are no reason to cut again
+        return cut_blocks(units, limits.join_below, 2**62, join_bytes=limits.range_bytes)
+    return cut_blocks(units, limits.join_below, limits.cut_above, join_bytes=limits.range_bytes)
+
+
+def common_schema(
+    inspected: Sequence[Inspected], given: dict[str, str], null_types: Mapping[str, pa.DataType] = MappingProxyType({})
+) -> Schema:
+    """The names and types that all files share, in the order of the first; types in `given` replace those of the files.
+
+    A column of nothing but nulls (type null) takes the type that it has elsewhere, string if it has none. A
+    DataError names
+    the file and the column that do not fit.
+    """
+    first = inspected[0]
+    check_names(first.schema.names, first.file.path)
+    types = {f.name: plain_type(f.type) for f in first.schema}
+    types = {**types, **_given_types(given, types, first.file.path)}
+    seen = first.schema
+    for item in inspected[1:]:
+        if item.schema != seen:
+            types = _with_file(types, item, first.file.path, given)
+            seen = item.schema
+    types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
+    return Schema(Column(name, _without_null(dtype)) for name, dtype in types.items())
+
+
+def _given_types(given: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
+    for name in given:
+        if name not in types:
+            raise JobError(f"source.schema names a column {name!r} that is not there", where=path, do=near(name, types))
+    return {name: plain_type(parse_dtype(dtype)) for name, dtype in given.items()}
+
+
+def _with_file(
+    types: dict[str, pa.DataType], item: Inspected, first: str, given: dict[str, str]
+) -> dict[str, pa.DataType]:
+    """The types so far, with what one more file says about columns that were all null."""
+    path, here = item.file.path, {f.name: plain_type(f.type) for f in item.schema}
+    for name in types:
+        if name not in here:
+            raise DataError(
+                f"column {name!r} is missing in a file",
+                where=path,
+                why=f"{first} has it; {near(name, here)}",
+                do="write the files with the same columns, or leave the file out",
+            )
+    for name in here:
+        if name not in types:
+            raise DataError(
+                f"column {name!r} is only in some files",
+                where=path,
+                why=f"{first} has none; {near(name, types)}",
+                do="write the files with the same columns, or leave the file out",
+            )
+    merged = {}
+    for name, dtype in types.items():
+        both = dtype if name in given else _either(dtype, here[name])
+        if both is None:
+            held = _type_of_both(dtype, here[name])
+            raise DataError(
+                f"column {name!r} has different types",
+                where=path,
+                why=f"{dtype_name(here[name])} here, {dtype_name(dtype)} in {first}",
+                do=f"write the files with one type, or give it: source.schema: {{{name}: {held}}}",
+            )
+        merged[name] = both
+    return merged
+
+
+def _type_of_both(a: pa.DataType, b: pa.DataType) -> str:
+    wide = widest([a, b])
+    return dtype_name(a if wide == pa.string() and wide not in (a, b) else wide)
+
+
+def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The one type of both, where null gives way; None if they differ."""
+    if pa.types.is_null(a) or a == b:
+        return b
+    if pa.types.is_null(b):
+        return a
+    if is_list(a) and is_list(b) and (leaf := _either(a.value_type, b.value_type)) is not None:
+        return pa.list_(leaf)
+    return None
+
+
+def _without_null(dtype: pa.DataType) -> pa.DataType:
+    if is_list(dtype):
+        return pa.list_(_without_null(dtype.value_type))
+    return pa.string() if pa.types.is_null(dtype) else dtype
+
+
+def check_needed(schema: Schema, needed: Sequence[str]) -> None:
+    """A DataError for the first needed column that is not there, with near names."""
+    for name in needed:
+        if name not in schema:
+            raise DataError(f"there is no column {name!r} in the source", where="source", do=near(name, schema))
+
+
+def _some(path: str, count: int) -> str:
+    return path if count == 1 else f"{path} and {count - 1} more"

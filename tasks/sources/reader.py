@@ -1,0 +1,136 @@
+"""From a plan to tables: the rows of a partition, read by one thread, or by all cores of the process side by side.
+
+A GPU's partitions are large and few: where the host reads them, the thread of each leaves most cores idle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import groupby
+
+import pyarrow as pa
+
+from tasks.core.plan import Block, Partition, Piece, Plan, runs_of
+from tasks.core.schema import ROW
+from tasks.core.unforeseen_errors import at
+from tasks.errors import DataError, near
+from tasks.sources.formats import FORMATS
+from tasks.sources.formats.conform import conform_column
+from tasks.sources.frames import Frames
+from tasks.storage import hive
+from tasks.storage.files_being_read import listed, noted
+
+SMALLEST = 32 * 2**20  # decoded bytes that are worth a step of their own
+
+
+class FramePlan:
+    """A plan over frames together with the frames: as readable by partition as a plan over files."""
+
+    def __init__(self, plan: Plan, frames: Frames) -> None:
+        self.plan, self.frames = plan, frames
+
+
+def read(
+    source: Plan | FramePlan, partition: int | Partition, columns: Sequence[str] | None = None,
+    plain: Collection[str] = (),
+) -> pa.Table:  # fmt: skip
+    """The rows of a partition (its number, or itself: halves too) as a table, in the plan's order and types.
+
+    Strings are dictionary<int32, string>, with one dictionary per column; those of the columns `plain` may be plain,
+    where that is quicker. Floats hold no NaN. A DataError if the rows are not as many as when they were counted.
+    """
+    plan = source if isinstance(source, Plan) else source.plan
+    if isinstance(partition, int):
+        partition = plan.partitions[partition]
+    names = checked_names(plan, columns)
+    pieces = [piece for block in partition.blocks for piece in block.pieces]
+    if isinstance(source, Plan):
+        table = read_pieces(source, pieces, names, plain)
+    else:
+        table = source.frames.read(pieces, names)
+    if names and table.num_rows != partition.rows:
+        files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
+        raise DataError(
+            f"{table.num_rows} rows were read where {partition.rows} had been counted",
+            where=", ".join(files[:3]),
+            why="the files changed since they were counted, or quotes in them do not match, or a line has two objects",
+            do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
+        )
+    return table
+
+
+def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
+    """The one place where pieces of files become a table."""
+    folders = plan.options.get("folders", {})
+    if not folders.keys().isdisjoint(columns):
+        return _with_folders(plan, pieces, columns, folders)
+    schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
+    options = {**plan.options, "plain": plain} if plain else plan.options
+    paths = list(dict.fromkeys(plan.files[p.file].path for p in pieces))
+    try:
+        with noted(options, *paths), at(f"reading {listed(paths)}"):
+            return FORMATS[plan.format].read(plan.files, pieces, schema, options)
+    except DataError as error:
+        files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
+        raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None
+
+
+def _with_folders(
+    plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], folders: dict[str, list[str | None]]
+) -> pa.Table:
+    """Pieces with the columns that their files' folders name: one value for all rows of a file."""
+    inside = [n for n in columns if n not in folders]
+    if not inside and FORMATS[plan.format].ranged:  # the pieces do not say how many rows they are
+        inside = [next(n for n in plan.schema if n not in folders)]
+    tables = []
+    for number, of_file in groupby(pieces, key=lambda piece: piece.file):
+        held = list(of_file)
+        found = dict(zip(inside, read_pieces(plan, held, inside).columns, strict=True)) if inside else {}
+        rows = len(found[inside[0]]) if inside else sum(piece.stop - piece.start for piece in held)
+        for name in (n for n in columns if n in folders):
+            values = hive.constant(folders[name][number], plan.schema[name].dtype, rows)
+            found[name] = conform_column(pa.chunked_array([values]), values.type)
+        tables.append(pa.table({name: found[name] for name in columns}))
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+
+
+def checked_names(plan: Plan, columns: Sequence[str] | None) -> list[str]:
+    """The columns to read, all but the row number where none are named; a DataError for one that the plan lacks."""
+    names = [n for n in plan.schema if n != ROW] if columns is None else list(columns)
+    for name in names:
+        if name not in plan.schema:
+            raise DataError(f"there is no column {name!r}", where="source", do=near(name, plan.schema))
+    return names
+
+
+@cache
+def _readers() -> ThreadPoolExecutor:
+    """Threads of the process for it, one for each core."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-read")
+
+
+def read_side_by_side(
+    source: Plan | FramePlan, partition: Partition, columns: Sequence[str], smallest: int = SMALLEST
+) -> pa.Table:
+    """`read` by all cores of the process at once, by runs of blocks: each is a chunk or several, of a dictionary of its
+    own.
+
+    A row group, which is decoded whole, is in one run.
+    """
+    if not isinstance(source, Plan):
+        return read(source, partition, columns)
+    size = max(smallest, partition.nbytes // (2 * len(os.sched_getaffinity(0))))
+    ranged = FORMATS[source.format].ranged
+    runs = runs_of(partition.blocks, size, lambda last, block: not ranged and _group(last, -1) == _group(block, 0))
+    if len(runs) < 2:
+        return read(source, partition, columns)
+    parts = [Partition(partition.number, tuple(run)) for run in runs]
+    return pa.concat_tables(_readers().map(lambda part: read(source, part, columns), parts))
+
+
+def _group(block: Block, place: int) -> tuple[int, int]:
+    """The file and row group of a piece."""
+    return block.pieces[place].file, block.pieces[place].group

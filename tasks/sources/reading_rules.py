@@ -1,0 +1,161 @@
+"""How a source was read, which belongs to what was learned from it: the same text must mean the same value later.
+
+What decides what a value is (null_values, schema) and which rows count (filter, keys, sort_by) holds for every later
+source. How text is laid out (delimiter, header, columns) holds for a source of the same format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from tasks.core.plan import File
+from tasks.core.settings import Source
+from tasks.errors import DataError, JobError
+from tasks.sources.formats import format_of
+from tasks.storage.files import COMPRESSIONS
+
+ROWS = ("filter", "keys", "sort_by")  # which rows, and which of them together
+VALUES = ("null_values", "schema", *ROWS)
+LAYOUT = ("delimiter", "header", "columns")
+TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
+DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "keys": [], "sort_by": []}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the source of a fit was read, and what the source at hand says itself: keys, and columns of its `schema`."""
+
+    reading: Mapping[str, Any]
+    own: tuple[str, ...] = ()
+    own_types: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(source: Source, reading: Mapping[str, Any]) -> Fit:
+        own = sorted(name.removesuffix("_") for name in source.model_fields_set)
+        return Fit(dict(reading), tuple(own), tuple(source.schema_ or ()))
+
+    @property
+    def optional(self) -> set[str]:
+        """The columns whose types only the fit names: they need not be there."""
+        return {*(self.reading.get("schema") or ())} - {*self.own_types}
+
+
+def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, Any]:
+    """How the files of a source are read, as plain values; what says nothing is left out."""
+    named = _by_suffix(files) if source.format != "auto" else [format]
+    text = {name: _value(source, name) for name in ("null_values", *LAYOUT)} if format in TEXTS else {}
+    if text:
+        text["header"] = None if source.header or source.columns is not None else False
+    reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_}
+    return {name: value for name, value in reading.items() if value is not None and value != {}}
+
+
+def rows_of(source: Source) -> dict[str, Any]:
+    """Which rows of a source count, as plain values; what says nothing is left out."""
+    return {name: value for name in ROWS if (value := _value(source, name))}
+
+
+def with_values(source: Source, fit: Mapping[str, Any]) -> Source:
+    """The source with the values of the fit where it says nothing itself; of `schema` column by column.
+
+    >>> with_values(Source(path="a", schema={"x": "int8"}), {"schema": {"x": "int64", "y": "string"}}).schema_
+    {'x': 'int8', 'y': 'string'}
+    """
+    own = source.model_fields_set
+    changes = {name: fit[name] for name in VALUES if name in fit and name != "schema" and name not in own}
+    if fit.get("schema") and ("schema_" not in own or source.schema_):
+        changes["schema_"] = {**fit["schema"], **(source.schema_ or {})}
+    return source.model_copy(update=changes)
+
+
+def with_layout(source: Source, fit: Fit, files: Sequence[File]) -> Source:
+    """The source with the format, delimiter, header and columns of the fit where its files are of the same format.
+
+    Files whose names tell of the same format as those of the fit, which was read as another one, are read as that one.
+    """
+    reading, own = fit.reading, fit.own
+    if "format" not in reading:
+        return source
+    changes: dict[str, Any] = {}
+    if "format" not in own and "by_suffix" in reading and set(_by_suffix(files)) <= {*reading["by_suffix"]}:
+        changes["format"] = reading["format"]
+    if format_of(files, changes.get("format", source.format)) == reading["format"]:
+        changes |= {name: reading[name] for name in LAYOUT if name in reading and name not in own}
+        if "columns" in own:
+            changes.pop("header", None)
+        if "header" in own and source.header:
+            changes.pop("columns", None)
+    return source.model_copy(update=changes)
+
+
+def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str]:
+    """A sentence for everything in which a source is read otherwise than the fit's, as far as it decides about values
+    and rows."""
+    if not fit:
+        return []
+    lines = []
+    for name in VALUES:
+        now, was = _value(source, name) or DEFAULTS[name], fit.get(name) or DEFAULTS[name]
+        if name == "null_values" and (format not in TEXTS or (name not in fit and fit.get("format") not in TEXTS)):
+            continue
+        if name == "schema":
+            lines += [f"source.schema.{column} is {dtype}, in the fit {was[column]}"
+                      for column, dtype in now.items() if was.get(column, dtype) != dtype]  # fmt: skip
+        elif (sorted(now) != sorted(was)) if name == "null_values" else now != was:
+            lines.append(f"source.{name} is {_shown(now)}, in the fit {_shown(was)}")
+    return lines
+
+
+def reading_lines(fit: Mapping[str, Any]) -> list[str]:
+    """How a source was read, for people: a line for each thing.
+
+    >>> reading_lines({"format": "csv", "null_values": ["", "NA"], "header": False, "filter": "x > 0"})
+    ['format: csv', "null_values: ['', 'NA']", 'header: false', 'filter: x > 0']
+    """
+    return [f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in fit.items()
+            if name != "by_suffix"]  # fmt: skip
+
+
+def checked_reading(saved: Any, where: str) -> dict[str, Any]:
+    """What a saved workflow says of its source; a DataError if no source can be read so."""
+    if saved is None:
+        return {}
+    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", *VALUES, *LAYOUT}:
+        known = {name: value for name, value in saved.items() if name != "by_suffix"}
+        named = saved.get("by_suffix", [])
+        try:
+            Source.model_validate({"path": "any", **known})
+            if isinstance(named, list) and all(isinstance(name, str) for name in named):
+                return dict(saved)
+        except ValueError:
+            pass
+    raise DataError("workflow.json is damaged", where=where, why="what it says of the source it was fitted on is not "
+                    "what a source can say", do="restore the folder or fit again")  # fmt: skip
+
+
+def _by_suffix(files: Sequence[File]) -> list[str]:
+    """The formats that the names of files tell of; "" of those that tell of none."""
+    first: dict[tuple[str, ...], File] = {}
+    for file in files:
+        suffixes = [suffix.lower() for suffix in PurePosixPath(file.path).suffixes]
+        compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
+        first.setdefault(tuple(suffixes[-2:] if compressed else suffixes[-1:]), file)
+    return sorted({_named(file) for file in first.values()})
+
+
+def _named(file: File) -> str:
+    try:
+        return format_of([file])
+    except JobError:
+        return ""
+
+
+def _value(source: Source, name: str) -> Any:
+    return getattr(source, "schema_" if name == "schema" else name)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value in (None, [], {}) else str(value)

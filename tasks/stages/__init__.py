@@ -1,0 +1,1 @@
+"""The four stages, what a run needs for them, what it reuses and commits."""

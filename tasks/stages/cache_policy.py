@@ -1,0 +1,79 @@
+"""Which columns the passes of statistics leave decoded in the workers' memory for transform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tasks.cluster import column_cache
+from tasks.cluster.column_cache import Keeping
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Plan
+from tasks.graph.binding import Bound
+from tasks.graph.partition_work import Work
+from tasks.job.request import Request
+from tasks.shuffle.choice import spare, spare_on_device
+from tasks.shuffle.order import carried_columns, make_order
+from tasks.sources.formats import FORMATS
+from tasks.storage.files import is_remote
+
+
+@contextmanager
+def kept_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Iterator[Keeping | None]:
+    """What the passes of statistics keep in the block. It stays for transform if there is one and the block goes
+    well."""
+    keeping, stays = keeping_of(request, plan, bound, pool), False
+    try:
+        yield keeping
+        stays = request.flow != "fit"
+    finally:
+        if not stays:
+            column_cache.release(pool, keeping)
+
+
+def keeping_of(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Keeping | None:
+    """What the passes of statistics keep: all that is read again, as far as pieces leave memory for it; None where that
+    is nothing.
+
+    On a GPU it stays there. In host memory local Parquet, ORC and Arrow files are not kept: to hold a byte costs
+    clearing its memory first, 2 to 4 ns, which is what decoding it takes.
+    """
+    on_gpu, costly = request.engine == "cudf", is_costly(plan)
+    columns = read_again(request, plan, bound) if on_gpu or costly else ()
+    if not columns:
+        return None
+    name, asked = name_of(request, plan), request.settings[2].exchange
+    rows = 0 if request.flow == "fit" else plan.rows
+    if on_gpu and (limit := spare_on_device(asked, rows, bound.output, pool)):
+        return Keeping(name, columns, limit, together=True, on_device=True)
+    limit = spare(asked, rows, bound.output, pool, request.engine) if costly else 0
+    return Keeping(name, columns, limit, FORMATS[plan.format].ranged) if limit else None
+
+
+def taking_of(request: Request, plan: Plan) -> Keeping | None:
+    """What transform takes of it."""
+    return Keeping(name_of(request, plan)) if is_costly(plan) or request.engine == "cudf" else None
+
+
+def is_costly(plan: Plan) -> bool:
+    """Whether a plan's rows cost more to read again than to hold in host memory."""
+    return FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files)
+
+
+def name_of(request: Request, plan: Plan) -> str:
+    """What the columns of a plan are kept under."""
+    return request.state_fingerprint(plan.fingerprint)
+
+
+def read_again(request: Request, plan: Plan, bound: Bound) -> tuple[str, ...]:
+    """The source columns that are read by transform, or by another pass of statistics than the first one."""
+    source, output, _ = request.settings
+    if not bound.learned:
+        return ()
+    work = Work(plan, request.final, plan.schema, request.engine, filter=source.filter, training=True)
+    first = min(step.depth for step in bound.learned)
+    later = [step for step in bound.learned if step.depth > first or step.op.passes > 1]  # type: ignore[attr-defined]
+    places = [place for step in later for place in step.fit_inputs.values()]
+    if request.flow != "fit":
+        places += [*bound.targets, *carried_columns(work, make_order(output, plan, 1)).values()]
+    return tuple(work.reads(places)) if places else ()

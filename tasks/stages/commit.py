@@ -1,0 +1,244 @@
+"""The end of a run: rows are counted, manifests and the fitted workflow written, and one rename publishes all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from tasks.core.plan import Plan
+from tasks.core.schema import Schema
+from tasks.core.settings import Output
+from tasks.core.stored_types import stored
+from tasks.core.versions import PERMUTATION_VERSION, millrace_version, versions
+from tasks.errors import DataError
+from tasks.graph.binding import Bound
+from tasks.graph.saved_workflow import save_fitted
+from tasks.graph.state import State
+from tasks.job.apply_fitted import differences_of, subject
+from tasks.job.request import PlanOf, Request
+from tasks.manifest import FORMAT, Manifest, seal
+from tasks.report.html import Making
+from tasks.sources.reading_rules import rows_of
+from tasks.storage.atomic import flush, no_space, partial_folder, write_json
+from tasks.storage.own_files import MANIFEST, WORKFLOW
+from tasks.storage.parquet_footers import write_footers
+from tasks.storage.retention import publish
+from tasks.storage.staging import Staging
+
+BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
+SHARE = 1 / 64  # of the host's memory that what was learned takes on disk at most while the workers need theirs
+
+
+class Learned(NamedTuple):
+    """What was learned, as the commit needs it."""
+
+    state: State
+    bound: Bound
+    folder: Path  # the fitted workflow, where it waits for its place in the output
+
+
+class Closing:
+    """What a commit needs besides the files, made in a thread of this process while the workers write them: what was
+    learned, the fitted workflow, the report's look at the source. What is so large that the workers may need the
+    memory is read when they are done.
+
+    At the end of the block nothing of it is written any more.
+    """
+
+    def __init__(self, request: Request, report: Making | None = None) -> None:
+        self.request, self.report = request, report or Making(request)
+        self._asked, self._learned = threading.Event(), Future[Learned]()
+        self._thread = threading.Thread(target=self._make, name="millrace-closing", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._asked.set()
+        self._learned.exception()
+
+    def learned(self) -> Learned:
+        """Of the run's statistics; the error if that could not be read or kept."""
+        self._asked.set()
+        found = self._learned.result()
+        self._thread.join()  # the report has looked
+        return found
+
+    def _make(self) -> None:
+        try:
+            self._asked.wait(None if self._is_large() else BREATH)
+            self._learned.set_result(self._read())
+        except BaseException as error:
+            self._learned.set_exception(error)
+        self.report.look()
+
+    def _is_large(self) -> bool:
+        from distributed.system import MEMORY_LIMIT
+
+        files = (self.request.staging.folder / "state").glob("*")
+        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * SHARE
+
+    def _read(self) -> Learned:
+        request, kept = self.request, self.request.staging.folder / "workflow"
+        state = State.load(request.staging.folder / "state")
+        final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
+        with no_space(kept), partial_folder(kept) as folder:
+            _save_fitted(request, state, folder)
+        return Learned(state, Bound(final, schema, state.values), kept)
+
+
+def commit(
+    request: Request,
+    summaries: Sequence[dict[str, Any]],
+    run_id: str = "",
+    retries: dict[str, int] | None = None,
+    closing: Closing | None = None,
+) -> list[Manifest]:
+    """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
+    staging, (_, output, _) = request.staging, request.settings
+    plans = PlanOf(request)
+    closing = closing or Closing(request)
+    state, bound, fitted = closing.learned()
+    manifests = {}
+    _only_parts(staging, {Path(s["split"]) / r["path"] for s in summaries if "parts" in s for r in s["parts"]})
+    for split in request.splits:
+        manifests[split] = _manifest(request, split, summaries, bound, run_id, retries or {}, plans.plan(split))
+    fitted.rename(staging.new / WORKFLOW)
+    for split, data in manifests.items():
+        if request.settings[1].metadata_file:
+            data["footers"] = write_footers(staging.new / split, data["parts"])
+        data["seconds"] = round(time.time() - plans.data["started"], 3)
+    closing.report.write(staging.new, summaries, manifests, bound, state.values)
+    for split, data in manifests.items():
+        data["seconds"] = round(time.time() - plans.data["started"], 3)
+        write_json(staging.new / split / MANIFEST, seal(data))
+    staging.check_owner(request.owner)
+    path = publish(staging, output)
+    return [Manifest(str(path / split), data) for split, data in manifests.items()]
+
+
+def commit_fitted(request: Request) -> str:
+    """Publish what was learned as the folder of a fitted workflow; returns where it is."""
+    staging = request.staging
+    staging.reset()
+    with no_space(staging.new):
+        _save_fitted(request, State.load(staging.folder / "state"), staging.new)
+        for path in [*staging.new.iterdir(), staging.new]:
+            flush(path)
+    staging.check_owner(request.owner)
+    return str(publish(staging, request.settings[1]))
+
+
+def _save_fitted(request: Request, state: State, folder: Path) -> None:
+    """The fitted workflow with how its rows were read; one that was applied stays what it was."""
+    plan = PlanOf(request).plan(request.splits[0])
+    schema = request.fitted_schema if request.fitted else plan.schema
+    reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.settings[0])}
+    sample = PlanOf(request).made_up
+    learned_from = [
+        {name: value for name, value in one.items() if name != "fit"}
+        for one in sample if bool(request.fitted) == bool(one.get("fit")) and "of" not in one
+    ]  # fmt: skip
+    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from)
+
+
+def _only_parts(staging: Staging, parts: set[Path]) -> None:
+    """Remove what killed workers and earlier jobs left among the parts."""
+    folder = staging.new
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(folder) not in parts:
+            staging.discard(path)
+
+
+def _manifest(
+    request: Request,
+    split: str,
+    summaries: Sequence[dict[str, Any]],
+    bound: Bound,
+    run_id: str,
+    retries: dict[str, int],
+    plan: Plan,
+) -> dict[str, Any]:
+    own = [s for s in summaries if s.get("split", split) == split]
+    last = next(s for s in own if s["stage"] == "shuffle_write")
+    _check_rows(plan.rows, last)
+    state = next((s["digest"] for s in own if s["stage"] == "statistics"), "")
+    stages = {
+        s["stage"]: {
+            "seconds": round(s["seconds"], 3),
+            "rows": s["rows"],
+            "bytes": s["bytes"],
+            "retries": retries.get(s["stage"], 0),
+            **{name: s[name] for name in ("halved", "failed_casts") if s.get(name)},
+        }
+        for s in own
+    }
+    job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
+    exchange = next((s["exchange"] for s in own if "exchange" in s), "memory")
+    left_out: list[str] = next((s["left_out"].split(", ") for s in own if "left_out" in s), [])
+    differs = differences_of(request, plan)
+    return describe(
+        plan.rows,
+        last["parts"],
+        bound.output,
+        request.settings[1],
+        request.engine,
+        run=run_id,
+        labels=labels,
+        fingerprints={"job": job, "source": plan.fingerprint, "state": state},
+        exchange=exchange,
+        seconds=0.0,
+        stages=stages,
+        reading={**plan.reading, **rows_of(request.settings[0])},
+        **({"differs_from_fit": differs} if differs else {}),
+        **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
+        **({"left_out": left_out} if left_out else {}),
+    )
+
+
+def _check_rows(rows: int, last: dict[str, Any]) -> None:
+    """rows in - dropped + added = rows out: all rows came in, and what was left of them stands in the files."""
+    for what, found, wanted in (
+        ("transformed", last["rows_in"], rows),
+        ("written", last["rows"], last["rows_out"]),
+    ):
+        if found != wanted:
+            raise DataError(f"{found:,} of {wanted:,} rows were {what}", why="the output would not be whole",
+                            do="run the same job again; if it stays, report it")  # fmt: skip
+
+
+def describe(
+    rows_in: int, records: Sequence[dict[str, Any]], schema: Schema, output: Output, engine: str, **more: Any
+) -> dict[str, Any]:
+    """The manifest's content; `more` are run, labels, fingerprints, exchange, seconds and stages."""
+    rows_out = sum(r["rows"] for r in records)
+    return {
+        "format": FORMAT,
+        "millrace": millrace_version(),
+        "run": more.pop("run", ""),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rows": {
+            "in": rows_in,
+            "dropped": max(rows_in - rows_out, 0),
+            "added": max(rows_out - rows_in, 0),
+            "out": rows_out,
+        },
+        "parts": list(records),
+        "schema": stored(schema, output).to_json(),
+        "labels": list(more.pop("labels", ())),
+        "output": output.model_dump(exclude={"path"}) | {"files": len({Path(r["path"]).name for r in records})},
+        "seed": output.seed,
+        "permutation": PERMUTATION_VERSION,
+        "versions": versions(),
+        "engine": engine,
+        **more,
+    }

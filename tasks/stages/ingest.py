@@ -1,0 +1,140 @@
+"""Stage 1, ingest: a plan of partitions, of source files whose schemas agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tasks.cluster.parallelism import dividing_threads, partition_limit
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Plan
+from tasks.core.schema import Schema
+from tasks.errors import DataError
+from tasks.graph.binding import Bound
+from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
+from tasks.job.fingerprints import fingerprint
+from tasks.job.request import PlanOf, Request
+from tasks.shuffle.group_by_keys import by_keys, check_runs
+from tasks.shuffle.parts import check_types
+from tasks.sources.planning import make_plan, partition_size, read_options
+from tasks.stages.needs import checked_needs
+from tasks.stages.progress import Progress, _silent
+from tasks.storage import hive
+from tasks.storage.atomic import write_json
+from tasks.storage.files import expand
+from tasks.storage.files_being_read import FOLDER
+from tasks.storage.sample_data import made_up, made_up_text
+
+
+def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[str, Any]:
+    """Look at the source; the plans are kept in `plan.json` and used again while the source stays as it is."""
+    start = time.perf_counter()
+    source = request.settings[0]
+    if request.fitted:
+        adopt(request)
+    saved = PlanOf(request)
+    names = {"": source.path} if not source.valid else {"train": source.path, "valid": source.valid}
+    listed = {
+        split: {f.path: f for f in expand(path, read_options(source)["storage_options"])}
+        for split, path in names.items()
+    }
+    listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
+    asked = fingerprint(request.plan_fingerprint, listing)
+    sample = [
+        {**one, **({"of": "valid"} if split == "valid" else {})}
+        for split, files in listing.items() for one in made_up(str(file[0]) for file in files)
+    ] + request.fitted.get("made_up", [])  # fmt: skip
+    now = {"asked": asked, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
+    reused = (
+        saved.data.get("asked") == asked
+        and all(saved.is_of(split, listed[split]) for split in names)
+        and (not source.keys or saved.complete(request.splits))
+    )
+    if not reused:
+        origins: dict[str, Any] = {}
+        plans = {split: _planned(request, split, path, pool, origins) for split, path in names.items()}
+        if source.valid:
+            same_schema(plans["train"].schema, plans["valid"].schema)
+        saved.set_plans(plans, origins)
+    write_json(saved.path, {**saved.data, **now})
+    saved = PlanOf(request)
+    plans = {split: saved.plan(split) for split in names}
+    rows = sum(p.rows for p in plans.values())
+    progress(rows, rows)
+    schema = plans[request.splits[0]].schema
+    bound, left_out = Bound(*subject(request, schema)), ", ".join(missing_labels(request, schema))
+    differs = "; ".join(differences_of(request, plans[request.splits[0]]))
+    check_columns(request, bound)
+    estimate = {} if request.flow == "fit" else checked_needs(request, plans, pool).summary()
+    return {
+        "stage": "ingest", "rows": rows, "bytes": sum(p.nbytes for p in plans.values()), "reused": reused,
+        "files": sum(len(p.files) for p in plans.values()), "skipped": sum(len(p.skipped) for p in plans.values()),
+        "blocks": sum(len(p.blocks) for p in plans.values()),
+        "partitions": sum(len(p.partitions) for p in plans.values()),
+        "columns": len(schema), "output_columns": len(bound.output),
+        "threads": pool.threads, "workers": len(pool.workers), "seconds": time.perf_counter() - start,
+        **({"left_out": left_out} if left_out else {}), **({"differs_from_fit": differs} if differs else {}),
+        **({"made_up": made_up_text(sample)} if sample else {}),
+        **estimate,
+    }  # fmt: skip
+
+
+def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:
+    """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
+    `origins` gets the source's own files."""
+    source, _, run = request.settings
+    plan = make_plan(
+        source.model_copy(update={"path": path, "valid": None}),
+        parallel_map=partial(_mapped, pool),
+        threads=dividing_threads(request.engine, pool),
+        min_partition_size=run.min_partition_size,
+        null_types=null_types(request),
+        limit=partition_limit(request.engine, pool),
+        fit=request.fit,
+        notes=str(request.staging.folder / FOLDER),
+    )
+    plan = adapted(request, plan)
+    check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
+    if not source.keys:
+        return plan
+    if request.flow != "fit":
+        checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
+    threads, limit = dividing_threads(request.engine, pool), partition_limit(request.engine, pool)
+    size = partition_size(source, plan.nbytes, threads, run.min_partition_size, limit=limit)
+    folder = request.staging.folder / f"keyed{split}"
+    origins[split] = [file.to_json() for file in plan.files]
+    return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
+
+
+def check_columns(request: Request, bound: Bound) -> None:
+    """Refuse what the columns and their types do not allow."""
+    source, output, _ = request.settings
+    check_runs(bound, source.keys)
+    if request.flow != "fit":
+        hive.check_columns(output.partition_on, bound.output)
+        check_types(output, bound.output)
+
+
+def _mapped(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """`function` over the items on the pool, in chunks so that thousands of files are few tasks."""
+    items = list(items)
+    size = max(1, len(items) // (8 * pool.threads))
+    chunks = [items[i : i + size] for i in range(0, len(items), size)]
+    return [result for chunk in pool.map(_each, function, chunks) for result in chunk]
+
+
+def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [function(item) for item in items]
+
+
+def same_schema(train: Schema, valid: Schema) -> None:
+    for name, column in train.items():
+        if name in valid and valid[name].dtype != column.dtype:
+            raise DataError(
+                f"column {name!r} has different types",
+                where="source.path and source.valid",
+                why=f"{column.dtype} in the training data, {valid[name].dtype} in the validation data",
+                do=f"write the files with one type, or give it in source.schema: {{{name}: ..}}",
+            )

@@ -1,0 +1,196 @@
+"""What a run needs before it starts, of memory and of the disks, and whether the disks have it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.cluster.dask_pool import Workers
+from tasks.cluster.parallelism import computing_threads, partition_limit
+from tasks.core.plan import Plan
+from tasks.core.row_sizes import POSITION, row_bytes
+from tasks.core.schema import Schema
+from tasks.core.units import amount
+from tasks.engines import admission
+from tasks.errors import GiveUpError, MillraceError
+from tasks.graph.binding import Bound
+from tasks.job.apply_fitted import subject
+from tasks.job.request import Request
+from tasks.shuffle.choice import choose, spare, spare_on_device
+from tasks.sources.planning import largest_partition
+from tasks.stages.cache_policy import is_costly
+from tasks.stages.trial import Sampled, sampled
+from tasks.storage.atomic import existing
+from tasks.storage.staging import Staging
+
+COPIES = 3  # of a partition at work: its source columns, its output columns, its rows in another order
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system that a run writes to: bytes that it will take there, and that are free now."""
+
+    path: str
+    needed: int
+    free: int | None  # None where the file system does not say
+    what: str
+
+    @property
+    def short(self) -> bool:
+        return self.free is not None and self.needed > self.free
+
+    @property
+    def room(self) -> str:
+        """How much is free."""
+        return "not known" if self.free is None else f"{amount(self.free)} free"
+
+    @property
+    def text(self) -> str:
+        free = "nobody knows how much is" if self.free is None else f"{amount(self.free)} are"
+        return f"about {amount(self.needed)} of {self.what}, {free} free"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes by what they are for. `device` is 0 without GPUs; `because` says why the exchange is the one it is."""
+
+    device: int
+    host: int
+    scratch: int
+    output: int
+    exchange: str
+    because: str
+    memory: int
+    disks: tuple[Disk, ...]
+
+    def summary(self) -> dict[str, str]:
+        """As lines of a stage's summary."""
+        lines = {"device_memory_needed": f"about {amount(self.device)}"} if self.device else {}
+        lines["host_memory_needed"] = f"about {amount(self.host)} of {amount(self.memory)}"
+        lines["scratch_needed"], lines["output_needed"] = (
+            f"about {amount(self.scratch)}",
+            f"about {amount(self.output)}",
+        )
+        lines["planned_exchange"] = f"{self.exchange} ({self.because})"
+        return lines | {f"disk_{i}": f"{d.path}: {d.text}" for i, d in enumerate(self.disks, 1)}
+
+
+def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample: Sampled | None = None,
+          scale: float = 1.0) -> Needs:  # fmt: skip
+    """The estimate for all splits of a request; with a sample from its rows, else from the widths of the types.
+
+    `scale` is how many times as many rows there will be as the plans say (of look-alike data that are not made yet).
+    """
+    source, _, run = request.settings
+    bounds = {split: _bound(request, plan, sample) for split, plan in plans.items()}
+    rows = {split: int(plan.rows * scale) for split, plan in plans.items()}
+    left = sample.ratio if sample and sample.after.num_rows else 1.0
+    pieces = {
+        s: int(rows[s] * (left * (sample.piece_bytes + POSITION) if sample else row_bytes(bounds[s]))) for s in plans
+    }
+    chosen = {s: choose(run.exchange, rows[s], bounds[s], workers, request.engine) for s in plans}
+    kind = "disk" if any(c.kind == "disk" for c in chosen.values()) else "memory"
+    on_host = any(c.on_host for c in chosen.values())
+    stored = sample.stored_bytes(request) * left if sample else 0.0
+    written = sum(int(rows[s] * (stored or _width(bounds[s]))) for s in plans)
+    keyed = sum(int(rows[s] * row_bytes(plan.schema)) for s, plan in plans.items()) if source.keys else 0
+    largest = max(p.nbytes for plan in plans.values() for p in plan.partitions)
+    most = largest_partition(source, partition_limit(request.engine, workers))
+    largest = max(largest, min(int(largest * scale), most))
+    at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
+    working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    train = request.splits[0]
+    on_gpu = request.engine == "cudf"
+    decoded = 0  # what statistics leaves for transform in host memory, and pieces take the place of
+    kept_there = on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
+    if is_costly(plans[train]) and not request.fitted and not kept_there:
+        each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
+        decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
+    if on_gpu and workers.device_memory:
+        working = min(working, int(admission.WORKING * workers.device_memory))  # others wait
+    scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
+    return Needs(
+        device=working + (0 if on_host else held) if on_gpu else 0,
+        host=largest * at_once + max(held if on_host else 0, decoded) if on_gpu else working + max(held, decoded),
+        scratch=scratch,
+        output=written,
+        exchange=kind,
+        because=next(c.because for c in chosen.values() if c.kind == kind),
+        memory=workers.memory,
+        disks=disks(request.staging, scratch, written),
+    )
+
+
+def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
+    return sample.schema if sample else Bound(*subject(request, plan.schema)).output
+
+
+def _width(schema: Schema) -> int:
+    return row_bytes(schema) - POSITION
+
+
+def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
+    """The file systems of the staging folder and of the target: what a run will take there beyond what it has."""
+    work, target = existing(staging.folder), existing(staging.target.parent)
+    one = _file_system(work) == _file_system(target)
+    held = _held(staging.folder)
+    here = Disk(str(work), max(scratch + output - held, 0), _free(work), "scratch and output" if scratch else "output")
+    return (here,) if one else (here, Disk(str(target), output, _free(target), "output"))
+
+
+def _held(folder: Path) -> int:
+    """Bytes of pieces and parts that an earlier start left, which this one need not write."""
+    places = [folder / "new", folder / "exchange", *folder.glob("keyed*")]
+    found = [p for place in places if place.is_dir() for p in place.rglob("*")]
+    total = 0
+    for path in found:
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:  # removed meanwhile
+            continue
+    return total
+
+
+def _file_system(path: Path) -> int:
+    return path.stat().st_dev
+
+
+def _free(path: Path) -> int | None:
+    usage = shutil.disk_usage(path)
+    return usage.free if usage.total else None
+
+
+def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> Needs:
+    """The estimate, where the disks have room for it; GiveUpError with the figures where they have not.
+
+    Types alone say too much, since files are compressed: where that would not fit, a sample of the rows is measured.
+    """
+    found = needs(request, plans, workers)
+    if not any(disk.short for disk in found.disks):
+        return found
+    try:
+        sample = sampled(request, plans[request.splits[0]])
+    except MillraceError:
+        return found  # what is wrong with the rows is said by the stage that reads them all
+    if not sample.after.num_rows:
+        return found
+    found = needs(request, plans, workers, sample)
+    for disk in found.disks:
+        if disk.short:
+            raise too_small(disk)
+    return found
+
+
+def too_small(disk: Disk) -> GiveUpError:
+    """Why a run is refused before it starts."""
+    return GiveUpError("the disk is too small for this run", where=disk.path,
+                       why=f"{disk.text} (measured on some of the rows)",
+                       do="free some space, or choose another output.path or run.scratch")  # fmt: skip
+
+
+def plain(found: Needs) -> dict[str, Any]:
+    """Bytes by what they are for."""
+    return {"device": found.device, "host": found.host, "scratch": found.scratch, "output": found.output}

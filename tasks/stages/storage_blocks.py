@@ -1,0 +1,57 @@
+"""Storage options from blocks of the Prefect server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prefect import get_client as get_prefect_client
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import get_current_settings
+
+from tasks.errors import JobError
+from tasks.stages.progress_artifact import prefect_client
+from tasks.storage.credentials import json_object
+
+
+def from_block(name: str) -> Mapping[str, Any] | None:
+    """Storage options in a block of the Prefect server: `name` of a Secret block, or type and name:
+    aws-credentials/shop.
+
+    None where there is no such block, or no server; a JobError for a type that is not known.
+    """
+    if not get_current_settings().api.url:
+        return None
+    kind, _, block = name.rpartition("/")
+    kind = kind or "secret"
+    if kind not in BLOCKS:
+        raise JobError(f"blocks of the type {kind!r} hold no storage options", where="source.storage_options",
+                       do=f"name a block of one of these types: {', '.join(BLOCKS)}")  # fmt: skip
+    with prefect_client(None), get_prefect_client(sync_client=True) as client:
+        try:
+            found = client.read_block_document_by_name(block, kind, include_secrets=True)
+        except ObjectNotFound:
+            return None
+    return json_object(BLOCKS[kind](found.data), f"the block {kind}/{block}")
+
+
+def _aws(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of AwsCredentials and MinIOCredentials under the names that s3fs has for them."""
+    more = data.get("aws_client_parameters") or {}
+    client = {"region_name": data.get("region_name"), "endpoint_url": more.get("endpoint_url")}
+    options = {
+        "key": data.get("aws_access_key_id") or data.get("minio_root_user"),
+        "secret": data.get("aws_secret_access_key") or data.get("minio_root_password"),
+        "token": data.get("aws_session_token"),
+        "client_kwargs": {name: value for name, value in client.items() if value},
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+BLOCKS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "secret": lambda data: data.get("value"),
+    "remote-file-system": lambda data: data.get("settings") or {},
+    "aws-credentials": _aws,
+    "minio-credentials": _aws,
+    "gcp-credentials": lambda data: {"token": data.get("service_account_info") or data.get("service_account_file")},
+}

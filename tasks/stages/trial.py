@@ -1,0 +1,163 @@
+"""A few rows of a source through its workflow, fitted on these rows alone: what a preview shows and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import engines
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Block, Partition, Piece, Plan
+from tasks.core.schema import ROW, Schema
+from tasks.dataset import Dataset
+from tasks.engines.convert.libraries import decoded
+from tasks.graph.binding import Bound
+from tasks.graph.failed_casts import Record, added, records
+from tasks.graph.partition_work import Work
+from tasks.graph.state import State
+from tasks.job.apply_fitted import subject
+from tasks.job.request import Request
+from tasks.learning.observe import learn
+from tasks.ops.base import Learned
+from tasks.shuffle.order import make_order
+from tasks.shuffle.parts import Writing
+from tasks.sources.formats import FORMATS
+from tasks.sources.reader import read
+from tasks.storage import hive
+
+SAMPLE_ROWS = 20_000
+PLACES = 3  # of the source that rows are taken from
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rows of a source before and after its workflow, fitted on `fitted_on` rows (None: before, on others).
+
+    `failed_casts` are the rows that expressions made null of because a cast failed.
+    """
+
+    before: pa.Table
+    after: pa.Table
+    schema: Schema
+    fitted_on: int | None
+    failed_casts: list[Record] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Rows that come out of one that goes in."""
+        return self.after.num_rows / max(self.before.num_rows, 1)
+
+    @cached_property
+    def piece_bytes(self) -> float:
+        """Bytes that a row of the output takes between the stages."""
+        return self.after.nbytes / max(self.after.num_rows, 1)
+
+    def stored_bytes(self, request: Request) -> float:
+        """Bytes of a row in the files of the output, shuffled as they will be; 0.0 where no row is left."""
+        output, rows = request.settings[1], self.after.num_rows
+        if not rows:
+            return 0.0
+        table = self.after
+        if output.shuffle != "none":  # sorted rows would be pressed together as shuffled ones are not
+            table = table.take(np.random.default_rng(0).permutation(rows))
+        schema = hive.stored(self.schema, output.partition_on)
+        writing = Writing("", "", "pandas", output, make_order(output, _plan_of(rows), 1), schema)
+        named = [] if request.engine == "cudf" else writing.dictionary_columns
+        sink = pa.BufferOutputStream()
+        settings = SimpleNamespace(output=output, schema=schema, dictionary_columns=named)
+        engines.engine("pandas").write_file(table, sink, settings)
+        return sink.getvalue().size / rows
+
+
+def _plan_of(rows: int) -> Plan:
+    return Plan((), "frame", Schema(), (Block(0, 0, rows, 0, ()),), ())
+
+
+def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
+    """At most so many rows of a few places of the source, in order, through the workflow on the CPU.
+
+    A fitted workflow is what it is; another one is fitted on these rows. Errors are those of the whole job.
+    """
+    source = request.settings[0]
+    final, schema = subject(request, plan.schema)
+    state = State.load(Path(request.fitted["path"])) if request.fitted else None
+    table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
+    dataset = Dataset(table, engine="pandas")
+    if source.keys:
+        dataset = dataset.shuffle_by_keys(source.keys, source.sort_by)
+    kept = Schema(c for c in schema.columns if c.name in table.column_names or c.name == ROW)
+    bound_to = Schema(
+        [*kept.columns, *([dataset.plan.schema[ROW]] if ROW in dataset.plan.schema and ROW not in kept else [])]
+    )
+    if state is None:
+        state = learn(dataset.handle, dataset.plan, final, bound_to, "pandas", LocalPool(), source.filter)
+    work = Work(dataset.handle, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
+    failed: list[list[Record]] = []
+    made = [_transformed(work, partition, failed) for partition in dataset.plan.partitions]
+    after = pa.concat_tables(made) if made else work.bound.output.to_arrow().empty_table()
+    fitted_on = None if request.fitted else table.num_rows
+    return Sampled(table, after, work.bound.output, fitted_on, added(failed))
+
+
+def _transformed(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:
+    evaluation = work.opened(partition, work.bound.targets)
+    columns = evaluation.outputs()
+    failed.append(records(evaluation.failed))
+    return work.kernels.host_columns(columns, work.bound.output)
+
+
+def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: Request) -> list[str]:
+    """The source columns that the job reads, in the source's order."""
+    places = list(bound.targets) + [place for f in bound.filters for place in f.inputs.values()]
+    if not request.fitted:
+        places += [place for s in bound.learned for place in s.fit_inputs.values()]
+    found = {*bound.source_columns(places, training=not request.fitted), *keys, *sort_by, *filter_columns(request)}
+    output = request.settings[1]
+    if output.shuffle == "key":
+        found |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
+    return [name for name in bound.source if name in found and name != ROW]
+
+
+def filter_columns(request: Request) -> tuple[str, ...]:
+    """The columns that `source.filter` reads."""
+    from tasks.engines.expression.syntax import parse
+
+    condition = request.settings[0].filter
+    return tuple(parse(condition).columns) if condition else ()
+
+
+def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
+    """The first rows of blocks at even distances."""
+    places = min(PLACES, len(plan.blocks))
+    each = -(-rows // places)
+    blocks = [_head(plan, plan.blocks[i * len(plan.blocks) // places], each) for i in range(places)]
+    tables = [read(plan, Partition(0, (block,)), columns).slice(0, each) for block in blocks]
+    return pa.concat_tables(map(decoded, tables)).combine_chunks().slice(0, rows)
+
+
+def _head(plan: Plan, block: Block, rows: int) -> Block:
+    """The first rows of a block, so that no more of it is decoded; of text, the range of bytes that it is."""
+    if FORMATS[plan.format].ranged:
+        return block
+    pieces: list[Piece] = []
+    for piece in block.pieces:
+        left = rows - sum(p.stop - p.start for p in pieces)
+        if left > 0:
+            pieces.append(replace(piece, stop=min(piece.stop, piece.start + left)))
+    return replace(block, pieces=tuple(pieces), rows=sum(p.stop - p.start for p in pieces))
+
+
+def phases_of(bound: Bound) -> list[list[str]]:
+    """The source columns that each pass of the statistics reads."""
+    depths = sorted({s.depth for s in bound.learned})
+    steps = [[s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)] for depth in depths]
+    return [
+        bound.source_columns([place for s in of_depth for place in s.fit_inputs.values()], training=True)
+        for of_depth in steps
+    ]

@@ -1,0 +1,107 @@
+"""Transform and write from Python, without Prefect: the same cutting, writing and commit as in a flow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.pool import Pool
+from tasks.core.plan import Plan
+from tasks.core.settings import Output
+from tasks.graph.failed_casts import warn
+from tasks.graph.node import Node, graph_to_json
+from tasks.graph.partition_work import StateFolder, Work
+from tasks.graph.saved_workflow import read_fitted, save_fitted
+from tasks.manifest import Manifest, seal
+from tasks.shuffle.memory_exchange import memory_exchange
+from tasks.shuffle.order import carried_columns, make_order, number_of_files
+from tasks.shuffle.parts import Writing, check_types, plan_parts
+from tasks.shuffle.pieces import Cutting, totals
+from tasks.shuffle.writing import write_part
+from tasks.stages.commit import describe
+from tasks.storage import hive
+from tasks.storage.atomic import write_json
+from tasks.storage.files import check_unchanged
+from tasks.storage.own_files import MANIFEST, WORKFLOW
+from tasks.storage.parquet_footers import write_footers
+from tasks.storage.retention import publish
+from tasks.storage.sample_data import made_up
+from tasks.storage.staging import Staging
+
+log = logging.getLogger("millrace")
+
+
+def write_transformed(
+    work: Work, plan: Plan, output: Output, pool: Pool, reading: Mapping[str, Any] = MappingProxyType({}),
+    final: Node | None = None, left_out: Sequence[str] = (),
+) -> Manifest:  # fmt: skip
+    """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename.
+
+    `reading` is how the source was read that the workflow was fitted on; `final` is the whole graph, of
+    which `left_out` are outputs that the source lacks the columns for.
+    """
+    graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
+    started, staging = time.perf_counter(), Staging(output.path)
+    staging.check(output.on_existing)
+    with staging.locked():
+        staging.check(output.on_existing)
+        staging.reset()
+        for folder in (staging.new, staging.notes):
+            folder.mkdir(parents=True)
+        files = number_of_files(output, plan.rows, len(pool.workers))
+        order = make_order(output, plan, files)
+        carried_columns(work, order)
+        hive.check_columns(output.partition_on, work.bound.output)
+        check_types(output, work.bound.output)
+        save_fitted(final or work.final, work.schema, work.learned, staging.new / WORKFLOW, reading)
+        exchange = memory_exchange(pool)
+        try:
+            cutting = Cutting(sent(work, staging.new / WORKFLOW, pool), order, partition_on=tuple(output.partition_on))
+            found = totals(exchange.fill(cutting, plan.partitions, None))
+            between = time.perf_counter()
+            parts = plan_parts(np.asarray(found["counts"]), output, order, files)
+            writing = Writing(str(staging.new), str(staging.notes), work.engine, output, order, work.bound.output)
+            made = exchange.deliver(write_part, writing, parts, lambda p: (p.first, p.last), None)
+            records = [record for of_file in made for record in of_file]
+        finally:
+            exchange.close()
+        check_unchanged(plan.files, plan.options.get("storage_options"))
+        done = time.perf_counter()
+        warn(found["failed_casts"])
+        stages = {
+            "transform": _stage(between - started, plan.rows, found["nbytes"])
+            | ({"failed_casts": found["failed_casts"]} if found["failed_casts"] else {}),
+            "shuffle_write": _stage(done - between, found["rows_out"], sum(r["bytes"] for r in records)),
+        }
+        sample = made_up(file.path for file in plan.files)
+        data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
+                        fingerprints={"source": plan.fingerprint}, seconds=round(time.perf_counter() - started, 3),
+                        **({"reading": plan.reading} if plan.reading else {}),
+                        **({"made_up": sample} if sample else {}),
+                        **({"left_out": list(left_out)} if left_out else {}))  # fmt: skip
+        if output.metadata_file:
+            data["footers"] = write_footers(staging.new, records)
+        write_json(staging.new / MANIFEST, seal(data))
+        manifest = Manifest(str(publish(staging, output)), data)
+        if text := manifest.empty_files:
+            log.warning("%s", text)
+        return manifest
+
+
+def sent(work: Work, fitted: Path, pool: Pool) -> Work:
+    """The work as workers get it: other processes read what was learned from the folder, not from tasks."""
+    if not isinstance(pool, DaskPool):
+        return work
+    return replace(work, state=StateFolder(str(fitted), read_fitted(fitted)["state"]))
+
+
+def _stage(seconds: float, rows: int, nbytes: int) -> dict[str, Any]:
+    return {"seconds": round(seconds, 3), "rows": rows, "bytes": nbytes, "retries": 0}

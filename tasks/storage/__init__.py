@@ -1,0 +1,1 @@
+"""Files: which may be used, listed, opened, written whole, published."""

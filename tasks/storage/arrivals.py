@@ -1,0 +1,170 @@
+"""Which files of a folder or prefix are new and complete: one look now, compared with what was seen before."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.core.plan import File
+from tasks.errors import DataError, JobError, near
+from tasks.sources.formats import FORMATS, format_by_suffix
+from tasks.storage.atomic import read_json, write_json
+from tasks.storage.files import is_remote, local_path
+
+FORMAT, KEPT_SECONDS = 1, 30 * 86400.0  # a mount that was away for a day must not make everything new again
+TOLD_AT_ONCE = 2000  # files of one event; the server takes 1.5 MB
+
+
+class Sight(NamedTuple):
+    """A file as last seen: size, time of change, since when they are so, when it was last there, if it was told."""
+
+    size: int
+    mtime_ns: int
+    since: float
+    there: float
+    told: bool = False
+
+
+class Arrival(NamedTuple):
+    """Complete new files below one folder: the watched one, or a folder directly in it."""
+
+    folder: str
+    paths: list[str]
+    bytes: int
+
+
+def look(
+    files: Iterable[File], seen: dict[str, Sight], now: float, settle: float
+) -> tuple[list[File], dict[str, Sight]]:
+    """The files that are complete and were not told before, and what has been seen up to `now` (s).
+
+    A file is complete when its size and time of change have been the same for `settle` seconds; one that is written
+    again is new again. What has been gone for 30 days is forgotten.
+
+    >>> part = File("in/a.parquet", 10, 1)
+    >>> new, seen = look([part], {}, now=0, settle=30)
+    >>> [file.path for file in new]
+    []
+    >>> [file.path for file in look([part], seen, now=60, settle=30)[0]]
+    ['in/a.parquet']
+    >>> [file.path for file in look([File("in/a.parquet", 20, 2)], seen, now=60, settle=30)[0]]
+    []
+    """
+    complete, after = [], {path: sight for path, sight in seen.items() if now - sight.there < KEPT_SECONDS}
+    for file in files:
+        before = seen.get(file.path)
+        same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime)
+        sight = before._replace(there=now) if before and same else Sight(file.size, file.mtime, now, now)
+        if not sight.told and now - sight.since >= settle:
+            complete.append(file)
+            sight = sight._replace(told=True)
+        after[file.path] = sight
+    return complete, after
+
+
+def data_files(
+    files: Iterable[File], root: str, patterns: Sequence[str] = (), format: str = "auto"
+) -> tuple[list[File], list[File]]:
+    """(data files, strays): what matches one of the patterns; without patterns, what has a suffix of the format.
+
+    A pattern is of the file's name, or of its path below `root` if it has a slash. JobError for an unknown format.
+
+    >>> files = [File("in/a.csv", 1, 0), File("in/b.parquet", 1, 0), File("in/notes.txt", 1, 0)]
+    >>> [[file.path for file in group] for group in data_files(files, "in")]
+    [['in/a.csv', 'in/b.parquet'], ['in/notes.txt']]
+    >>> [[file.path for file in group] for group in data_files(files, "in", format="csv")]
+    [['in/a.csv'], ['in/b.parquet', 'in/notes.txt']]
+    >>> [[file.path for file in group] for group in data_files(files, "in", ["n*.txt"])]
+    [['in/notes.txt'], ['in/a.csv', 'in/b.parquet']]
+    """
+    if format != "auto" and format not in FORMATS:
+        raise JobError(f"{format!r} is no format", where="format", do=near(format, ["auto", *FORMATS]))
+
+    def is_data(path: str) -> bool:
+        if patterns:
+            below = path[len(root) :].lstrip("/")
+            return any(fnmatch.fnmatchcase(below if "/" in p else path.rpartition("/")[2], p) for p in patterns)
+        by_name = format_by_suffix(path)
+        return by_name is not None and format in ("auto", by_name)
+
+    groups: tuple[list[File], list[File]] = ([], [])
+    for file in files:
+        groups[not is_data(file.path)].append(file)
+    return groups
+
+
+def marked(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
+    """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
+    found: dict[str, bool] = {}
+
+    def complete(folder: str) -> bool:
+        if folder not in found:
+            above = folder.rpartition("/")[0]
+            found[folder] = _exists(f"{folder}/{marker}", options) or (
+                len(folder) > len(root) and len(above) >= len(root) and complete(above)
+            )
+        return found[folder]
+
+    return [file for file in files if complete(file.path.rpartition("/")[0])]
+
+
+def _exists(path: str, options: Mapping[str, Any]) -> bool:
+    if not is_remote(path):
+        return Path(local_path(path)).exists()
+    import fsspec
+
+    fs, name = fsspec.core.url_to_fs(path, **options)
+    return bool(fs.exists(name))
+
+
+def grouped(files: Sequence[File], root: str) -> Iterator[Arrival]:
+    """The files by the folder directly in `root` that they are below, those in `root` itself first.
+
+    A job reads files of one format: those of several, by their suffixes, arrive apart.
+
+    >>> files = [File("in/x", 1, 0), File("in/day=1/h=1/y", 2, 0), File("in/day=1/z", 3, 0)]
+    >>> for arrival in grouped(files, "in"):
+    ...     print(arrival)
+    Arrival(folder='in', paths=['in/x'], bytes=1)
+    Arrival(folder='in/day=1', paths=['in/day=1/h=1/y', 'in/day=1/z'], bytes=5)
+    """
+    groups: dict[tuple[str, str], list[File]] = {}
+    for file in files:
+        first, slash, _ = file.path[len(root) :].lstrip("/").partition("/")
+        folder = f"{root}/{first}" if slash else root
+        groups.setdefault((folder, format_by_suffix(file.path) or ""), []).append(file)
+    for (folder, _), inside in sorted(groups.items()):
+        for start in range(0, len(inside), TOLD_AT_ONCE):
+            told = inside[start : start + TOLD_AT_ONCE]
+            yield Arrival(folder, [file.path for file in told], sum(file.size for file in told))
+
+
+def load_seen(path: Path) -> dict[str, Sight]:
+    """What earlier looks noted; nothing before the first. DataError where the note is damaged or of a newer format."""
+    try:
+        data = json.loads(path.read_text())
+        if data["format"] > FORMAT:
+            raise ValueError(f"format {data['format']}, this version reads up to {FORMAT}")
+        return {name: Sight(*values) for name, values in data["files"].items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            "what the watch has seen cannot be read", where=str(path), why=str(error),
+            do="remove that file; everything that is there is then told once more",
+        ) from None  # fmt: skip
+
+
+def load_strays(path: Path) -> set[str]:
+    """Files that an earlier look has named as no data."""
+    note = read_json(path)
+    return set(note.get("strays", [])) if isinstance(note, dict) else set()
+
+
+def save_seen(path: Path, seen: dict[str, Sight], strays: Collection[str] = ()) -> None:
+    """Written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"format": FORMAT, "files": seen, "strays": sorted(strays)})

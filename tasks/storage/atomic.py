@@ -1,0 +1,135 @@
+"""Files and folders written whole: under a temporary name, flushed, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tasks.core.strict_json import encoded
+from tasks.errors import GiveUpError, JobError
+
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Whole or not at all, and on disk before it has its name; strict JSON, infinities as {"float": "inf"}."""
+    with no_space(path), partial_file(path) as partial, partial.open("w") as file:
+        json.dump(encoded(data), file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to: it becomes `path` when all went well and is gone when not."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`: it takes the place of `path` when all went well and is gone when not.
+
+    What a killed process left of an earlier one goes: `path` has one writer at a time.
+    """
+    for left in path.parent.glob(f"{path.name}.*.tmp"):
+        shutil.rmtree(left, ignore_errors=True)
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def read_json(path: Path) -> Any:
+    """The content, or None if it is not there or not whole."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+@contextmanager
+def no_space(path: Path) -> Iterator[None]:
+    """Failures of the file system as errors that say what to do."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # cuDF's writers raise RuntimeError
+        number = getattr(error, "errno", None)
+        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            disk = shutil.disk_usage(existing(path))
+            why = f"{_mb(disk.free)} of {_mb(disk.total)} are free there"
+            raise GiveUpError("there is no space left", where=str(path), why=why,
+                              do="free some space, or choose another output.path or run.scratch; "
+                              "then run the same job again: what is done is kept") from error  # fmt: skip
+        if number == errno.EFBIG or "File too large" in str(error):
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            bound = (
+                f"a file of this process may have {_mb(limit)} (ulimit -f)" if limit > 0 else "the file system's bound"
+            )
+            raise GiveUpError("a file would become larger than it may be", where=str(path), why=bound,
+                              do="raise the limit for the process that runs the workers, or write more and smaller "
+                              "files (output.files); then run the same job again") from error  # fmt: skip
+        if number in UNWRITABLE:
+            why = getattr(error, "strerror", "") or str(error)
+            do = "choose another output.path or run.scratch, or let this user write there"
+            raise JobError("the output cannot be written", where=str(path), why=why, do=do) from error
+        raise
+
+
+@contextmanager
+def _makeable(path: Path) -> Iterator[None]:
+    """A folder that cannot be made where the system keeps no files (/proc) is told as one nobody may write to."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PermissionError(errno.EACCES, "no folder can be made there", str(path)) from error
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes < 10**8 else f"{nbytes / 1e9:,.1f} GB"
+
+
+def existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def flush(path: Path) -> None:
+    """A file, or a folder's list of names, on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """copytree gathers what went wrong as texts: the first one as an OSError of its own."""
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:
+        return OSError(str(error.args[0][0][2]))
+    return error
+
+
+def _rename(source: Path, target: Path) -> Path:
+    """A rename onto nothing, or onto an empty folder, that is on disk when it returns."""
+    source.rename(target)
+    flush(target.parent)
+    return target

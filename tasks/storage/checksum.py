@@ -1,0 +1,85 @@
+"""The digest of a file: of one that is there, or of one while it is written."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tasks.storage.atomic import read_json
+
+PIECE = 1 << 30  # bytes of one call of the system, which takes no more than 2 GiB
+
+
+def digest(path: str | Path) -> str:
+    """xxh3-128 of a file's bytes, hexadecimal."""
+    if not Path(path).stat().st_size:
+        return xxhash.xxh3_128(b"").hexdigest()
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return xxhash.xxh3_128(content).hexdigest()
+
+
+class DigestedFile(io.RawIOBase):
+    """A new file to write to from its beginning to its end; `finish` gives the xxh3-128 of what was written,
+    hexadecimal.
+
+    Writing releases the interpreter's lock, so that as many files are written at once as there are threads. The first
+    failure is kept for `finish`: a writer in C++ that calls `write` cannot pass on an exception.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._hash = xxhash.xxh3_128()
+        self._bytes = 0
+        self._failure: OSError | None = None
+
+    def finish(self) -> str:
+        """Close the file; its digest, or the OSError that it met."""
+        self.close()
+        if self._failure:
+            raise self._failure
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        content = memoryview(data).cast("B")
+        self._bytes += len(content)
+        if self._failure:
+            return len(content)
+        self._hash.update(content)
+        done = 0
+        try:
+            while done < len(content):
+                done += os.write(self._file, content[done : done + PIECE])
+        except OSError as failure:
+            self._failure = failure
+        return len(content)
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
+
+
+def _is_whole(folder: str, note: str) -> bool:
+    said = read_json(Path(note))
+    if not isinstance(said, dict):
+        return False
+    return all(is_noted(Path(folder) / part["path"], part) for part in said.get("parts", ()))
+
+
+def is_noted(path: Path, note: dict[str, object]) -> bool:
+    """True if the file is there with the size and the digest (xxh3-128) of its note."""
+    try:
+        return path.stat().st_size == note["bytes"] and digest(path) == note["xxh3_128"]
+    except OSError:
+        return False

@@ -1,0 +1,152 @@
+"""Options of remote storages, which may hold secrets: found by name where they are used, never shown, kept or sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from tasks.errors import JobError, MillraceError, TransientError
+
+Loader = Callable[[str], Mapping[str, Any] | None]
+SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
+SHORTEST = 3  # characters; what is shorter would hide half of a message
+HIDDEN = "***"
+
+
+def from_environment(name: str) -> Mapping[str, Any] | None:
+    """The JSON object in the variable MILLRACE_STORAGE_<NAME>; None where there is no such variable."""
+    variable = variable_of(name)
+    text = os.environ.get(variable)
+    return None if text is None else json_object(text, variable)
+
+
+def variable_of(name: str) -> str:
+    return "MILLRACE_STORAGE_" + re.sub(r"\W", "_", name).upper()
+
+
+def json_object(value: Any, where: str) -> Mapping[str, Any]:
+    """Options of a JSON text, or as they are; a JobError that does not repeat them."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        found = getattr(error, "msg", "")
+    if not isinstance(found, Mapping):
+        raise JobError("storage options are a JSON object", where=where, why=found if isinstance(found, str) else "",
+                       do='write {"key": "..", "secret": ".."}, as the storage calls them')  # fmt: skip
+    return found
+
+
+LOADERS: list[Loader] = [from_environment]  # tasks.stages.task adds Prefect's blocks
+
+
+class StorageOptions(Mapping[str, Any]):
+    """Options of fsspec. Those with a name are looked up in each process at their first use; a pickle holds the
+    name."""
+
+    def __init__(self, given: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
+        self._given, self._name, self._loaders, self._lock = given, name, tuple(loaders), threading.Lock()
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        with self._lock:
+            if self._given is None:
+                self._given = self._found()
+            return self._given
+
+    def _found(self) -> Mapping[str, Any]:
+        for load in self._loaders:
+            if (found := load(self._name)) is not None:
+                return found
+        raise JobError(
+            f"storage options {self._name!r} are not known",
+            where="source.storage_options",
+            do=f"set the environment variable {variable_of(self._name)} to a JSON object where the workers run, "
+            f"or make a Secret block {self._name!r} with it on the Prefect server",
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return self.options[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.options)
+
+    def __len__(self) -> int:
+        return len(self.options)
+
+    def __repr__(self) -> str:
+        return f"<storage options {self._name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StorageOptions, (None, self._name, self._loaders) if self._name else (self._given,)
+
+
+def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
+    """The options of a remote file system: given, or by name from the environment or a block; JobError if unknown."""
+    if isinstance(options, StorageOptions):
+        return options
+    if not isinstance(options, str):
+        return StorageOptions(options or {})
+    found = StorageOptions(None, options, LOADERS)
+    _ = found.options  # what is not known is told now
+    return found
+
+
+def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
+    """Texts of the options that must not be shown: those under telling names, and longer ones that are no addresses."""
+    found = {text for key, value in (options or {}).items() for text in _texts(key, value)}
+    return sorted({*found, *(quote(text, safe="") for text in found)}, key=len, reverse=True)
+
+
+def _texts(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(str(name), inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(key, inner)
+    elif isinstance(value, (str, bytes)):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        address = re.fullmatch(r"https?://[^@\s]*", text)
+        if len(text) >= SHORTEST and (SECRET_KEYS.search(key) or (len(text) > 12 and not address)):
+            yield text
+
+
+def masked(text: str, options: Mapping[str, Any] | None) -> str:
+    """The text without what the options hold.
+
+    >>> masked("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
+    '403 for key *** at https://store:9000'
+    """
+    for secret in secrets_in(options):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args); an error whose text, or that of its causes, holds a secret of the options comes without it."""
+    try:
+        return function(*args)
+    except Exception as error:
+        failure = without_secrets(error, options)
+    raise failure  # here, where no error is being handled that would be shown as its context
+
+
+def without_secrets(error: Exception, options: Mapping[str, Any] | None) -> Exception:
+    """The error itself if it shows nothing, else one that says the same with *** for the secrets, and has no cause."""
+    try:
+        shown = "".join(traceback.format_exception(error)) + repr(error)
+        if not any(secret in shown for secret in secrets_in(options)):
+            return error
+    except MillraceError:  # the options cannot be had: that is the error
+        return error
+    if isinstance(error, MillraceError):
+        parts = {name: masked(getattr(error, name), options) for name in ("where", "why", "do")}
+        return type(error)(masked(error.what, options), **parts)
+    return TransientError(masked(f"{type(error).__name__}: {error}", options), why="a remote storage, or its options",
+                          do="check source.path and the options of the storage; run the same job again")  # fmt: skip

@@ -1,0 +1,436 @@
+# Paths may be URLs, and thousands of them are quicker as strings.
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH122, PTH123, PTH206, PTH207
+"""Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows, and looked at
+again when a stage ends."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import glob
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from tasks.core.plan import File
+from tasks.errors import DataError, JobError, near
+from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
+from tasks.storage.credentials import masked
+from tasks.storage.own_files import LATEST
+from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
+
+CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
+MOST_NAMES = 10_000  # of a folder that are looked at for near ones
+LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
+STEP = 16 * 2**20  # bytes that are decompressed at a time
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path and not path.startswith("file://")
+
+
+def local_folder(path: str | os.PathLike[str], what: str, where: str) -> str:
+    """The path; a JobError for a URL, of which a folder called `s3:` would be made here."""
+    from fsspec.registry import known_implementations
+
+    scheme, colon, rest = os.fspath(path).partition(":")
+    if colon and rest.startswith("/") and scheme.lower() in known_implementations and scheme not in ("file", "local"):
+        raise JobError(f"{what} is no local folder", where=f"{where} = {os.fspath(path)}",
+                       do="give a folder of this host, or a mounted one")  # fmt: skip
+    return os.fspath(path).removeprefix("file://")
+
+
+def local_path(path: str) -> str:
+    return os.path.abspath(path.removeprefix("file://"))
+
+
+def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | None = None) -> list[File]:
+    """Files in the order of their rows: a list as given, a glob, folder or prefix by the UTF-8 bytes of the paths.
+
+    Inside folders names that begin with `_` or `.` are ignored, and so they are by a pattern that writes none; of an
+    output in versions only the newest is looked at. Nothing found is a JobError, what cannot be read a DataError.
+    """
+    found: list[File] = []
+    for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
+        source = os.fspath(source)
+        check_path(source, "source.path")
+        files = (
+            _expand_remote(source, storage_options or {}) if is_remote(source) else _expand_local(local_path(source))
+        )
+        if not files:
+            raise _no_input(source)
+        check_listed((file.path for file in files), "source.path")
+        found.extend(files)
+    if not found:
+        raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
+    return found
+
+
+def refuse_inside(sources: str | Sequence[str], target: str) -> None:
+    """A JobError where what is written to the folder `target` would be among the files of the next run's source."""
+    for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
+        if is_remote(os.fspath(source)) or is_remote(target):
+            continue
+        path, out = os.path.realpath(local_path(os.fspath(source))), os.path.realpath(local_path(target))
+        if not os.path.lexists(path) and MAGIC.search(path):
+            inside = _would_match(out, path)
+        else:
+            inside = (out + os.sep).startswith(path.rstrip(os.sep) + os.sep) and _visible(
+                out[len(path) :].strip(os.sep)
+            )
+        if inside:
+            raise JobError(
+                "the output lies in its own source",
+                where=target,
+                why=f"the next run would read it as part of {source}",
+                do="choose an output.path beside the source, or one whose name begins with _",
+            )
+
+
+def _would_match(folder: str, pattern: str) -> bool:
+    """Whether a pattern matches a folder, one around it, or (with `**`) a file that would be in it."""
+    if not _meant(folder, pattern):
+        return False
+    if "**" in pattern:
+        return fnmatch.fnmatchcase(os.path.join(folder, "part-00000.parquet"), pattern)
+    names, parts = folder.split(os.sep), pattern.split(os.sep)
+    if len(names) == len(parts) - 1:  # a pattern of files, in this folder itself
+        return all(map(fnmatch.fnmatchcase, names, parts)) and fnmatch.fnmatchcase("part-00000.parquet", parts[-1])
+    return len(names) >= len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
+
+
+def _no_input(source: str) -> JobError:
+    hint = ""
+    if any(c in source for c in "*?["):
+        why = "the pattern matches no file"
+    elif not is_remote(source) and os.path.isdir(local_path(source)):
+        why = "the folder holds no data file (names beginning with _ or . do not count)"
+    else:
+        why = "the path does not exist"
+        hint = "" if is_remote(source) else _nearby(local_path(source))
+    return JobError(
+        "there is no input",
+        where=source,
+        why=why,
+        do=f"{hint}correct source.path, or make look-alike data there: millrace sample toy --path DIR",
+    )
+
+
+def _nearby(path: str) -> str:
+    """What there is instead of a path that does not exist: names near the first part of it that is missing."""
+    folder, name = os.path.split(path)
+    while name and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+    try:
+        check_path(folder, "source.path")
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MOST_NAMES) if _visible(entry.name)]
+    except (OSError, JobError):
+        return ""
+    close = near(name, names)
+    return f"{folder} has no {name!r}, {close} " if close.startswith("did") else f"{folder} has no {name!r}; "
+
+
+def _visible(relative: str) -> bool:
+    return not any(part.startswith(("_", ".")) for part in relative.replace(os.sep, "/").split("/"))
+
+
+def _expand_local(path: str) -> list[File]:
+    forget_folders()
+    try:
+        return [file_of(name) for name in sorted(_names(path), key=os.fsencode)]
+    except OSError as error:
+        raise DataError(
+            "the source cannot be listed", where=error.filename or path, why=error.strerror or str(error),
+            do="let this user read it, mend or remove a link that leads nowhere, or leave it out of source.path",
+        ) from None  # fmt: skip
+
+
+def _names(path: str) -> Iterator[str]:
+    if os.path.isdir(path):
+        yield from _walk(path)
+    elif os.path.isfile(path):
+        yield path
+    elif MAGIC.search(path):
+        yield from _matches(path)
+    elif _there(path):
+        os.stat(path)  # a link that leads nowhere, or in a circle
+
+
+def _there(path: str) -> bool:
+    """Whether a path is there at all; an OSError where this user may not even know."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Files that a pattern matches, and those in folders that it matches; with `**` it names the files by itself."""
+    recursive = "**" in pattern
+    _refuse_closed(pattern, recursive)
+    for found in glob.glob(pattern, recursive=recursive):
+        if not _meant(found, pattern):
+            continue
+        if os.path.isdir(found):
+            if not recursive:
+                yield from _walk(found)
+        elif os.path.isfile(found) or os.path.islink(found):
+            yield found
+
+
+def _meant(found: str, pattern: str) -> bool:
+    """Whether a pattern means what it matches: names with `_` or `.` only if it writes one."""
+    magic = MAGIC.search(pattern)
+    start = pattern.rfind("/", 0, magic.start() if magic else None) + 1
+    return not _visible(pattern[start:]) or _visible(found[start:])
+
+
+def _refuse_closed(pattern: str, recursive: bool) -> None:
+    """A pattern passes over folders that this user may not read: a PermissionError instead."""
+    parts = pattern.split(os.sep)
+    first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
+    for end in range(first, len(parts) + recursive):
+        for folder in glob.glob(os.sep.join(parts[:end]) or os.sep, recursive=recursive):
+            if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Files below a folder; of an output in versions those of the one that its `_latest` names."""
+    with os.scandir(_newest(folder)) as entries:
+        for entry in entries:
+            if _visible(entry.name):
+                if entry.is_dir():
+                    if entry.is_symlink():
+                        check_path(entry.path, "source.path")  # before its names are read
+                    yield from _walk(entry.path)
+                else:
+                    yield entry.path
+
+
+def _newest(folder: str) -> str:
+    """The folder itself, or the version directly in it that its `_latest` names."""
+    note = os.path.join(folder, LATEST)
+    if not os.path.isfile(note):
+        return folder
+    with open(note, "rb") as file:
+        name = os.fsdecode(file.read(100).strip())
+    version = os.path.join(folder, name)
+    return version if name and os.sep not in name and os.path.isdir(version) else folder
+
+
+def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
+    fs, path = _remote(url, options)
+    try:
+        return _listed(fs, path, url)
+    except Exception as error:  # every storage has errors of its own
+        raise _unreachable(url, error, options) from None
+
+
+def _remote(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
+    """The file system of a URL and the path in it; a JobError for one that cannot be used here."""
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **(options or {}))
+        return fs, path
+    except ImportError as error:
+        why, do = str(error).partition("\n")[0], "install the package that it names where the workers run"
+    except ValueError as error:
+        why, do = str(error), "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
+    except Exception as error:
+        raise _unreachable(url, error, options) from None
+    raise JobError("the storage cannot be used", where=url, why=masked(why, options), do=do)
+
+
+def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> DataError:
+    return DataError("the storage cannot be read", where=url, why=masked(f"{type(error).__name__}: {error}", options),
+                     do="check the URL, the network, and the options that source.storage_options names")  # fmt: skip
+
+
+def _listed(fs: Any, path: str, url: str) -> list[File]:
+    fs.invalidate_cache()  # what an earlier listing of this process said
+    if any(c in url for c in "*?[") and not fs.exists(path):
+        matches = fs.glob(path, detail=True)
+        found = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
+    elif fs.isfile(path):
+        found = {path: fs.info(path)}
+    elif fs.exists(path):
+        inside = fs.find(path, detail=True)
+        found = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
+    else:
+        found = {}
+    return [remote_file(fs.unstrip_protocol(k), found[k]) for k in sorted(found, key=str.encode)]
+
+
+def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:
+    """A file of a storage as it is now; a DataError if it is not there."""
+    fs, name = _remote(url, options)
+    try:
+        fs.invalidate_cache()  # what a listing said of it may be old
+        return remote_file(url, fs.info(name))
+    except Exception as error:
+        raise unreadable(url, error, options) from None
+
+
+def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = None) -> None:
+    """A DataError that names the first file that is gone or not as it was recorded."""
+    forget_folders()
+    remote = [file for file in files if is_remote(file.path)]
+    for file in files:
+        if file.inode:
+            try:
+                now = file_of(file.path)
+            except OSError as error:
+                raise _gone(file, error.strerror or str(error)) from None
+            raise_changed(file, now)
+    if remote:
+        with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(remote))) as threads:
+            for file, now in zip(remote, threads.map(lambda f: info_of(f.path, options), remote), strict=True):
+                raise_changed(file, now)
+
+
+def _gone(file: File, why: str) -> DataError:
+    return DataError("a source file went away while the run worked", where=file.path, why=why,
+                     do="bring it back, or run the same job again without it")  # fmt: skip
+
+
+def open_binary(path: str | File, options: Mapping[str, Any] | None = None) -> BinaryIO:
+    """A seekable file; a DataError if it cannot be opened, or if it is not the `File` that the plan was made of.
+
+    Of a storage exactly the bytes that are read are fetched, each reading by itself.
+    """
+    file, path = (path, path.path) if isinstance(path, File) else (None, path)
+    if is_remote(path):
+        return _open_remote(path, file, options)
+    try:
+        opened = open(local_path(path), "rb", buffering=0)  # noqa: SIM115
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if file is not None:
+        try:
+            check_opened(file, opened.fileno())
+        except BaseException:
+            opened.close()
+            raise
+    return cast("BinaryIO", opened)
+
+
+def _open_remote(url: str, file: File | None, options: Mapping[str, Any] | None) -> BinaryIO:
+    fs, name = _remote(url, options)
+    try:
+        fs.invalidate_cache()
+        opened = _exactly(fs, name)
+        if file is not None:
+            raise_changed(file, _as_opened(fs, name, url, opened))
+    except DataError:
+        raise
+    except Exception as error:
+        raise unreadable(url, error, options) from None
+    return opened
+
+
+def _as_opened(fs: Any, name: str, url: str, opened: Any) -> File:
+    """What the storage said of a file as it was opened; asked once more where that names no version."""
+    details = getattr(opened, "details", None)
+    known = remote_file(url, details) if isinstance(details, dict) and "size" in details else None
+    return known if known and known.version else remote_file(url, fs.info(name))
+
+
+def _exactly(fs: Any, name: str) -> BinaryIO:
+    """A file of a storage without fsspec's read-ahead, which fetches up to 50 MiB around each reading."""
+    try:
+        return cast("BinaryIO", fs.open(name, "rb", cache_type="none"))
+    except TypeError:  # a file system that takes none of these options
+        return cast("BinaryIO", fs.open(name, "rb"))
+
+
+@contextmanager
+def checked_name(file: File) -> Iterator[str]:
+    """A name that leads to a local file as the plan knows it, whatever becomes of its path: for readers that open
+    files by name."""
+    with open_binary(file) as opened:
+        name = f"/proc/self/fd/{opened.fileno()}"
+        yield name if os.path.exists(name) else local_path(file.path)
+
+
+def read_range(path: str | File, start: int, stop: int, options: Mapping[str, Any] | None = None) -> bytes:
+    """Bytes [start, stop) of a file, fewer at its end."""
+    with open_binary(path, options) as file:
+        try:
+            file.seek(start)
+            parts = []
+            left = stop - start
+            while left > 0 and (part := file.read(left)):
+                parts.append(part)
+                left -= len(part)
+        except Exception as error:
+            raise _told(path.path if isinstance(path, File) else path, error, options) from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def compression(path: str) -> str | None:
+    """The compression that a file's last suffix names."""
+    return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
+
+
+def read_all(
+    path: str | File,
+    options: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    most: int | None = None,
+) -> bytes:
+    """The whole content or its first `length` bytes, decompressed if the name says that it is compressed.
+
+    OverflowError where it decompresses to more than `most` bytes; no more than these are ever in memory.
+    """
+    name = path.path if isinstance(path, File) else path
+    codec = compression(name)
+    with open_binary(path, options) as file:
+        try:
+            if codec is None:
+                return file.read(-1 if length is None else length)
+            if not is_remote(name):
+                packed: Any = file
+            elif length is None:
+                packed = io.BytesIO(file.read())
+            else:
+                packed = io.BufferedReader(cast("Any", file), CHUNK)  # Arrow reads 64 KiB at a time
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec) as stream:
+                if length is not None:
+                    return stream.read(length)
+                parts, total = [], 0
+                while part := stream.read(STEP):
+                    parts.append(part)
+                    total += len(part)
+                    if most is not None and total > most:
+                        raise OverflowError
+                return b"".join(parts)
+        except OverflowError:
+            raise
+        except Exception as error:
+            raise _told(name, error, options) from None
+
+
+def _told(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
+    """A failed reading as an error that says where; on a local disk what is neither of these two is a fault of ours."""
+    expected = is_remote(path) or isinstance(error, (OSError, pa.ArrowException))
+    return unreadable(path, error, options) if expected else error
+
+
+def unreadable(path: str, error: Exception, options: Mapping[str, Any] | None = None) -> DataError:
+    return DataError(
+        "a file cannot be read",
+        where=path,
+        why=masked(str(error).split("\n")[0] or type(error).__name__, options),
+        do="check that it is whole and that this user may read it, or leave it out of source.path",
+    )

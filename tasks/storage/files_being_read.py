@@ -1,0 +1,62 @@
+"""Which files a process reads at this moment: what remains of its notes when a native reader ends the process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tasks.core.plan import OPTION
+
+FOLDER = "reading"  # in a run's staging folder
+
+_into: list[Path] = []
+
+
+def note_into(folder: Path) -> None:
+    """Note what this process reads in a folder, whatever the options say."""
+    _into[:] = [folder]
+
+
+@contextmanager
+def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
+    """Note that this thread reads these files, in a small file that is gone when the block is left.
+
+    Without a folder for it among the options nothing is noted. Notes are for people:
+    one that cannot be written is left out.
+    """
+    folder = next(iter(_into), None) or options.get(OPTION)
+    if not folder:
+        yield
+        return
+    note = Path(folder) / f"{socket.gethostname()}-{os.getpid()}-{threading.get_native_id()}"
+    outer = None
+    with suppress(OSError):
+        outer = note.read_bytes() if note.exists() else None
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(b"\n".join(os.fsencode(path) for path in paths[:20]))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            note.unlink() if outer is None else note.write_bytes(outer)
+
+
+def notes_left(folder: Path) -> list[str]:
+    """The files that processes were reading when they ended, sorted; the notes are removed."""
+    found: set[str] = set()
+    with suppress(OSError):
+        for note in folder.iterdir():
+            found |= {os.fsdecode(line) for line in note.read_bytes().split(b"\n") if line}
+        shutil.rmtree(folder, ignore_errors=True)
+    return sorted(found)
+
+
+def listed(files: Sequence[str]) -> str:
+    """A few of the files, for a message."""
+    return ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")

@@ -1,0 +1,210 @@
+"""The forms of what millrace writes beside its data: manifests, fitted workflows, states.
+
+A folder may come from anywhere. What one of these files says is checked field by field before anything is done with it;
+an error names the file and the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from tasks.core.dtypes import parse_dtype
+from tasks.core.schema import ROW, Tags, check_names
+from tasks.errors import DataError, MillraceError
+
+RESTORE = "restore the folder from where it came, or make it again"
+DIGEST = "digest"  # of the file's own content, all other fields
+
+
+def _inside(path: str) -> str:
+    parts = path.split("/")
+    if not path or path.startswith("/") or "\\" in path or "\0" in path or {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{path!r} is no path inside of the folder")
+    return path
+
+
+def _table_name(name: str) -> str:
+    if not re.fullmatch(r"[\w+-][\w.+-]*\.vocab", name):
+        raise ValueError(f"{name!r} is no name of a table in the folder")
+    return name
+
+
+def _type_name(name: str) -> str:
+    try:
+        parse_dtype(name)
+    except (MillraceError, RecursionError) as error:
+        raise ValueError(f"{name[:100]!r} is no type") from error
+    return name
+
+
+Count = Annotated[int, Field(ge=0)]
+Names = list[str]
+
+
+class Form(BaseModel):
+    """What a file has to say at least; more is left alone. Numbers are numbers, texts texts."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class Embedding(Form):
+    rows: Count
+    dimension: Count
+
+
+class ColumnForm(Form):
+    name: str
+    dtype: Annotated[str, AfterValidator(_type_name)]
+    tags: Names = []
+    cardinality: Count = 0
+    embedding: Embedding | None = None
+
+
+class PartForm(Form):
+    path: Annotated[str, AfterValidator(_inside)]
+    rows: Count
+    bytes: Count
+    xxh3_128: str
+
+
+class FooterForm(Form):
+    path: Annotated[str, AfterValidator(_inside)]
+    bytes: Count
+    xxh3_128: str
+
+
+class RowsForm(Form):
+    in_: Count = Field(alias="in")
+    dropped: Count
+    added: Count
+    out: Count
+
+
+class StageForm(Form):
+    seconds: float
+    rows: Count
+    bytes: Count
+    retries: Count = 0
+    halved: Count = 0
+
+
+class OutputForm(Form):
+    shuffle: str
+    files: Count
+    format: Literal["parquet", "arrow", "csv", "orc"]
+    partition_on: Names = []
+
+
+class ManifestForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    millrace: str = ""
+    run: str = ""
+    created: str = ""
+    rows: RowsForm
+    parts: list[PartForm]
+    footers: list[FooterForm] = []
+    schema_: list[ColumnForm] = Field(alias="schema")
+    labels: Names = []
+    left_out: Names = []
+    output: OutputForm
+    seed: int = 0
+    permutation: int = 0
+    versions: dict[str, str] = {}
+    engine: str = ""
+    fingerprints: dict[str, str] = {}
+    exchange: str = ""
+    seconds: float
+    stages: dict[str, StageForm]
+    digest: str = ""
+
+
+class TagForm(Form):
+    tag: Literal[tuple(tag.value for tag in Tags)]  # type: ignore[valid-type]
+
+
+class NodeForm(Form):
+    kind: Literal["pick", "apply", "join", "drop"]
+    parents: list[Count]
+    op: dict[str, Any] | None = None
+    selection: list[str | Names | TagForm] = []
+    name: str = ""
+
+
+class WorkflowForm(Form):
+    format: Annotated[int, Field(ge=1)] = 1
+    graph: Annotated[list[NodeForm], Field(min_length=1)]
+    schema_: list[ColumnForm] = Field(alias="schema")
+    output: list[ColumnForm] = []
+    source: dict[str, Any] = {}
+    state: str = ""
+    digest: str = ""
+
+
+class TableForm(Form):
+    table: Annotated[str, AfterValidator(_table_name)]
+    rows: Count
+    sha256: str
+
+
+class StateForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    fitted: dict[str, dict[str, Any]]
+    partials: dict[str, dict[str, Any]] = {}
+
+
+FORMS: dict[str, type[Form]] = {
+    "manifest": ManifestForm,
+    "workflow": WorkflowForm,
+    "state": StateForm,
+    "table": TableForm,
+}
+
+
+def check_form(data: Any, form: str, path: Path, field: str = "") -> None:
+    """A DataError that names the file and each field that is not what millrace writes; `field`: where `data` stands."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise damaged(path, field, str(error)) from None
+    try:
+        FORMS[form].model_validate(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        lines = [f"{_place(field, problem['loc'])}: {problem['msg']}" for problem in problems]
+        shown = list(dict.fromkeys(lines))[:5]
+        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+        raise damaged(path, shown[0].partition(":")[0], "; ".join(shown) + more) from None
+
+
+def damaged(path: Path, field: str, why: str) -> DataError:
+    """The error for a file in which a field is not right."""
+    where = f"{path}: {field}" if field else str(path)
+    return DataError(f"{path.name} is damaged", where=where, why=why, do=RESTORE)
+
+
+def _place(field: str, loc: tuple[int | str, ...]) -> str:
+    """`graph[3].op`: where a problem stands, without what pydantic calls the choices."""
+    text = field
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else "" if "[" in part or part == "TagForm" else f".{part}"
+    return text.lstrip(".") or "the whole"
+
+
+def check_columns(columns: list[dict[str, Any]], path: Path, field: str) -> None:
+    """A DataError where two columns have one name."""
+    try:
+        check_names([column["name"] for column in columns if column["name"] != ROW], str(path))
+    except DataError as error:
+        raise damaged(path, field, error.what) from None
+
+
+def sealed(data: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The content of a file with the digest of that content, given as JSON with sorted keys."""
+    return {**data, DIGEST: hashlib.sha256(text.encode()).hexdigest()}

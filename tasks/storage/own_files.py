@@ -1,0 +1,254 @@
+"""Which files of a folder millrace wrote: nothing else is ever replaced or removed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tasks.storage.checksum import digest as digest_of
+
+MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
+FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
+METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+REPORTS = ("_report.html", "_performance.html")
+LATEST = "_latest"  # in an output of several versions: the name of the newest one
+SPLITS = ("train", "valid")
+OWN = {MANIFEST, WORKFLOW, LATEST, *REPORTS, METADATA, COMMON_METADATA}
+VERSION = re.compile(r"v\d+")
+TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
+# Files of the work in progress, by their path in its folder.
+WORK = re.compile(
+    r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
+    rf"|((swap|target|plan|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
+    rf"|(state|workflow){TEMPORARY}/((state|manifest|workflow)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
+    r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
+    r"|samples/[a-z_-]+\.json"
+    r"|reading/[^/]+"
+    rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
+    rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
+)
+
+# The beginning of the README.md of every fitted workflow.
+README = """# A fitted workflow of millrace
+
+`workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
+`state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
+`.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
+`pyarrow.parquet.read_table`. What `state.json` calls partials, among them the values that a vocabulary left out, is for
+a later fit over more data; applying needs none of it. Load all of it with `tasks.workflow.Workflow.load(folder)`.
+"""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a file that millrace wrote: its bytes if they were noted, when its folder was finished, and how
+    to tell whether a file that was touched after that is still the same; None where only its name is known."""
+
+    nbytes: int | None
+    finished: int
+    is_same: Callable[[Path], bool] | None
+
+
+def own_output(target: Path) -> bool:
+    """True if the folder holds what millrace wrote and nothing else."""
+    known = known_files(target)
+    return bool(known) and next(strangers(target, known), None) is None
+
+
+def known_files(root: Path) -> dict[str, Known]:
+    """The files that an output, a fitted workflow or a folder of versions should hold, by their paths in it."""
+    if (root / LATEST).is_file():
+        drafts = [p.name for p in root.glob(f"{LATEST}.*.tmp") if re.fullmatch(rf"{LATEST}{TEMPORARY}", p.name)]
+        found = {name: Known(None, 0, None) for name in (LATEST, *drafts)}
+        for version in _folders(root):
+            if VERSION.fullmatch(version.name):
+                found |= _below(version.name, known_files(version))
+        return found
+    if _is_output(root / SPLITS[0]):
+        found = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
+        for folder in _folders(root):
+            if folder.name in SPLITS:
+                found |= _below(folder.name, _of_output(folder))
+        return found | _below(WORKFLOW, _of_workflow(root / WORKFLOW))
+    if (root / FITTED).is_file():
+        return _of_workflow(root)
+    return _of_output(root) if _is_output(root) else {}
+
+
+def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
+    """The paths in the folder of all files, links and empty folders that millrace did not write, or not as they are."""
+    known = known_files(root) if known is None else known
+    parents = {str(parent) for name in known for parent in Path(name).parents}
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        for name in sorted(folders):
+            path = here / name
+            inside = str(path.relative_to(root))
+            if path.is_symlink() or (inside not in parents and not any(path.iterdir())):
+                yield inside
+        for name in sorted(files):
+            inside = str((here / name).relative_to(root))
+            if inside not in known or not _is_own(here / name, known[inside]):
+                yield inside
+
+
+def remove_output(root: Path) -> list[str]:
+    """Remove what millrace wrote, file by file, the manifest last; the paths in it of what is not ours, which stay."""
+    known = known_files(root)
+    left = list(strangers(root, known))
+    kept = {*left}
+    for name in sorted(known, key=lambda name: (Path(name).name in (MANIFEST, FITTED, LATEST), name)):
+        if name not in kept:
+            with contextlib.suppress(OSError):
+                (root / name).unlink()
+    remove_empty(root)
+    return left
+
+
+def remove_work(root: Path, spare: Callable[[str], bool] = lambda path: False) -> list[str]:
+    """Remove the files of work in progress, but for those that `spare` names; the paths of what millrace did not write,
+    which stays."""
+    left = []
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        for name in [*files, *(n for n in folders if (here / n).is_symlink())]:
+            inside = str((here / name).relative_to(root))
+            if not WORK.fullmatch(inside):
+                left.append(inside)
+            elif not spare(inside):
+                with contextlib.suppress(OSError):
+                    (here / name).unlink()
+    remove_empty(root)
+    return left
+
+
+def foreign_work(root: Path) -> list[str]:
+    """The paths in a folder of work in progress of what millrace did not write."""
+    found = [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return sorted(name for path in found if not WORK.fullmatch(name := str(path.relative_to(root))))
+
+
+def remove_empty(root: Path) -> None:
+    """Remove the folder and all in it in which there is no file."""
+    for folder, _, _ in os.walk(root, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _below(name: str, known: dict[str, Known]) -> dict[str, Known]:
+    return {f"{name}/{path}": entry for path, entry in known.items()}
+
+
+def _is_output(folder: Path) -> bool:
+    return isinstance(_json(folder / MANIFEST).get("parts"), list)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _finished(note: Path) -> int:
+    try:
+        return note.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _of_output(folder: Path) -> dict[str, Known]:
+    """Parts, footers, reports, the manifest itself and the fitted workflow in it."""
+    data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
+    found = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
+    for part in [*_records(data, "parts"), *_records(data, "footers")]:
+        nbytes, digest = part.get("bytes"), part.get("xxh3_128")
+        same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
+        found[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
+    return found | _below(WORKFLOW, _of_workflow(folder / WORKFLOW))
+
+
+def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    records = data.get(section)
+    found = records if isinstance(records, list) else []
+    return [r for r in found if isinstance(r, dict) and isinstance(r.get("path"), str)]
+
+
+def _of_workflow(folder: Path) -> dict[str, Known]:
+    """The graph, the state, its tables and the README."""
+    finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
+    digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
+    found = {
+        FITTED: Known(None, finished, None),
+        "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
+        "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
+    }
+    for table, sha256 in _tables(_json(folder / "state.json")):
+        found[table] = Known(None, finished, partial(_has_sha256, sha256))
+    return found if (folder / FITTED).is_file() and not folder.is_symlink() else {}
+
+
+def _has_sha256(sha256: str, path: Path) -> bool:
+    return _sha256(path) == sha256
+
+
+def _tables(value: Any) -> Iterator[tuple[str, str]]:
+    """(name, sha256) of every table that a state notes, wherever it stands in it."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get("table"), str) and isinstance(value.get("sha256"), str):
+                yield value["table"], value["sha256"]
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += [item for item in value if isinstance(item, (dict, list))]
+
+
+def _report(finished: int) -> Known:
+    return Known(None, finished, _is_our_report)
+
+
+def _is_own(path: Path, known: Known) -> bool:
+    """True if a file is there as it was written. Its bytes are read only where it was touched after its folder was
+    finished: by somebody else, or because the folder is a copy."""
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or (known.nbytes is not None and found.st_size != known.nbytes):
+            return False
+        return known.is_same is None or found.st_mtime_ns <= known.finished or known.is_same(path)
+    except OSError:
+        return False
+
+
+def _is_our_report(path: Path) -> bool:
+    """By its beginning: `millrace report` writes a missing one again. Dask's own names Bokeh there."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return (b": report of millrace</title>" if path.name == REPORTS[0] else b"Bokeh") in head
+
+
+def _is_our_readme(path: Path) -> bool:
+    return path.read_text(errors="replace") == README
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

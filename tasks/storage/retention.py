@@ -1,0 +1,189 @@
+"""What is kept and for how long: old versions of an output, and the work in progress of runs that were cut off."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.core.settings import Output
+from tasks.errors import JobError
+from tasks.storage import own_files
+from tasks.storage.atomic import read_json
+from tasks.storage.own_files import LATEST
+from tasks.storage.staging import Staging, until_of
+
+BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+log = logging.getLogger("millrace")
+
+
+def publish(staging: Staging, output: Output) -> Path:
+    """One rename makes the new output visible; then old versions go that `output.keep_versions` does not keep."""
+    path = staging.publish(output.on_existing)
+    if output.keep_versions is not None:
+        for version in drop_versions(staging, output.keep_versions):
+            log.info("removed the old version %s", version)
+    return path
+
+
+def drop_versions(staging: Staging, keep: int) -> list[Path]:
+    """Remove all but the newest `keep` versions of an output; returns those that are gone.
+
+    Only for the owner of the lock. Stays, whatever its age: the version that `_latest` names, one on which a run works,
+    and one that holds a file which millrace did not write. One that cannot be removed is a warning: the run is done.
+    """
+    root = staging.target
+    latest = (root / LATEST).read_text().strip()
+    numbered = sorted((p for p in root.glob("v*") if p.name[1:].isdigit()), key=lambda p: int(p.name[1:]))
+    gone = []
+    for version in numbered[:-keep]:
+        if version.is_symlink() or not version.is_dir() or version.name == latest:
+            continue
+        try:
+            if own_files.own_output(version) and not Staging(version).in_use() and staging.put_away(version):
+                gone.append(version)
+        except OSError as error:
+            log.warning("the old version %s could not be removed: %s", version, error.strerror or error)
+    return gone
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """What lies beside an output (or in a scratch folder) of runs that ended: of which target, how large, how old.
+
+    `until`: of an output that was replaced, when its time is over for who still reads it.
+    """
+
+    target: Path
+    folders: tuple[Path, ...]
+    nbytes: int
+    seconds: float  # since anything in it was touched
+    until: int | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if a swap has begun here that was not finished."""
+        return self.until is None and _staging_of(self).is_cut_off
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What became of a leftover: bytes that are free now, what was finished, and why something stays."""
+
+    freed: int
+    finished: str = ""
+    why: str = ""
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of 7d, 12h, 30m, 45s, 2w or 0.
+
+    >>> seconds_of("7d"), seconds_of("1.5h"), seconds_of("0")
+    (604800.0, 5400.0, 0.0)
+    """
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "s")
+    try:
+        seconds = float(number) * UNITS[unit]
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0 or (unit == "s" and number == text and seconds != 0):
+        raise JobError(f"{text!r} is no age", do="write a number and s, m, h, d or w: 7d, 12h; 0 for any age")
+    return seconds
+
+
+def leftovers(paths: Sequence[Path]) -> list[Leftover]:
+    """All work in progress of the targets `paths`, and of targets in these folders, at any depth.
+
+    Swaps that were cut off count too. A JobError for a path that is not there.
+    """
+    found: dict[tuple[Path, str], set[Path]] = {}
+    for path in paths:
+        path = Path(os.path.realpath(path))
+        beside = list(path.parent.glob(f".{path.name}.millrace*")) if path.parent.is_dir() else []
+        if not path.exists() and not beside:
+            raise JobError("there is nothing to clean", where=str(path), do="give an output, or a folder of outputs")
+        for folder in (*beside, *([path] if BESIDE.match(path.name) else []), *_inside(path)):
+            match = BESIDE.match(folder.name)
+            if match and folder.is_dir() and not folder.is_symlink():
+                alone = folder.name if until_of(folder) is not None or _noted_target(folder) else ""
+                target = _noted_target(folder) or folder.parent / match["name"]
+                found.setdefault((target, alone), set()).add(folder)
+    return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(found.items())]
+
+
+def remove(leftover: Leftover) -> Removal:
+    """Remove it, file by file, as far as nobody works there and millrace wrote it.
+
+    A swap that was cut off is finished first, as the next run would.
+    """
+    if leftover.until is not None:
+        strangers = own_files.remove_output(leftover.folders[0])
+        why = f"it holds {strangers[0]}, which millrace did not write" if strangers else ""
+        return Removal(leftover.nbytes - _measured(leftover.folders)[0], "", why)
+    staging = _staging_of(leftover)
+    strangers = [
+        n for folder in leftover.folders if folder.name.endswith(".millrace") for n in own_files.foreign_work(folder)
+    ]
+    if strangers:
+        return Removal(0, "", f"it holds {strangers[0]}, which millrace did not write")
+    if not staging.target.parent.is_dir():  # of a scratch folder: nobody can work for it
+        own_files.remove_work(leftover.folders[0])
+    else:
+        try:
+            with staging.locked():
+                staging.clean()
+        except JobError as error:
+            return Removal(0, "", f"{error.what}: {error.why}")
+    freed = leftover.nbytes - _measured(leftover.folders)[0]
+    if staging.mended:  # what was moved into its place is not free
+        freed = max(freed - _measured([staging.target])[0], 0)
+    left = [folder for folder in leftover.folders if folder.exists()]
+    why = ""
+    if left:
+        strangers = list(own_files.strangers(left[0]))
+        why = f"it holds {strangers[0]}, which millrace did not write" if strangers else "it cannot be removed"
+    return Removal(freed, staging.mended, why)
+
+
+def _noted_target(folder: Path) -> Path | None:
+    """The target that a folder under a scratch folder is of."""
+    note = read_json(folder / "target.json")
+    return Path(note["target"]) if isinstance(note, dict) and isinstance(note.get("target"), str) else None
+
+
+def _staging_of(leftover: Leftover) -> Staging:
+    noted = _noted_target(leftover.folders[0])
+    return Staging(leftover.target, leftover.folders[0].parent if noted else None)
+
+
+def _inside(path: Path) -> Iterator[Path]:
+    for folder, names, _ in os.walk(path):
+        for name in [n for n in names if n.startswith(".")]:
+            names.remove(name)
+            if BESIDE.match(name):
+                yield Path(folder) / name
+
+
+def _leftover(target: Path, folders: tuple[Path, ...]) -> Leftover:
+    nbytes, touched = _measured(folders)
+    until = until_of(folders[0])
+    return Leftover(target, folders, nbytes, max(time.time() - touched, 0.0), until)
+
+
+def _measured(folders: Sequence[Path]) -> tuple[int, float]:
+    """(bytes, when anything was touched last) of all that is in the folders."""
+    nbytes, touched = 0, 0.0
+    for folder in folders:
+        for path in (folder, *folder.rglob("*")):
+            try:
+                stat = path.lstat()
+            except FileNotFoundError:  # a run that is going on
+                continue
+            nbytes += 0 if path.is_dir() else stat.st_size
+            touched = max(touched, stat.st_mtime)
+    return nbytes, touched

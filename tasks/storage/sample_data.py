@@ -1,0 +1,45 @@
+"""Look-alike data that millrace makes: how a folder of them is marked, and whether files come from one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.storage.files import is_remote
+
+MARKER = "_sample.json"
+MOST_FOLDERS = 1000  # a sample lies in one; a source may have very many
+
+
+def marker(folder: Path) -> dict[str, Any]:
+    """What a folder of look-alike data says of itself: name, rows, seed, ..; {} for any other."""
+    try:
+        content = json.loads((folder / MARKER).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def made_up(paths: Iterable[str]) -> list[dict[str, Any]]:
+    """The folders among those of the files that hold look-alike data: path, and name, rows and seed of the sample."""
+    folders = list(dict.fromkeys(str(Path(path).parent) for path in paths if not is_remote(path)))[:MOST_FOLDERS]
+    return [
+        {"path": folder, **{name: sample[name] for name in ("name", "rows", "seed") if name in sample}}
+        for folder in folders
+        if (sample := marker(Path(folder.removeprefix("file:"))))
+    ]
+
+
+def made_up_text(samples: Sequence[Mapping[str, Any]]) -> str:
+    """What is made up, in a line.
+
+    >>> made_up_text([{"path": "data/toy", "name": "toy", "rows": 1000, "seed": 0}])
+    'look-alike data of toy (1000 rows, seed 0) in data/toy'
+    """
+    return "; ".join(
+        f"look-alike data of {one.get('name', 'a sample')} ({one.get('rows', '?')} rows, seed {one.get('seed', '?')}) "
+        f"in {one.get('path', '?')}" + (", which the workflow was fitted on" if one.get("fit") else "")
+        for one in samples
+    )

@@ -1,0 +1,568 @@
+"""Nothing half-written: a staging folder, a lock beside the target, and one rename that publishes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.errors import GiveUpError, JobError
+from tasks.storage import own_files
+from tasks.storage.atomic import _first_cause, _makeable, _rename, flush, no_space, partial_file, read_json, write_json
+from tasks.storage.files import local_folder, local_path
+from tasks.storage.own_files import FITTED, LATEST, MANIFEST
+
+OPENINGS = 20  # times that the folders of a run are made before it is an error that they cannot
+STALE_SECONDS = 60.0  # without a sign of life from another host's owner
+KEEP_REPLACED = 600.0  # seconds that an output that was replaced stays for who still reads it
+EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+AT_FDCWD = -100
+NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV)  # of file systems and kernels without it
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+OnExisting = Literal["fail", "replace", "version"]
+log = logging.getLogger("millrace")
+
+
+class Staging:
+    """The folder `<parent>/.<name>.millrace/`, or one under `scratch`, in which a run to `target` works.
+
+    It holds plan, state, exchange and the parts under `new/`, and the next start of the same job finds it again. Under
+    a scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock
+    lies beside the target whatever the scratch folder, and so does what a swap needs: both of its sides are on one file
+    system. An output that was replaced waits beside the target until the time that its name ends in.
+    """
+
+    def __init__(
+        self, target: str | Path, scratch: str | Path | None = None, keep_replaced: float = KEEP_REPLACED
+    ) -> None:
+        local_folder(target, "the output", "output.path")
+        if scratch is not None:
+            local_folder(scratch, "the scratch folder", "run.scratch")
+        self.target = Path(os.path.realpath(local_path(str(target))))
+        self.keep_replaced, name = keep_replaced, self.target.name
+        self.mended = ""  # what became of a swap that was cut off, once this has the lock
+        self.beside = self.folder = self.target.parent / f".{name}.millrace"
+        self.scratch = Path(os.path.realpath(local_path(str(scratch)))) if scratch else None
+        if self.scratch:
+            self.folder = self.scratch / f".{name}.{_digest_of(self.target)}.millrace"
+        self.new, self.notes = self.folder / "new", self.folder / "parts"
+        self.landed, self.lock, self.swap = self.beside / "new", self.beside / "lock", self.beside / "swap.json"
+        self.old = self.target.parent / f".{name}.millrace-old"  # that of an earlier millrace; what now stays: `olds`
+        self._foreign = self.target.parent / f".{name}.millrace-new"
+
+    @property
+    def olds(self) -> list[Path]:
+        """The outputs that were replaced and are still here, the newest last."""
+        found = [(until, path) for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
+                 if (until := until_of(path)) is not None]  # fmt: skip
+        return [path for _, path in sorted(found)]
+
+    def check(self, on_existing: OnExisting) -> None:
+        """Refuse a target that must not be touched."""
+        if not self.target.exists():
+            return
+        if not self.target.is_dir():
+            raise JobError("the output exists and is a file", where=str(self.target), do="choose another output.path")
+        if not any(self.target.iterdir()):
+            return
+        if on_existing == "fail":
+            raise JobError("the output exists", where=str(self.target), why="output.on_existing is fail",
+                           do="choose another output.path, or set on_existing to replace or version")  # fmt: skip
+        if on_existing == "version" and any((self.target / n).exists() for n in (MANIFEST, FITTED)):
+            raise JobError("the output is a single one, not a folder of versions", where=str(self.target),
+                           do="choose another output.path, or move this one to v0001 inside of it")  # fmt: skip
+        if on_existing == "replace":
+            inode = _inode(self.target)
+            known = own_files.known_files(self.target)
+            found = [name for name, _ in zip(own_files.strangers(self.target, known), range(3), strict=False)]
+            if (found or not known) and _inode(self.target) != inode:
+                self.check(on_existing)  # another run replaced it meanwhile: a mix of both was looked at
+                return
+            if found or not known:
+                what = "the output holds files that millrace did not write, so it is not replaced"
+                raise JobError(what, where=str(self.target), why=f"such as {', '.join(found)}" if found else "",
+                               do="choose another output.path, or move these files away")  # fmt: skip
+
+    def open(self) -> None:
+        """Make the folders of the work in progress, where they can be written to.
+
+        Another run on this output that ends meanwhile removes them, empty, between any two of these steps.
+        """
+        with no_space(self.folder), _makeable(self.folder):
+            for attempt in range(OPENINGS):
+                try:
+                    self._make_folders()
+                    return
+                except (FileNotFoundError, FileExistsError):
+                    if attempt == OPENINGS - 1:
+                        raise
+                    time.sleep(0.01)
+
+    def _make_folders(self) -> None:
+        for folder in dict.fromkeys((self.folder, self.beside)):
+            folder.mkdir(parents=True, exist_ok=True)
+            _probe(folder, f".millrace-probe-{uuid.uuid4().hex[:8]}")
+        _probe(self.target.parent, f"{self.old.name}-{int(time.time())}-{os.getpid()}")  # as long as any name here
+        if self.folder != self.beside and not (self.folder / "target.json").exists():
+            write_json(self.folder / "target.json", {"target": str(self.target)})
+
+    def reset(self) -> None:
+        """Forget the parts of another job or other data."""
+        for folder in (self.new, self.notes):
+            for path in [p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()]:
+                self.discard(path)
+            own_files.remove_empty(folder)
+
+    def discard(self, path: Path) -> None:
+        """Remove a file of the work in progress; one that millrace did not write is moved out of the way instead."""
+        inside = path.relative_to(self.folder)
+        if own_files.WORK.fullmatch(str(inside)):
+            path.unlink(missing_ok=True)
+            return
+        aside = self.folder / "not-of-millrace" / f"{uuid.uuid4().hex[:8]}-{path.name}"
+        aside.parent.mkdir(exist_ok=True)
+        path.rename(aside)
+        log.warning("%s is not of millrace: moved to %s", path, aside)
+
+    def publish(self, on_existing: OnExisting) -> Path:
+        """One rename makes the new output visible; returns where it is."""
+        with no_space(self.target):
+            new = self._land()
+            if on_existing == "version":
+                return self._publish_version(new)
+            self.check(on_existing)
+            if self.target.exists() and any(self.target.iterdir()):
+                self._exchange(new)
+            else:
+                _rename(new, self.target)
+        self.clean()
+        return self.target
+
+    def _exchange(self, new: Path) -> None:
+        """Put the new output in the place of the old one in one step: no reader finds none, or a mix of both.
+
+        `swap.json` says what is going on, for whoever comes after a kill. A file system that cannot exchange two
+        folders takes two renames, between which there is no target.
+        """
+        write_json(self.swap, {"new": _inode(new), "at": str(new)})
+        flush(self.beside)
+        try:
+            exchange(new, self.target)
+        except OSError as error:
+            if error.errno not in NO_EXCHANGE:
+                raise
+            text = (
+                "%s: this file system cannot exchange folders (%s): two renames, between which readers find no output"
+            )
+            log.warning(text, self.target, error.strerror)
+            _rename(self.target, self._old_name())
+            try:
+                _rename(new, self.target)
+            except OSError:
+                self.mend()
+                raise
+        else:
+            flush(self.target.parent)
+            flush(new.parent)
+            _rename(new, self._old_name())
+        self.swap.unlink(missing_ok=True)
+
+    def put_away(self, version: Path) -> bool:
+        """Remove a version as a whole, so that no reader finds half of it; False if it holds a file of somebody else,
+        who was quick: then it stays."""
+        away = self._old_name(0)
+        version.rename(away)
+        if next(own_files.strangers(away), None) is not None:
+            away.rename(version)
+            return False
+        own_files.remove_output(away)
+        return not away.exists()
+
+    def _old_name(self, seconds: float | None = None) -> Path:
+        """A free name for an output that is replaced now: it ends in the second until which it stays."""
+        until = int(time.time() + (self.keep_replaced if seconds is None else seconds))
+        names = [f"{self.old.name}-{until}", *(f"{self.old.name}-{until}-{n}" for n in range(1, 1000))]
+        return next(path for name in names if not os.path.lexists(path := self.target.parent / name))
+
+    def _land(self) -> Path:
+        """The new output on the target's file system: as it is, or copied, so that what is left are renames."""
+        if self.folder == self.beside or _are_one_file_system(self.folder, self.beside):
+            return self.new
+        if self.landed.exists():
+            own_files.remove_work(self.beside, spare=lambda path: not path.startswith("new"))
+        partial = self.landed.with_name(f"new.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            shutil.copytree(self.new, partial)
+        except BaseException as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise _first_cause(error) from error
+        for file in (p for p in partial.rglob("*") if p.is_file()):
+            flush(file)
+        return _rename(partial, self.landed)
+
+    def _publish_version(self, new: Path) -> Path:
+        self.target.mkdir(parents=True, exist_ok=True)
+        numbers = [int(p.name[1:]) for p in self.target.iterdir() if own_files.VERSION.fullmatch(p.name)]
+        version = _rename(new, self.target / f"v{max(numbers, default=0) + 1:04d}")
+        with partial_file(self.target / LATEST) as latest:
+            latest.write_text(version.name + "\n")
+            flush(latest)
+        self.clean()
+        return version
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True if a swap has begun and not ended: one that is going on, or one that a kill cut off."""
+        return self.swap.exists() or (self.old.exists() and not self.target.exists())
+
+    def mend(self) -> str:
+        """Finish a swap that was cut off, and say what was done: the whole new output goes forward, else the old back.
+
+        Only for the owner of the lock: a swap that is going on looks the same.
+        """
+        done = self._mend_exchange() or self._mend_earlier()
+        self._sweep()
+        return done
+
+    def _mend_exchange(self) -> str:
+        note = read_json(self.swap)
+        if not isinstance(note, dict):
+            return ""
+        new, done = Path(str(note.get("at"))), ""
+        if _inode(self.target) == note.get("new") is not None:
+            if new.exists():
+                _rename(new, self._old_name())
+            done = "the new output is in its place"
+        elif not self.target.exists() and _inode(new) == note.get("new") is not None:
+            _rename(new, self.target)
+            done = "the new output was put in its place"
+        elif not self.target.exists() and self.olds:
+            _rename(self.olds[-1], self.target)
+            self.swap.unlink(missing_ok=True)
+            return "the old output was put back"
+        self.swap.unlink(missing_ok=True)
+        if done:
+            self.clean()
+        return done
+
+    def _mend_earlier(self) -> str:
+        """The same of a swap of an earlier millrace: `.name.millrace-old` without a target."""
+        if not self.old.exists() or self.target.exists():
+            return ""
+        notes = (MANIFEST, f"train/{MANIFEST}", FITTED)
+        whole = [p for p in (self._foreign, self.new) if any((p / note).exists() for note in notes)]
+        _rename(whole[0] if whole else self.old, self.target)
+        if whole:
+            self.clean()
+        return "the new output was put in its place" if whole else "the old output was put back"
+
+    def _sweep(self, now: float | None = None) -> list[Path]:
+        """Remove outputs that were replaced and whose time is over, and what earlier versions left here."""
+        now = time.time() if now is None else now
+        over = [path for path in self.olds if (until_of(path) or 0) <= now]
+        if self.target.exists() or not self.old.exists():
+            over += [path for path in (self.old, self._foreign, Path(f"{self._foreign}.tmp")) if path.exists()]
+        for path in over:
+            if path.is_file():  # a probe of a run that was killed
+                path.unlink(missing_ok=True)
+            left = own_files.remove_output(path)
+            if left and path.exists():
+                log.warning("%s stays: %s in it is not of millrace", path, left[0])
+        return over
+
+    def clean(self) -> None:
+        """Remove everything but the lock, which whoever holds it lets go, and what millrace did not write."""
+        self._sweep()
+        for folder in dict.fromkeys((self.folder, self.beside)):
+            if left := own_files.remove_work(folder, spare=lambda path: path.startswith("lock")):
+                log.warning("%s stays: %s in it is not of millrace", folder, left[0])
+
+    def owned_by(self, owner: str) -> bool:
+        """True if the lock is this owner's: work of a flow that died stops when another one has taken over."""
+        return (read_json(self.lock) or {}).get("id") == owner
+
+    def check_owner(self, owner: str) -> None:
+        """A GiveUpError once another run has the lock: the flow that began this was silent for too long."""
+        if owner and not self.owned_by(owner):
+            raise GiveUpError("another run took over", where=str(self.target),
+                              why="the flow that started this stage is gone, or gave no sign of life for a minute",
+                              do="follow the run that holds the lock")  # fmt: skip
+
+    def in_use(self) -> bool:
+        """True while a run holds the lock: one that lives, or showed a sign of life within `STALE_SECONDS`."""
+        return self.lock.exists() and not _gone(read_json(self.lock) or {}, self.lock)
+
+    @contextmanager
+    def locked(self, wait: bool = False) -> Iterator[str]:
+        """Only one run works for a target; an owner that is gone is told by its process, or by 60 s of silence."""
+        owner = _me(self.target)
+        handle = self._acquire(self.lock, owner, wait)
+        stop = threading.Event()
+        beat = threading.Thread(target=_beat, args=(handle, stop), daemon=True, name="millrace-lock")
+        beat.start()
+        try:
+            self.mended = self.mend()
+            yield owner["id"]
+        finally:
+            stop.set()
+            beat.join()
+            os.close(handle)
+            if not (self.folder / "plan.json").exists():
+                self.clean()  # nothing that another start could use
+            self._let_go(owner["id"])
+
+    def _let_go(self, owner: str) -> None:
+        if self.owned_by(owner):
+            for left in self.beside.glob("lock.*"):  # drafts of processes that were killed; a live one makes it again
+                left.unlink(missing_ok=True)
+            self.lock.unlink(missing_ok=True)
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        """Remove the folders of the work in progress if nothing is in them."""
+        if self.folder != self.beside and [p.name for p in self.folder.glob("*")] == ["target.json"]:
+            (self.folder / "target.json").unlink(missing_ok=True)
+        for folder in dict.fromkeys((self.folder, self.beside)):
+            with suppress(OSError):
+                folder.rmdir()
+
+    def _acquire(self, path: Path, owner: dict[str, Any], wait: bool) -> int:
+        """A descriptor of the lock, once it is this owner's."""
+        while True:
+            found = self._earlier_owner()
+            if found is None:
+                self.open()
+                with no_space(path), suppress(FileNotFoundError):  # the owner before is just removing the folder
+                    if (handle := _take(path, owner)) is not None:
+                        return handle
+                found = self._drop_stale(path)
+                if found is None:
+                    continue
+            if not wait:
+                self._drop_empty()
+                who = f"process {found.get('pid')} on {found.get('host')}"
+                raise JobError("another run works on this output", where=str(self.target),
+                               why=f"{who} has held it since {found.get('since')}",
+                               do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
+            time.sleep(0.2)
+
+    def _earlier_owner(self) -> dict[str, Any] | None:
+        """A living run of an earlier millrace, whose lock lies under the scratch folder and does not say its target."""
+        if self.scratch is None:
+            return None
+        path = self.scratch / self.beside.name / "lock"
+        found = read_json(path)
+        earlier = isinstance(found, dict) and "target" not in found
+        return found if earlier and not _gone(found, path) else None
+
+    def _drop_stale(self, path: Path) -> dict[str, Any] | None:
+        """The lock's owner, or None after a dead one's lock was removed, by one of several that wait.
+
+        The lock is first moved aside, and put back if it turns out to be another one than that which was looked at:
+        where flock reaches no other host (NFS), somebody may have taken it meanwhile.
+        """
+        try:
+            folder = os.open(self.beside, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            found = read_json(path) or {}
+            if path.exists() and not _gone(found, path):
+                return found
+            aside = path.with_name(f"lock.{uuid.uuid4().hex}.stale")
+            with suppress(FileNotFoundError):
+                path.rename(aside)
+                if (read_json(aside) or {}).get("id") != found.get("id"):
+                    with suppress(OSError):
+                        os.link(aside, path)
+                aside.unlink(missing_ok=True)
+            return None
+        finally:
+            os.close(folder)
+
+
+def _digest_of(target: Path) -> str:
+    return hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def until_of(path: Path) -> int | None:
+    """The second until which an output that was replaced stays, by its name; None for other names.
+
+    >>> until_of(Path("/data/.out.millrace-old-1700000000")), until_of(Path("/data/.out.millrace-old"))
+    (1700000000, None)
+    """
+    found = re.fullmatch(r"\..+\.millrace-old-(\d+)(-\d+)?", path.name)
+    return int(found[1]) if found else None
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _probe(folder: Path, name: str) -> None:
+    """An OSError if no file of this name can be made in the folder."""
+    probe = folder / name
+    probe.touch()
+    probe.unlink()
+
+
+def _are_one_file_system(folder: Path, other: Path) -> bool:
+    """Whether a rename reaches from one folder to the other: two mounts of one device do not."""
+    if folder.stat().st_dev != other.stat().st_dev:
+        return False
+    name = f".millrace-probe-{uuid.uuid4().hex[:8]}"
+    (folder / name).touch()
+    try:
+        (folder / name).rename(other / name)
+        (other / name).unlink()
+    except OSError:
+        (folder / name).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Two paths change places in one step; an OSError where the kernel or the file system has no such step."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):  # glibc before 2.28
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    paths = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], ctypes.c_uint(EXCHANGE)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(other))
+
+
+def _me(target: Path) -> dict[str, Any]:
+    boot, pidns = namespace()
+    return {
+        "id": uuid.uuid4().hex,
+        "host": socket.gethostname(),
+        "boot": boot,
+        "pidns": pidns,
+        "pid": os.getpid(),
+        "start": _start_time(os.getpid()),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "target": str(target),
+    }
+
+
+def namespace() -> tuple[str, str]:
+    """(the boot of this kernel, the name space of its process numbers): where both are the same, a number means the
+    same process. Containers may share a host's name, and have numbers of their own. Empty where /proc does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "", ""
+
+
+def _take(path: Path, owner: dict[str, Any]) -> int | None:
+    """Create the lock with its content in one step, a link to a file that is already whole; its descriptor, None if
+    there is one already."""
+    draft = path.with_name(f"lock.{owner['id']}.tmp")
+    try:
+        draft.write_text(json.dumps(owner))
+        handle = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            if draft.stat().st_nlink == 2:  # made, though the answer of the file server was lost
+                return handle
+            os.close(handle)
+            if isinstance(error, FileExistsError):
+                return None
+            if error.errno not in NO_LINKS:
+                raise
+            return _take_without_links(path, owner)
+        return handle
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _take_without_links(path: Path, owner: dict[str, Any]) -> int | None:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return None
+    os.write(handle, json.dumps(owner).encode())
+    return handle
+
+
+def _beat(handle: int, stop: threading.Event) -> None:
+    """A sign of life on the lock that was taken, never on the one of who took over."""
+    while not stop.wait(STALE_SECONDS / 6):
+        try:
+            os.utime(handle)
+        except OSError:
+            return
+
+
+def _gone(owner: dict[str, Any], path: Path) -> bool:
+    """True if the owner of a lock is dead: by its process where the number means the same process here, else by a
+    minute without a sign of life."""
+    if owner.get("boot") and (owner["boot"], owner.get("pidns")) == namespace():
+        alive = _lives(int(owner.get("pid", -1)), owner.get("start"))
+        if alive is not None:
+            return not alive
+    try:
+        return _now_at(path.parent) - path.stat().st_mtime > STALE_SECONDS
+    except FileNotFoundError:
+        return True
+
+
+def _now_at(folder: Path) -> float:
+    """The time of the host that keeps the folder: its clock makes the signs of life."""
+    probe = folder / f".millrace-probe-{uuid.uuid4().hex[:8]}"
+    try:
+        probe.touch()
+        found = probe.stat().st_mtime
+        probe.unlink()
+    except OSError:
+        return time.time()
+    return found
+
+
+def _lives(pid: int, start: str | None) -> bool | None:
+    """Whether a process of this name space lives and is the one that was started then; None if that cannot be seen."""
+    found = _start_time(pid)
+    if found is not None:
+        return found == start
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # of another user, where /proc hides those
+        return None
+    except (OSError, OverflowError):
+        return False
+    return False  # a zombie
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process was started, in ticks since the boot, so that a reused number is not taken for the same process;
+    None for one that is gone."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZXx" else fields[18]
