@@ -88,6 +88,14 @@ def test_a_recipe_is_measured_through_the_flow(
     assert (found["files"], found["rows"] <= rows * 1.2) == (files, True)
 
 
+def test_a_stage_that_splits_share_counts_once() -> None:
+    def manifest(**seconds: float) -> dict[str, Any]:
+        return {"stages": {stage: {"seconds": value} for stage, value in seconds.items()}}
+
+    both = [manifest(ingest=1.0, statistics=2.0, transform=0.25), manifest(ingest=1.0, statistics=2.0, transform=0.5)]
+    assert [gpu.seconds_of(name, both) for name in both[0]["stages"]] == [1.0, 2.0, 0.75]
+
+
 def test_every_recipe_can_be_measured(tmp_path: Path) -> None:
     for recipe in gpu.SAMPLES:
         _, (source, *valid) = gpu.make_source(recipe, tmp_path, 300, None)

@@ -28,13 +28,14 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Block, Limits, Partition
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output, Run, Source
-from tasks.graph import binding, partition_work
+from tasks.graph import binding
 from tasks.job.request import PlanOf, Request, make_request
 from tasks.shuffle.choice import spare_on_device
 from tasks.sources import planning
 from tasks.stages import cache_policy, commit, ingest, needs, shuffle_write, transform
 from tasks.stages import statistics as stages_statistics
 from tasks.stages.cache_policy import keeping_of, taking_of
+from tests.reads import count_reads
 from tests.stages import run_stages
 
 ROWS = 40_000
@@ -175,16 +176,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, str]]:
     """(first row, column) -> how often it was read from its file."""
     counted: Counter[tuple[int, str]] = Counter()
-
-    def counting(read: Any) -> Any:
-        def counted_read(source: Any, partition: Any, columns: Any = None, **more: Any) -> pa.Table:
-            counted.update((partition.first_row, name) for name in columns)
-            return read(source, partition, columns, **more)
-
-        return counted_read
-
-    for name in ("read", "read_side_by_side"):  # of the CPU, of a GPU
-        monkeypatch.setattr(partition_work, name, counting(getattr(partition_work, name)))
+    count_reads(monkeypatch, lambda partition, columns: counted.update((partition.first_row, name) for name in columns))
     return counted
 
 

@@ -12,11 +12,10 @@ import pytest
 from tasks import ops
 from tasks.core.schema import Column, Schema, Tags
 from tasks.errors import JobError
-from tasks.graph import partition_work
 from tasks.graph.binding import Bound
 from tasks.graph.node import as_node, graph_from_json, graph_to_json
-from tasks.sources import reader
 from tests.learning import applied, cut, learned, rows
+from tests.reads import count_reads
 
 TABLE = pa.table({"a": [1, 2, 3], "b": [4, None, 6], "c": ["x", "y", "x"], "t": [1, 0, 1], "unused": [0, 0, 0]})
 
@@ -141,13 +140,7 @@ def test_what_nobody_asks_for_is_not_computed(engine: str) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     """(partition, columns) of every read."""
     found: list[tuple[int, list[str]]] = []
-    original = reader.read
-
-    def counted(source: Any, partition: Any, columns: Any = None, **more: Any) -> Any:
-        found.append((partition.number, list(columns)))
-        return original(source, partition, columns, **more)
-
-    monkeypatch.setattr(partition_work, "read", counted)
+    count_reads(monkeypatch, lambda partition, columns: found.append((partition.number, columns)))
     return found
 
 

@@ -16,6 +16,7 @@ from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms import radix_selection
 from tasks.workflow import Workflow
+from tests.reads import count_reads
 from tests.tasks.ops.fitting import learned, one_column, transformed
 
 
@@ -141,16 +142,8 @@ def test_the_cardinality_is_known_when_fitted(engine):
 
 
 def test_further_passes_are_shared_and_read_only_what_is_still_open(engine, tiny, monkeypatch):
-    from tasks.graph import partition_work
-    from tasks.sources import reader
-
     reads = []
-    original = reader.read
-    monkeypatch.setattr(
-        partition_work,
-        "read",
-        lambda source, part, columns, **more: reads.append(columns) or original(source, part, columns, **more),
-    )
+    count_reads(monkeypatch, lambda _, columns: reads.append(columns))
     table = pa.table({"x": SPREAD, "y": WIDE[:999], "z": np.arange(999), "s": ["a"] * 999})
     nodes = (
         (["x"] >> ops.FillMedian())
