@@ -63,7 +63,7 @@ def _seconds(summaries: Sequence[Mapping[str, Any]], stage: str) -> float | None
 
 def job_key(request: Request) -> str:
     """Names what a run does with its rows, not which rows they are."""
-    source, output, _ = request.settings
+    source, output = request.source, request.output
     what = [request.graph, request.flow, source.filter, source.keys, output.shuffle, output.format, output.partition_on]
     return hashlib.sha256(stable_json(what).encode()).hexdigest()[:16]
 

@@ -85,9 +85,7 @@ def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
         bound = Bound(final, schema)
         check_columns(request, bound)
         sample = sampled(request, plans[request.splits[0]])
-    files = {
-        s: number_of_files(request.settings[1], int(p.rows * scale), len(workers.workers)) for s, p in plans.items()
-    }
+    files = {s: number_of_files(request.output, int(p.rows * scale), len(workers.workers)) for s, p in plans.items()}
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
         _check_order(request, plans, files)
@@ -123,7 +121,7 @@ def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:
 @contextmanager
 def _data(job: Job | Application, request: Request) -> Iterator[tuple[Request, float]]:
     """The request on data that are there: those of `source.sample` that are not made yet, as a few rows elsewhere."""
-    source = request.settings[0]
+    source = request.source
     paths = [p for p in (source.path, source.valid) if isinstance(p, str)]
     made = source.sample if isinstance(job, Job) else None
     if made is None or "://" in paths[0] or any(c in paths[0] for c in "*?[") or Path(paths[0]).exists():
@@ -139,12 +137,13 @@ def _data(job: Job | Application, request: Request) -> Iterator[tuple[Request, f
             some = rows if number == 0 else max(1, rows // 5)
             make_sample(made.name, place, some, made.seed + number, columns=made.columns)
             changed[name] = str(place)
-        yield replace(request, source={**request.source, **changed}), made.rows / rows
+        sections = {**request.sections, "source": {**request.sections["source"], **changed}}
+        yield replace(request, sections=sections), made.rows / rows
 
 
 def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
     """The plan of every split, as ingest makes it."""
-    source, _, run = request.settings
+    source, run = request.source, request.run
     names: dict[str, Any] = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
     plans = {}
     with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
@@ -164,13 +163,13 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
     """The columns that `output.keys` and `sort_by` name exist."""
     for split, plan in plans.items():
         final, schema = subject(request, plan.schema)
-        order = make_order(request.settings[1], plan, files[split])
+        order = make_order(request.output, plan, files[split])
         carried_columns(Work(plan, final, schema, "pandas"), order)
 
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.settings[0], plans[request.splits[0]], filter_columns(request)
+    source, first, always = request.source, plans[request.splits[0]], filter_columns(request)
     found = []
     if source.keys:
         found.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
@@ -200,7 +199,7 @@ def _refused(request: Request, wanted: Needs | None) -> list[MillraceError]:
     """What the run would refuse of its target and its disks."""
     staging, found = request.staging, []
     try:
-        staging.check(request.settings[1].on_existing)
+        staging.check(request.output.on_existing)
     except MillraceError as error:
         found.append(error)
     for place in {existing(staging.folder), existing(staging.target.parent)}:

@@ -27,7 +27,7 @@ def check_workers(job: Job | Application, request: Request, stage: str) -> None:
     if needed := job.cluster.resources.get(stage):
         check_resources(runner.client, needed, stage)
     if stage == "ingest":
-        found = [request.settings[0].path, request.settings[0].valid]
+        found = [request.source.path, request.source.valid]
         sources = [path for paths in found if paths for path in ([paths] if isinstance(paths, str) else paths)]
         with no_space(request.staging.folder):
             check_shared(runner.client, request.staging.folder, sources, get_current_settings().api.url)

@@ -64,7 +64,7 @@ def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types
 
 def differences_of(request: Request, plan: Plan) -> list[str]:
     """In what the source is read otherwise than that of the workflow that is applied."""
-    return differences(request.settings[0], request.fit.reading, plan.reading.get("format", "")) if request.fit else []
+    return differences(request.source, request.fit.reading, plan.reading.get("format", "")) if request.fit else []
 
 
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:

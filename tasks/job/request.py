@@ -31,16 +31,16 @@ from tasks.storage.staging import Staging
 class Request:
     """What a run is asked to do: the same request finds the same staging folder.
 
+    `sections` are source, output and run as JSON: Prefect walks through the arguments of its tasks, and cannot walk
+    through a model that has a field `keys`.
     `code` names the code that does it, `owner` the run that holds the lock, `flow` what it belongs to; none is part
     of what is asked. `fitted` is the fitted workflow that is applied: path, digest of the state, schema, how its source
     was read (the parts of `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's
     host allows.
     """
 
-    source: dict[str, Any]
+    sections: dict[str, dict[str, Any]]
     graph: list[dict[str, Any]]
-    output: dict[str, Any]
-    run: dict[str, Any] = field(default_factory=dict)
     engine: str = "pandas"
     labels: tuple[str, ...] = ()
     code: str = ""
@@ -50,8 +50,16 @@ class Request:
     roots: tuple[str, ...] | None = None
 
     @cached_property
-    def settings(self) -> tuple[Source, Output, Run]:
-        return Source(**self.source), Output(**self.output), Run(**self.run)
+    def source(self) -> Source:
+        return Source(**self.sections["source"])
+
+    @cached_property
+    def output(self) -> Output:
+        return Output(**self.sections["output"])
+
+    @cached_property
+    def run(self) -> Run:
+        return Run(**self.sections["run"])
 
     @cached_property
     def final(self) -> Node:
@@ -69,8 +77,7 @@ class Request:
 
     @cached_property
     def staging(self) -> Staging:
-        _, output, run = self.settings
-        return Staging(output.path, run.scratch, run.keep_replaced)
+        return Staging(self.output.path, self.run.scratch, self.run.keep_replaced)
 
     @property
     def key(self) -> str:
@@ -80,7 +87,7 @@ class Request:
     @property
     def splits(self) -> tuple[str, ...]:
         """The sub-folders of the output: none, or train and valid."""
-        return ("train", "valid") if self.settings[0].valid else ("",)
+        return ("train", "valid") if self.source.valid else ("",)
 
     @property
     def side_files(self) -> list[Any]:
@@ -95,12 +102,11 @@ class Request:
     @property
     def plan_fingerprint(self) -> str:
         """Names what a plan depends on besides the files themselves."""
-        source, _, run = self.settings
         return fingerprint(
             self.code,
             self.engine,
-            source.model_dump(exclude={"filter", "sample", *BOUNDS}),
-            run.min_partition_size,
+            self.source.model_dump(exclude={"filter", "sample", *BOUNDS}),
+            self.run.min_partition_size,
             *self._fitted,
         )
 
@@ -111,13 +117,12 @@ class Request:
 
     def state_fingerprint(self, plan: str) -> str:
         """Names what is learned from a plan: nothing of the output's settings, nor how the rows are cut."""
-        source, _, _ = self.settings
-        rows = source.model_dump(exclude={"partition_size", "part_mem_fraction", "sample", *BOUNDS})
+        rows = self.source.model_dump(exclude={"partition_size", "part_mem_fraction", "sample", *BOUNDS})
         return fingerprint(self.code, self.engine, rows, self.graph, self.side_files, plan, *self._fitted)
 
     def parts_fingerprint(self, *more: Any) -> str:
         """Names the bytes of the output; `more` are plan, state, number of files and split."""
-        files = self.settings[1].model_dump(exclude={"path", "on_existing", "keep_versions"})
+        files = self.output.model_dump(exclude={"path", "on_existing", "keep_versions"})
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
 
 
@@ -146,7 +151,7 @@ class PlanOf:
     """The plans of a run, as saved by ingest."""
 
     def __init__(self, request: Request) -> None:
-        self.path, self.source = request.staging.folder / "plan.json", request.settings[0]
+        self.path, self.source = request.staging.folder / "plan.json", request.source
         self.data = read_json(self.path) or {}
 
     def complete(self, splits: Sequence[str]) -> bool:
@@ -217,11 +222,14 @@ def new_request(
     **more: Any,
 ) -> Request:
     """The request of a graph as it is saved; `more` are flow and fitted."""
+    sections = {
+        "source": source.model_dump(by_alias=True, mode="json"),
+        "output": output.model_dump(mode="json"),
+        "run": run.model_dump(mode="json"),
+    }
     return Request(
-        source.model_dump(by_alias=True, mode="json"),
+        sections,
         graph,
-        output.model_dump(mode="json"),
-        run.model_dump(mode="json"),
         engine,
         tuple(labels),
         fingerprint(millrace_version(), own_code(), users_code(graph)),

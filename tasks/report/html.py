@@ -39,7 +39,7 @@ class Making:
 
     def look(self) -> None:
         """At the source, for which no stage has to be done."""
-        if not self.request.settings[2].report:
+        if not self.request.run.report:
             return
         try:
             page.template()
@@ -55,7 +55,7 @@ class Making:
         """A `_report.html` into the folder of every output, from the manifests that it will have."""
         if self.performance:
             (folder / PERFORMANCE).write_text(self.performance)
-        if not self.request.settings[2].report:
+        if not self.request.run.report:
             return
         try:
             staging = self.request.staging
@@ -73,7 +73,8 @@ class Making:
 
 def _asked(request: Request) -> dict[str, Any]:
     """What is known of the job where nobody gave it: the sections of the request."""
-    return {"source": request.source, "graph": request.graph, "output": request.output, "run": request.run}
+    sections = request.sections
+    return {"source": sections["source"], "graph": request.graph, "output": sections["output"], "run": sections["run"]}
 
 
 def reports_of(out: Path, again: bool = False) -> list[Path]:

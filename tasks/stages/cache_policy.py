@@ -42,7 +42,7 @@ def keeping_of(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Keepin
     columns = read_again(request, plan, bound) if on_gpu or costly else ()
     if not columns:
         return None
-    name, asked = name_of(request, plan), request.settings[2].exchange
+    name, asked = name_of(request, plan), request.run.exchange
     rows = 0 if request.flow == "fit" else plan.rows
     if on_gpu and (limit := spare_on_device(asked, rows, bound.output, pool)):
         return Keeping(name, columns, limit, together=True, on_device=True)
@@ -67,7 +67,7 @@ def name_of(request: Request, plan: Plan) -> str:
 
 def read_again(request: Request, plan: Plan, bound: Bound) -> tuple[str, ...]:
     """The source columns that are read by transform, or by another pass of statistics than the first one."""
-    source, output, _ = request.settings
+    source, output = request.source, request.output
     if not bound.learned:
         return ()
     work = Work(plan, request.final, plan.schema, request.engine, filter=source.filter, training=True)

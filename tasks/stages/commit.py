@@ -101,7 +101,7 @@ def commit(
     closing: Closing | None = None,
 ) -> list[Manifest]:
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
-    staging, (_, output, _) = request.staging, request.settings
+    staging, output = request.staging, request.output
     plans = PlanOf(request)
     closing = closing or Closing(request)
     state, bound, fitted = closing.learned()
@@ -111,7 +111,7 @@ def commit(
         manifests[split] = _manifest(request, split, summaries, bound, run_id, retries or {}, plans.plan(split))
     fitted.rename(staging.new / WORKFLOW)
     for split, data in manifests.items():
-        if request.settings[1].metadata_file:
+        if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["seconds"] = round(time.time() - plans.data["started"], 3)
     closing.report.write(staging.new, summaries, manifests, bound, state.values)
@@ -132,14 +132,14 @@ def commit_fitted(request: Request) -> str:
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
     staging.check_owner(request.owner)
-    return str(publish(staging, request.settings[1]))
+    return str(publish(staging, request.output))
 
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """The fitted workflow with how its rows were read; one that was applied stays what it was."""
     plan = PlanOf(request).plan(request.splits[0])
     schema = request.fitted_schema if request.fitted else plan.schema
-    reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.settings[0])}
+    reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     sample = PlanOf(request).made_up
     learned_from = [
         {name: value for name, value in one.items() if name != "fit"}
@@ -190,7 +190,7 @@ def _manifest(
         plan.rows,
         last["parts"],
         bound.output,
-        request.settings[1],
+        request.output,
         request.engine,
         run=run_id,
         labels=labels,
@@ -198,7 +198,7 @@ def _manifest(
         exchange=exchange,
         seconds=0.0,
         stages=stages,
-        reading={**plan.reading, **rows_of(request.settings[0])},
+        reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out} if left_out else {}),

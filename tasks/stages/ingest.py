@@ -31,7 +31,7 @@ from tasks.storage.sample_data import made_up, made_up_text
 def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[str, Any]:
     """Look at the source; the plans are kept in `plan.json` and used again while the source stays as it is."""
     start = time.perf_counter()
-    source = request.settings[0]
+    source = request.source
     if request.fitted:
         adopt(request)
     saved = PlanOf(request)
@@ -84,7 +84,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[s
 def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files."""
-    source, _, run = request.settings
+    source, run = request.source, request.run
     plan = make_plan(
         source.model_copy(update={"path": path, "valid": None}),
         parallel_map=partial(_mapped, pool),
@@ -110,7 +110,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[
 
 def check_columns(request: Request, bound: Bound) -> None:
     """Refuse what the columns and their types do not allow."""
-    source, output, _ = request.settings
+    source, output = request.source, request.output
     check_runs(bound, source.keys)
     if request.flow != "fit":
         hive.check_columns(output.partition_on, bound.output)

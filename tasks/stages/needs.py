@@ -84,7 +84,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
 
     `scale` is how many times as many rows there will be as the plans say (of look-alike data that are not made yet).
     """
-    source, _, run = request.settings
+    source, run = request.source, request.run
     bounds = {split: _bound(request, plan, sample) for split, plan in plans.items()}
     rows = {split: int(plan.rows * scale) for split, plan in plans.items()}
     left = sample.ratio if sample and sample.after.num_rows else 1.0

@@ -57,7 +57,7 @@ class Prepared:
 
 
 def prepared(request: Request, split: str) -> Prepared:
-    source, output, run = request.settings
+    source, output, run = request.source, request.output, request.run
     plans = PlanOf(request)
     plan = plans.plan(split)
     folder = request.staging.folder / "state"
@@ -98,7 +98,7 @@ def missing_parts(
     request: Request, split: str, ready: Prepared, found: dict[str, Any]
 ) -> tuple[list[Part], list[Part]]:
     """(all parts, those that are not written yet) of a split."""
-    output, staging = request.settings[1], request.staging
+    output, staging = request.output, request.staging
     parts = plan_parts(np.array(found["counts"]), output, ready.cutting.order, ready.files)
     names = {p: p.name(output.format) for p in parts}
     return parts, [

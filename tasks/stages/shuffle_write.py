@@ -42,7 +42,7 @@ def write(
     for path in (folder, notes):
         with no_space(path):
             path.mkdir(parents=True, exist_ok=True)
-    output, order = request.settings[1], ready.cutting.order
+    output, order = request.output, ready.cutting.order
     emptied = found["exchange"] == "disk" or found.get("on_host", False)  # an earlier millrace did not note it
     writing = Writing(str(folder), str(notes), request.engine, output, order, ready.work.bound.output,
                       ready.fingerprint, ready.cutting.floor, emptied)  # fmt: skip

@@ -63,7 +63,7 @@ def _learned(
 ) -> dict[str, Any]:  # fmt: skip
     """The statistics; the state and its manifest in `folder`, put there by one rename. Large tables are written while
     others are still put in order."""
-    source, _, run = request.settings
+    source, run = request.source, request.run
     halved: list[int] = []
     failed: list[list[Record]] = []
     side_files = request.side_files

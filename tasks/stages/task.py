@@ -116,13 +116,13 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         with prefect_client(None), limited(request.roots), out_of_memory.told(name, request.engine), own_log() as told:
             pool = DaskPool(get_client(), resources)
             told.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
-            patience = request.settings[2].stalled_after
+            patience = request.run.stalled_after
             with (
-                monitor.watched(pool.client, pool.workers, request.settings[2].report) as watch,
+                monitor.watched(pool.client, pool.workers, request.run.report) as watch,
                 stalled_tasks.watched(progress.title, pool, patience),
             ):
                 given = [] if split is None else [split]
-                options = storage(request.settings[0].storage_options)
+                options = storage(request.source.storage_options)
                 with reported(progress.title, told):
                     summary = call_masked(options, work, request, *given, pool, progress)
         context = TaskRunContext.get()

@@ -31,7 +31,7 @@ def cut(
     partitions, found = ready.plan.partitions, found_cut(request, split, ready)
     reused = found is not None and not missing_parts(request, split, ready, found)[1]
     if not reused:
-        asked, output = request.settings[2].exchange, ready.work.bound.output
+        asked, output = request.run.exchange, ready.work.bound.output
         chosen = choose(asked, ready.plan.rows, output, pool, request.engine)
         exchange = exchange_of(request, ready, pool, chosen.kind)
         cutting = replace(ready.cutting, on_host=chosen.on_host)

@@ -60,7 +60,7 @@ class Sampled:
 
     def stored_bytes(self, request: Request) -> float:
         """Bytes of a row in the files of the output, shuffled as they will be; 0.0 where no row is left."""
-        output, rows = request.settings[1], self.after.num_rows
+        output, rows = request.output, self.after.num_rows
         if not rows:
             return 0.0
         table = self.after
@@ -84,7 +84,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
 
     A fitted workflow is what it is; another one is fitted on these rows. Errors are those of the whole job.
     """
-    source = request.settings[0]
+    source = request.source
     final, schema = subject(request, plan.schema)
     state = State.load(Path(request.fitted["path"])) if request.fitted else None
     table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
@@ -118,7 +118,7 @@ def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: 
     if not request.fitted:
         places += [place for s in bound.learned for place in s.fit_inputs.values()]
     found = {*bound.source_columns(places, training=not request.fitted), *keys, *sort_by, *filter_columns(request)}
-    output = request.settings[1]
+    output = request.output
     if output.shuffle == "key":
         found |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
     return [name for name in bound.source if name in found and name != ROW]
@@ -128,7 +128,7 @@ def filter_columns(request: Request) -> tuple[str, ...]:
     """The columns that `source.filter` reads."""
     from tasks.engines.expression.syntax import parse
 
-    condition = request.settings[0].filter
+    condition = request.source.filter
     return tuple(parse(condition).columns) if condition else ()
 
 

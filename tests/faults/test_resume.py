@@ -41,7 +41,7 @@ def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[]
         "transform": transform.cut,
         "shuffle_write": shuffle_write.write,
     }
-    request.staging.check(request.settings[1].on_existing)
+    request.staging.check(request.output.on_existing)
     with request.staging.locked():
         for name, stage in work.items():
             if name == before:

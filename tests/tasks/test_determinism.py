@@ -113,8 +113,8 @@ def made(request: Request, pool: Pool, blocks: int) -> dict[str, str]:
         done += [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
         commit.commit(request, done)
     assert done[0]["partitions"] == -(-BLOCKS // blocks)
-    folder = Path(request.output["path"])
-    assert json.loads((folder / "_manifest.json").read_text())["exchange"] == request.run["exchange"]
+    folder = Path(request.output.path)
+    assert json.loads((folder / "_manifest.json").read_text())["exchange"] == request.run.exchange
     paths = [*sorted(folder.glob("part-*.parquet")), folder / "_workflow" / "state.json"]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 

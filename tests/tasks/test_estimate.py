@@ -64,7 +64,7 @@ def asked(
 
 
 def plans_of(request: Request) -> dict[str, Plan]:
-    return {"": make_plan(request.settings[0])}
+    return {"": make_plan(request.source)}
 
 
 def test_a_sample_is_of_several_places_and_fitted_on_itself(data: Path, tmp_path: Path) -> None:

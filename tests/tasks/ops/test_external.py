@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
+from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.graph.node import graph_to_json
-from tasks.job.request import Request
+from tasks.job.request import make_request
 from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import transformed
 
@@ -101,8 +101,8 @@ def test_what_does_not_fit_is_named(side, tmp_path):
 
 
 def test_a_changed_side_table_makes_what_was_learned_invalid(side, tmp_path):
-    graph = graph_to_json(["id"] >> ops.JoinExternal(side, on="id"))
-    request = Request({"path": str(tmp_path / "data.parquet")}, graph, {"path": str(tmp_path / "out")})
+    source, output = Source(path=str(tmp_path / "data.parquet")), Output(path=str(tmp_path / "out"))
+    request = make_request(source, ["id"] >> ops.JoinExternal(side, on="id"), output, Run(), "pandas")
     before = request.state_fingerprint("plan")
     assert request.state_fingerprint("plan") == before
     pq.write_table(SIDE.slice(0, 2), side)
