@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.commands.console import terminal
+from flows.preview.tables import print_rows, print_table, text_table
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, embeddings_of
 from tasks.core.units import amount
@@ -32,7 +33,6 @@ from tasks.storage.own_files import FITTED, MANIFEST, OWN, WORKFLOW
 from tasks.storage.sample_data import made_up_text
 
 SPLITS = ("train", "valid")
-VALUE = 36  # letters of a value, where rows stand beside each other
 NEEDED = "needed"
 
 
@@ -128,23 +128,23 @@ def _show_output(folder: Path, console: Console) -> None:
     if data.get("left_out"):
         console.print(f"left out: {', '.join(data['left_out'])}", markup=False, soft_wrap=True)
     _print_schema("columns", Schema.from_json(data["schema"]), console)
-    table = _table("parts", "file", "rows>", "bytes>", "xxh3-128")
+    table = text_table("parts", "file", "rows>", "bytes>", "xxh3-128")
     for part in manifest.parts[:20]:
         table.add_row(part["path"], f"{part['rows']:,}", amount(part["bytes"]), part["xxh3_128"])
-    _print_table(table, console)
+    print_table(table, console)
     if len(manifest.parts) > 20:
         console.print(f"and {len(manifest.parts) - 20:,} more parts")
 
 
 def _print_schema(title: str, schema: Schema, console: Console) -> None:
-    table = _table(title, "column", "type", "tags", "ids>", "embedding")
+    table = text_table(title, "column", "type", "tags", "ids>", "embedding")
     for column in schema.columns:
         embedding = column.properties.get("embedding") or {}
         size = f"{embedding['rows']:,} x {embedding['dimension']}" if embedding else ""
         ids = column.properties.get("cardinality")
         tags = ", ".join(sorted(column.tags))
         table.add_row(column.name, dtype_name(column.dtype), tags, f"{ids:,}" if ids else "", size)
-    _print_table(table, console)
+    print_table(table, console)
 
 
 def _show_reading(reading: Mapping[str, Any], console: Console) -> None:
@@ -179,8 +179,8 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
     final, schema, state, _ = load_fitted(folder)
     steps = learned_steps(Bound(final, schema, state.values), state.values)
-    vocabularies = _table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
-    others = _table("learned", "operator", "columns", "what")
+    vocabularies = text_table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
+    others = text_table("learned", "operator", "columns", "what")
     for key, step in steps.items():
         fitted = state.values[key]
         try:
@@ -190,7 +190,7 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
             raise damaged(folder / "state.json", f"fitted.{step.key}", why) from error
     for table in (vocabularies, others):
         if table.row_count:
-            _print_table(table, console)
+            print_table(table, console)
 
 
 def _add_learned(step: Step, fitted: Any, values: int, vocabularies: Table, others: Table) -> None:
@@ -223,61 +223,6 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
     print_rows(head.column_names, texts, console)
 
 
-def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Rows of values under their names where the terminal is wide enough, else beside them: every row a column of a
-    table, and as many tables as it takes."""
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    if sum(widths) + 2 * (len(names) - 1) <= console.width:
-        table = _table("", *names)
-        for row in rows:
-            table.add_row(*row)
-        _print_table(table, console)
-        return
-    name_width = min(max(map(len, names)), console.width // 2)
-    cut = [[value if len(value) <= VALUE else value[: VALUE - 2] + ".." for value in row] for row in rows]
-    number = 0
-    while number < len(cut):
-        first, left = number, console.width - name_width
-        while number < len(cut) and (number == first or left >= 2 + _width(cut[number], number)):
-            left -= 2 + _width(cut[number], number)
-            number += 1
-        table = _table("", "column", *(f"row {n + 1}" for n in range(first, number)))
-        for values in zip(names, *cut[first:number], strict=True):
-            table.add_row(*values)
-        _print_table(table, console)
-        if number < len(cut):
-            console.print()
-
-
-def _width(values: Sequence[str], number: int) -> int:
-    return max(len(f"row {number + 1}"), *map(len, values))
-
-
-class _Plain(Table):
-    """A table whose cells are shown as they are (`timestamp[us]` is no markup), under a heading of any length."""
-
-    heading = ""
-
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(Text(str(cell)) for cell in cells), **options)
-
-
-def _table(title: str, *columns: str) -> _Plain:
-    """A table without frame; a column whose name ends in `>` stands to the right."""
-    table = _Plain(box=None, pad_edge=False, header_style="dim")
-    table.heading = title
-    for name in columns:
-        right = name.endswith(">")
-        table.add_column(Text(name.rstrip(">")), justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _print_table(table: _Plain, console: Console) -> None:
-    if table.heading:
-        console.print(Text(f"\n{table.heading}", style="bold"), soft_wrap=True)
-    console.print(table)
-
-
 # operators
 
 
@@ -304,10 +249,10 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
 
 def show_operators(console: Console | None = None) -> None:
     console = console or terminal()
-    table = _table("", "operator", "learns", "what it does")
+    table = text_table("", "operator", "learns", "what it does")
     for name, cls in operators().items():
         table.add_row(name, "yes" if issubclass(cls, Learned) else "", summary_of(cls))
-    _print_table(table, console)
+    print_table(table, console)
     console.print("\nmillrace ops NAME explains one", style="dim")
 
 
@@ -332,9 +277,9 @@ def show_operator(name: str, console: Console | None = None) -> None:
     console.print(f"\ntakes columns of: {takes}" + ("; a nested list of columns is a group" if cls.grouped else ""))
     parameters = list(parameters_of(cls))
     if parameters:
-        table = _table("parameters", "name", "type", "default")
+        table = text_table("parameters", "name", "type", "default")
         for row in parameters:
             table.add_row(*row)
-        _print_table(table, console)
+        print_table(table, console)
     needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
     console.print(f"\nin a job: - {{columns: [..], ops: [{{op: {name}{needed}}}]}}", markup=False)

@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.listeners import _shown
+from flows.run.listeners import listening
 from tasks.core.units import rate
 from tasks.manifest import Manifest
 from tasks.storage.atomic import read_json
@@ -150,16 +150,15 @@ def shown(watch: Watch) -> Iterator[None]:
 
     thread = threading.Thread(target=follow, name="millrace-watch", daemon=True)
     thread.start()
-    _shown.append(watch)
     try:
-        if screen:
-            with live:
+        with listening(watch.hear):
+            if screen:
+                with live:
+                    yield
+            else:
                 yield
-        else:
-            yield
-            say(watch, last=True)
+                say(watch, last=True)
     finally:
-        _shown.remove(watch)
         stop.set()
         thread.join()
 

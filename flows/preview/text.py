@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands.inspect import print_rows
 from flows.preview.plan import Preview, Reading
+from flows.preview.tables import print_rows
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.core.units import amount

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-if TYPE_CHECKING:
-    from flows.commands.progress import Watch
+Listener = Callable[[Mapping[str, Any]], None]  # takes the summary of a stage that is done
 
-_shown: list[Watch] = []  # of this process
+_listeners: list[Listener] = []  # of this process
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener` with the summary of each stage that ends in this process while the block runs."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 def tell(summary: Mapping[str, Any]) -> None:
     """What a stage that is done says of itself, to whoever watches the run in this process."""
-    for watch in _shown:
-        watch.hear(summary)
+    for listener in _listeners:
+        listener(summary)

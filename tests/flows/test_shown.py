@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from flows.commands.inspect import print_rows, show_folder
+from flows.commands.inspect import show_folder
 from flows.job.job import load_job, make_job
 from flows.preview.plan import preview
+from flows.preview.tables import print_rows
 from flows.preview.text import sections
 from flows.preview.text import show as show_preview
 from tasks.dataset import Dataset
