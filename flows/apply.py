@@ -11,6 +11,8 @@ from flows.job.job import Application, make_application
 from flows.job.parameters import job_data
 from flows.run.run_names import run_name
 from flows.run.session import ingested, looked_at, on_cluster, started, write_out
+from flows.run.worker_imports import worker_imports
+from infra.clusters.resolve import resolved
 
 
 @flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -47,5 +49,5 @@ with_form(apply, application_form())
 
 def run_apply(job: Application) -> list[str]:
     """The three stages in the current flow run; returns the folder that was committed."""
-    with started(job, job.request(job.cluster.resolved().engine)) as request:
+    with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.apply")) as request:
         return write_out(job, request, [ingested(job, request)])

@@ -14,6 +14,8 @@ from flows.preview import history
 from flows.run.run_names import run_name
 from flows.run.session import COMMITTED, ingested, looked_at, make_samples, on_cluster, started
 from flows.run.stages import run_stage
+from flows.run.worker_imports import worker_imports
+from infra.clusters.resolve import resolved
 from tasks.stages import commit, task
 
 
@@ -64,8 +66,8 @@ def without_valid(job: Job) -> Job:
 def run_fit(job: Job) -> str:
     """Both stages of a fit in the current flow run; returns the folder of the fitted workflow."""
     job = without_valid(job)
-    request = replace(job.request(job.cluster.resolved().engine), flow="fit")
-    with started(job, request) as request:
+    request = replace(job.request(resolved(job.cluster).engine), flow="fit")
+    with started(job, request, worker_imports("flows.fit")) as request:
         make_samples(job)
         done = [ingested(job, request), run_stage(task.statistics, job, request)]
         folder = commit.commit_fitted(request)

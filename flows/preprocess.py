@@ -13,6 +13,8 @@ from flows.job.parameters import job_of
 from flows.run.run_names import run_name
 from flows.run.session import ingested, looked_at, make_samples, on_cluster, started, write_out
 from flows.run.stages import run_stage
+from flows.run.worker_imports import worker_imports
+from infra.clusters.resolve import resolved
 from tasks.stages import task
 
 
@@ -67,7 +69,7 @@ with_form(preprocess, job_form())
 
 def run_job(job: Job) -> list[str]:
     """All stages of a job in the current flow run; returns the folders that were committed."""
-    with started(job, job.request(job.cluster.resolved().engine)) as request:
+    with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.preprocess")) as request:
         make_samples(job)
         done = [ingested(job, request), run_stage(task.statistics, job, request)]
         return write_out(job, request, done)

@@ -39,12 +39,8 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.worker.profile.interval": "100ms",
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
-    "distributed.worker.preload": ["infra.workers.preload", "tasks.cluster.transfer.host_memory"],
-    "distributed.scheduler.preload": ["infra.workers.dashboard_access"],
     "distributed.worker.multiprocessing-method": "spawn",  # but see infra/workers/forkserver.py
 }
-
-PRELOADS = ("distributed.worker.preload", "distributed.scheduler.preload")
 
 # Dask has workers give every freed block back to the system, so that each step of a partition pays for new pages: more
 # than half as long again as the work itself. These keep what was freed for the next step.
@@ -65,10 +61,12 @@ GPU_ENVIRONMENT: dict[str, str] = {
 }
 
 
-def use_settings() -> None:
-    """Set them in this process, from which they reach the workers; its own lines go quiet."""
+def use_settings(preloads: Mapping[str, Sequence[str]]) -> None:
+    """Set them in this process, from which they reach the workers, and `preloads`: for each setting of Dask's the
+    modules that a process loads first, after the user's own. This process' own lines go quiet."""
     scratch = own_folder(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
-    dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **{name: _preloads(name) for name in PRELOADS}})
+    loaded = {name: _preloads(name, ours) for name, ours in preloads.items()}
+    dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **loaded})
     logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
     _installed_packages_first()
 
@@ -133,11 +131,11 @@ def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
     return dask.config.set({BEFORE_START: found})
 
 
-def _preloads(setting: str) -> list[str]:
+def _preloads(setting: str, ours: Sequence[str]) -> list[str]:
     """Modules that workers, or the scheduler, load first: the user's own, and ours."""
     given = dask.config.get(setting, None) or []
     own = [given] if isinstance(given, str) else list(given)
-    return list(dict.fromkeys([*own, *DASK_SETTINGS[setting]]))
+    return list(dict.fromkeys([*own, *ours]))
 
 
 def _installed_packages_first() -> None:

@@ -133,8 +133,8 @@ def prefect_server() -> Any:
 @pytest.fixture(scope="session")
 def cluster(engine: str) -> Iterator[Any]:
     """A running cluster of one worker process with two threads, or of a GPU; no default client is left behind."""
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     asked = Cluster(kind="cuda", workers=1) if engine == "cudf" else Cluster(kind="cpu", threads_per_worker=2)
     with make_cluster(asked) as running:

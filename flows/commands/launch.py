@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -22,6 +21,8 @@ from flows.commands.progress import Watch, shown
 from infra.environment import INTERNAL_LEVEL
 from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, MillraceError
+
+MODULES = {"preprocess": "flows.preprocess", "fit": "flows.fit", "apply": "flows.apply"}  # of the flows
 
 
 def job_of(source: str, changes: Sequence[str], sample: bool = False) -> dict[str, Any]:
@@ -123,6 +124,8 @@ def ends_without_memory() -> Iterator[None]:
 
 def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, Any, Any]:
     """(the job, the server, the flow on the job's cluster), with all that they import."""
+    from flows.run.worker_imports import worker_imports
+
     with console.status("looking at the job"):
         job = _job(data, name)
     from infra.orchestration.server import ensure_server
@@ -132,18 +135,35 @@ def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, A
     with console.status("loading the flow"):
         from infra.orchestration.task_runner import runner
 
-        chosen = getattr(importlib.import_module(f"flows.{name}"), name)
-        on_cluster: Any = runner(job.cluster)  # Prefect's own types know its thread and process runners only
-    return job, server, chosen.with_options(task_runner=on_cluster, on_running=[tell_started])
+        # Prefect's own types know its thread and process runners only.
+        on_cluster: Any = runner(job.cluster, worker_imports(MODULES[name]))
+        flow = _flow(name).with_options(task_runner=on_cluster, on_running=[tell_started])
+    return job, server, flow
+
+
+def _flow(name: str) -> Any:
+    """The flow that a command runs, imported now."""
+    if name == "fit":
+        from flows.fit import fit
+
+        return fit
+    if name == "apply":
+        from flows.apply import apply
+
+        return apply
+    from flows.preprocess import preprocess
+
+    return preprocess
 
 
 def _job(data: Mapping[str, Any], name: str) -> Any:
     """The job, for whose workers what takes long has begun."""
     from flows.job.job import make_application, make_job
+    from flows.run.worker_imports import worker_imports
     from infra.clusters.local import prepare
 
     job: Any = make_application(data) if name == "apply" else make_job(data)
-    prepare(job.cluster)
+    prepare(job.cluster, worker_imports(MODULES[name]))
     return job
 
 

@@ -25,6 +25,7 @@ from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
+from infra.workers.imports import WorkerImports
 from tasks.job.request import Request
 from tasks.manifest import Manifest
 from tasks.report.html import Making
@@ -46,14 +47,14 @@ def looked_at(job: Job | Application, flow: str = "preprocess") -> list[str]:
 
 
 @contextmanager
-def started(job: Job | Application, request: Request) -> Iterator[Request]:
+def started(job: Job | Application, request: Request, imports: WorkerImports) -> Iterator[Request]:
     """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
     COMMITTED.clear()
     staging = request.staging
     check_lasting(staging.target, "output.path")
     check_lasting(staging.folder, "run.scratch")
-    prepare(job.cluster)
-    use_cluster(job.cluster)
+    prepare(job.cluster, imports)
+    use_cluster(job.cluster, imports)
     staging.check(job.output.on_existing)
     waits = job.run.lock == "wait"
     _done.set(None)

@@ -9,9 +9,10 @@ from dask import config
 from dask_cuda import LocalCUDACluster
 from dask_cuda.plugins import CPUAffinity
 
-from infra.clusters.cuda_settings import PRE_IMPORT, memory_settings, pool_settings, threads_for
+from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
 from infra.gpu_errors import transport
 from infra.gpus import Gpu
+from infra.workers.imports import WorkerImports, pre_import, pre_import_settings
 
 if TYPE_CHECKING:
     from infra.clusters.model import Cluster
@@ -30,20 +31,23 @@ class _Cluster(LocalCUDACluster):
         return made
 
 
-def start(cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory: int) -> LocalCUDACluster:
+def start(
+    cluster: Cluster, gpus: list[Gpu], common: dict[str, Any], host_memory: int, imports: WorkerImports
+) -> LocalCUDACluster:
     """A worker per GPU with its own RMM resource, CuPy allocating through it, cuDF imported before the first task."""
     offered = {"GPU": 1} | common.pop("resources", {})
     protocol = common["protocol"] = transport(common.get("protocol"), gpus)
     pool = pool_settings(cluster, gpus, protocol)
     # The workers spill device -> host -> disk themselves; a nanny that kills at 95 % would only get in the way.
-    with config.set({"distributed.worker.memory.terminate": False, "millrace.gpu-pool": pool}):
+    settings = {"distributed.worker.memory.terminate": False, "millrace.gpu-pool": pool, **pre_import_settings(imports)}
+    with config.set(settings):
         return _Cluster(
             CUDA_VISIBLE_DEVICES=[gpu.uuid for gpu in gpus],
             n_workers=len(gpus),
             threads_per_worker=cluster.threads_per_worker or threads_for(cluster, gpus),
             memory_limit=host_memory,
             rmm_allocator_external_lib_list=["cupy"],
-            pre_import=list(PRE_IMPORT),
+            pre_import=pre_import(imports),
             resources=offered,
             **memory_settings(cluster, gpus, protocol),
             **common,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infra.gpus import Gpu
+from infra.sizes import size_in_bytes
 
 if TYPE_CHECKING:
     from infra.clusters.model import Cluster
-
-# By a worker, before its first task; what it needs of Prefect and the flows last, since all is frozen then.
-PRE_IMPORT = ("cudf", "cupy", "infra.workers.gpu_preload", "tasks.engines.gpu", "infra.workers.preimport")
 
 
 def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
@@ -19,8 +17,6 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
     Writing files is most of the work and needs many files in flight; every thread holds a partition, so that there is
     one for 8 GiB of the smallest GPU, or of what `rmm_pool_size` leaves of it, 8 at least and 16 at most.
     """
-    from infra.sizes import size_in_bytes
-
     total = min(gpu.memory for gpu in gpus)
     usable = min(size_in_bytes(cluster.rmm_pool_size, total), total) if cluster.rmm_pool_size else total
     return min(16, max(8, usable // (8 * 2**30)))
@@ -53,7 +49,5 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[st
 
 
 def _aligned(asked: str | None, share: float, gpus: list[Gpu]) -> int:
-    from infra.sizes import size_in_bytes
-
     total = min(gpu.memory for gpu in gpus)
     return (size_in_bytes(asked, total) if asked else int(share * total)) // 256 * 256

@@ -10,6 +10,8 @@ from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
 from infra.clusters.cuda_settings import threads_for
+from infra.clusters.encryption import security_of
+from infra.clusters.resolve import chosen_gpus, resolved
 from infra.sizes import size_in_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Expected:
 
 def expected(cluster: Cluster) -> Expected:
     """What `cluster` would start, or what runs at its address; GiveUpError where GPUs are absent or nobody answers."""
-    kind, engine = cluster.resolved()
+    kind, engine = resolved(cluster)
     return {"cpu": _cpu, "cuda": _cuda, "address": _address}.get(kind, _elsewhere)(cluster, engine)
 
 
@@ -48,8 +50,6 @@ def _cpu(cluster: Cluster, engine: str) -> Expected:
 
 
 def _cuda(cluster: Cluster, engine: str) -> Expected:
-    from infra.clusters.resolve import chosen_gpus
-
     gpus = chosen_gpus(cluster)
     threads = len(gpus) * (cluster.threads_per_worker or threads_for(cluster, gpus))
     limit = cluster.memory_limit
@@ -61,8 +61,6 @@ def _cuda(cluster: Cluster, engine: str) -> Expected:
 
 
 def _address(cluster: Cluster, engine: str) -> Expected:
-    from infra.clusters.encryption import security_of
-
     where = cast(str, cluster.address)
     with Client(where, set_as_default=False, timeout="8s", security=security_of(cluster)) as client:
         info = client.scheduler_info(n_workers=-1)["workers"]

@@ -9,25 +9,26 @@ from infra.clusters.address import address
 from infra.clusters.kubernetes import start as on_kubernetes
 from infra.clusters.local import cpu, cuda
 from infra.clusters.model import Cluster
-from infra.clusters.resolve import _found_kind
+from infra.clusters.resolve import kind_on_this_host
 from infra.clusters.slurm import start as on_slurm
 from infra.clusters.ssh import start as on_ssh
 from infra.environment import use_settings
 from infra.workers import failed_starts
+from infra.workers.imports import NO_IMPORTS, WorkerImports, preload_settings
 
 
-def make_cluster(cluster: Cluster | None = None) -> Any:
+def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMPORTS) -> Any:
     """Start, or connect to, what `cluster` asks for; a context manager that closes only what it started.
 
+    Workers that it starts load `imports` before their first task. Millrace's own are in flows/run/worker_imports.py.
     The Dask settings that millrace relies on are set in this process and reach the workers from here.
     """
     cluster = cluster or Cluster()
-    kind = cluster.kind if cluster.kind != "auto" else _found_kind()
+    kind = kind_on_this_host(cluster)
     failed_starts.check_address_space()
     closed_schedulers.forget()
-    use_settings()
-    kinds = {
-        "cpu": cpu, "cuda": cuda, "address": address,
-        "ssh": on_ssh, "slurm": on_slurm, "kubernetes": on_kubernetes,
-    }  # fmt: skip
-    return kinds[kind](cluster)
+    use_settings(preload_settings(imports))
+    if kind == "address":
+        return address(cluster)
+    starts = {"cpu": cpu, "cuda": cuda, "ssh": on_ssh, "slurm": on_slurm, "kubernetes": on_kubernetes}
+    return starts[kind](cluster, imports)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import dask.config
 
 from infra.clusters.encryption import contents_of, protocol_of, security_of
-from infra.clusters.model import CERTIFICATES, PORT, _fill
+from infra.clusters.model import Kubernetes
 from infra.clusters.remote import (
     IDLE_SECONDS,
     RunningCluster,
@@ -27,6 +27,7 @@ from infra.clusters.remote import (
     worker_settings,
 )
 from infra.sizes import size_in_bytes
+from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
     from infra.clusters.model import Cluster
 
+CERTIFICATES, PORT = "/etc/millrace-tls", 8786
 
-def start(cluster: Cluster) -> RunningCluster:
+
+def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
     """A DaskCluster resource with its certificates; closing deletes both. GiveUpError when nothing comes of it."""
     asked = cluster.kubernetes
     assert asked is not None
@@ -46,7 +49,7 @@ def start(cluster: Cluster) -> RunningCluster:
     with _said():
         api = _api()
         namespace = asked.namespace or api.namespace
-        made = _dask_cluster()(resource(cluster, name, namespace, security), api=api)
+        made = _dask_cluster()(resource(cluster, name, namespace, security, imports), api=api)
         made.create()
         opened = RunningCluster("", security, [made.delete])
         try:
@@ -62,7 +65,9 @@ def start(cluster: Cluster) -> RunningCluster:
     return opened
 
 
-def resource(cluster: Cluster, name: str, namespace: str, security: Security | None) -> dict[str, Any]:
+def resource(
+    cluster: Cluster, name: str, namespace: str, security: Security | None, imports: WorkerImports = NO_IMPORTS
+) -> dict[str, Any]:
     """The DaskCluster: the spec of dask-kubernetes, with encryption, GPUs, shared memory and the volumes of the data.
 
     The dashboard answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler 8787`.
@@ -77,7 +82,7 @@ def resource(cluster: Cluster, name: str, namespace: str, security: Security | N
     made["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "millrace"}}
     protocol = protocol_of(cluster, security)
     files = {part: f"{CERTIFICATES}/{part}.pem" for part in ("ca", "cert", "key")} if security else None
-    settings = worker_settings(cluster, asked.gpus, files)
+    settings = worker_settings(cluster, asked.gpus, files, imports)
     variables = [
         {"name": "DASK_INTERNAL_INHERIT_CONFIG", "value": dask.config.serialize(nested(settings))},
         {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{protocol}://{name}-scheduler.{namespace}.svc:{PORT}"},
@@ -86,7 +91,7 @@ def resource(cluster: Cluster, name: str, namespace: str, security: Security | N
     arguments = ["dask", *(["cuda"] if asked.gpus else []), "worker", "--name", "$(DASK_WORKER_NAME)",
                  "--protocol", protocol, "--no-dashboard", "--memory-limit", str(memory // processes),
                  *([] if cluster.threads_per_worker or asked.gpus else ["--nthreads", str(max(1, int(asked.cores)))]),
-                 *worker_arguments(cluster, asked.gpus, "memory_limit", "interface")]  # fmt: skip
+                 *worker_arguments(cluster, asked.gpus, imports, "memory_limit", "interface")]  # fmt: skip
     quantities = {"cpu": f"{asked.cores:g}", "memory": str(memory)}
     limits = quantities | ({"nvidia.com/gpu": str(asked.gpus)} if asked.gpus else {})
     worker = made["spec"]["worker"]["spec"]
@@ -104,6 +109,31 @@ def resource(cluster: Cluster, name: str, namespace: str, security: Security | N
     service = made["spec"]["scheduler"]["service"]
     service["ports"] = [port for port in service["ports"] if port["name"] == "tcp-comm"]
     return made
+
+
+def _fill(pod: dict[str, Any], asked: Kubernetes, arguments: list[str], variables: list[dict[str, str]],
+          resources: dict[str, Any], security: Security | None, name: str) -> None:  # fmt: skip
+    """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    volumes: list[dict[str, Any]] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size_in_bytes(asked.shared_memory, 0))}}
+    ]
+    for claim, path in asked.volumes.items():
+        mounts.append({"name": claim, "mountPath": path})
+        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
+    if security:
+        mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})  # type: ignore[dict-item]
+        volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls", "defaultMode": 0o440}})
+    pod["containers"][0] |= {"args": arguments, "env": variables, "resources": resources, "volumeMounts": mounts,
+                             "securityContext": {"allowPrivilegeEscalation": False}}  # fmt: skip
+    pod["volumes"] = volumes
+    pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
+    if asked.service_account:
+        pod["serviceAccountName"] = asked.service_account
+    if asked.node_selector:
+        pod["nodeSelector"] = dict(asked.node_selector)
+    if asked.tolerations:
+        pod["tolerations"] = list(asked.tolerations)
 
 
 def _texts(cluster: Cluster, security: Security) -> dict[str, str]:

@@ -18,17 +18,18 @@ from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environmen
 from infra.gpu_errors import not_started
 from infra.sizes import size_in_bytes
 from infra.workers import failed_starts, forkserver
+from infra.workers.imports import NO_IMPORTS, WorkerImports
 from infra.workers.nanny import Nanny
 from tasks.errors import JobError, near
 
 
-def prepare(cluster: Cluster) -> None:
+def prepare(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> None:
     """Begin what takes longest of its start, beside what this process does meanwhile."""
     if cluster.kind == "cpu" or (cluster.kind == "auto" and not gpus.visible()):
-        forkserver.start()
+        forkserver.start(imports.tasks)
 
 
-def cpu(cluster: Cluster) -> LocalCluster:
+def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     """Processes on this host: one with a thread per core, since kernels release the GIL and threads share memory."""
     workers = cluster.workers or (cluster.adapt.minimum if cluster.adapt else 1)
     most = cluster.adapt.maximum if cluster.adapt else workers
@@ -36,13 +37,13 @@ def cpu(cluster: Cluster) -> LocalCluster:
     limit = _host_memory(cluster, most)
     with local_environment(cpu_environment(threads)):
         asked = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
-        started = failed_starts.tried(lambda forks: LocalCluster(**asked, **forkserver.use(forks)))
+        started = failed_starts.tried(lambda forks: LocalCluster(**asked, **forkserver.use(imports.tasks, forks)))
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
     return started
 
 
-def cuda(cluster: Cluster) -> Any:
+def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     """A worker process per GPU of this host, its allocator, spilling and transport chosen for the GPUs found."""
     chosen = chosen_gpus(cluster)
     from infra.clusters.cuda import start
@@ -56,7 +57,7 @@ def cuda(cluster: Cluster) -> Any:
     threads = min(32, max(4, 2 * CPU_COUNT // len(chosen)))
     with local_environment(GPU_ENVIRONMENT | {"KVIKIO_NTHREADS": str(threads)}):
         return failed_starts.tried(
-            lambda _: start(cluster, chosen, _common(cluster), host_memory),
+            lambda _: start(cluster, chosen, _common(cluster), host_memory, imports),
             lambda error, lines: not_started(error, chosen, failed_starts.written(lines)),
         )
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from distributed.utils import get_ip_interface
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from infra.environment import is_loopback
-from infra.sizes import Amount, Size, size_in_bytes
+from infra.sizes import Amount, Size
 from tasks.errors import near
-
-if TYPE_CHECKING:
-    from distributed.security import Security
 
 Engine = Literal["cudf", "pandas"]
 Kind = Literal["cuda", "cpu", "address", "ssh", "slurm", "kubernetes"]
@@ -35,13 +32,6 @@ class Adapt(BaseModel):
         if self.minimum > self.maximum:
             raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
         return self
-
-
-class Resolved(NamedTuple):
-    """What `auto` came to: the kind of cluster and the engine of its workers."""
-
-    kind: Kind
-    engine: Engine
 
 
 class Cluster(BaseModel):
@@ -103,20 +93,6 @@ class Cluster(BaseModel):
             raise ValueError(why)
         return self
 
-    def resolved(self) -> Resolved:
-        """The concrete kind and engine; GiveUpError where GPUs are absent or nobody answers at `address`."""
-        from infra.clusters.encryption import security_of
-        from infra.clusters.resolve import _found_kind, chosen_gpus, engine_at
-
-        if self.kind == "address":
-            return Resolved("address", engine_at(cast(str, self.address), security_of(self)))
-        if self.kind in REMOTE:
-            return Resolved(cast(Kind, self.kind), "cudf" if getattr(self, self.kind).gpus else "pandas")
-        kind = self.kind if self.kind != "auto" else _found_kind()
-        if kind == "cuda":
-            chosen_gpus(self)
-        return Resolved(kind, "cudf" if kind == "cuda" else "pandas")
-
 
 def offered(cluster: Cluster) -> dict[str, float]:
     """What workers that millrace starts offer: of each resource the most that a stage takes."""
@@ -177,7 +153,6 @@ def refusal(cluster: Cluster) -> str | None:
     )
 
 
-CERTIFICATES, PORT = "/etc/millrace-tls", 8786
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
@@ -196,31 +171,6 @@ class Kubernetes(BaseModel):
     shared_memory: Amount = Field("8GiB", description="size of a pod's /dev/shm, which UCX and NCCL use")
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
-
-
-def _fill(pod: dict[str, Any], asked: Kubernetes, arguments: list[str], variables: list[dict[str, str]],
-          resources: dict[str, Any], security: Security | None, name: str) -> None:  # fmt: skip
-    """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
-    volumes: list[dict[str, Any]] = [
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size_in_bytes(asked.shared_memory, 0))}}
-    ]
-    for claim, path in asked.volumes.items():
-        mounts.append({"name": claim, "mountPath": path})
-        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
-    if security:
-        mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})  # type: ignore[dict-item]
-        volumes.append({"name": "tls", "secret": {"secretName": f"{name}-tls", "defaultMode": 0o440}})
-    pod["containers"][0] |= {"args": arguments, "env": variables, "resources": resources, "volumeMounts": mounts,
-                             "securityContext": {"allowPrivilegeEscalation": False}}  # fmt: skip
-    pod["volumes"] = volumes
-    pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
-    if asked.service_account:
-        pod["serviceAccountName"] = asked.service_account
-    if asked.node_selector:
-        pod["nodeSelector"] = dict(asked.node_selector)
-    if asked.tolerations:
-        pod["tolerations"] = list(asked.tolerations)
 
 
 WALLTIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 from distributed import Client, Status
 from distributed.security import Security
 
-from infra.clusters.cuda_settings import PRE_IMPORT
 from infra.clusters.encryption import settings_of
+from infra.clusters.model import offered
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.sizes import size_or_part
+from infra.workers.imports import NO_IMPORTS, WorkerImports, pre_import, pre_import_settings, preload_settings
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -70,13 +71,11 @@ def library(module: str, package: str, kind: str) -> Any:
         ) from None  # fmt: skip
 
 
-def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
+def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPORTS) -> dict[str, Any]:
     """Options of a worker elsewhere, by the names of distributed.Nanny, or dask_cuda.CUDAWorker with `gpus`.
 
     Sizes of hosts that are not known here stay parts. How GPUs allocate, save over UCX, stands in `worker_settings`.
     """
-    from infra.clusters.model import offered
-
     options: dict[str, Any] = {
         "nthreads": cluster.threads_per_worker or (GPU_THREADS if gpus else None),
         "memory_limit": size_or_part(cluster.memory_limit) if cluster.memory_limit else None,
@@ -91,7 +90,7 @@ def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
         device = size_or_part(cluster.device_memory_limit) if cluster.device_memory_limit else 0.45
         options |= {
             "device_memory_limit": device, "rmm_allocator_external_lib_list": ["cupy"],
-            "pre_import": ",".join(PRE_IMPORT),
+            "pre_import": ",".join(pre_import(imports)),
         }  # fmt: skip
     if resources:
         options["resources"] = resources
@@ -101,10 +100,10 @@ def worker_options(cluster: Cluster, gpus: int) -> dict[str, Any]:
 FLAGS = {"rmm_allocator_external_lib_list": "set-rmm-allocator-for-libs"}
 
 
-def worker_arguments(cluster: Cluster, gpus: int, *without: str) -> list[str]:
+def worker_arguments(cluster: Cluster, gpus: int, imports: WorkerImports, *without: str) -> list[str]:
     """The same for the commands `dask worker` and `dask cuda worker`, save the options named `without`."""
     arguments = []
-    for name, value in worker_options(cluster, gpus).items():
+    for name, value in worker_options(cluster, gpus, imports).items():
         flag = "--" + FLAGS.get(name, name).replace("_", "-")
         if name in without:
             continue
@@ -117,13 +116,16 @@ def worker_arguments(cluster: Cluster, gpus: int, *without: str) -> list[str]:
     return arguments
 
 
-def worker_settings(cluster: Cluster, gpus: int, files: dict[str, str] | None = None) -> dict[str, Any]:
+def worker_settings(
+    cluster: Cluster, gpus: int, files: dict[str, str] | None = None, imports: WorkerImports = NO_IMPORTS
+) -> dict[str, Any]:
     """Dask's settings for the processes elsewhere: those of every cluster, environment, files of TLS."""
     environment = GPU_ENVIRONMENT if gpus else cpu_environment(cluster.threads_per_worker)
-    settings = {**DASK_SETTINGS, **spawn_environment(environment), **(settings_of(files) if files else {})}
+    settings: dict[str, Any] = {**DASK_SETTINGS, **preload_settings(imports), **spawn_environment(environment)}
+    settings |= settings_of(files) if files else {}
     settings["distributed.scheduler.idle-timeout"] = f"{IDLE_SECONDS}s"
     if gpus:  # the workers spill device -> host -> disk themselves; a nanny that kills would only get in the way
-        settings["distributed.worker.memory.terminate"] = False
+        settings |= {"distributed.worker.memory.terminate": False, **pre_import_settings(imports)}
         if cluster.protocol != "ucx":
             limit = size_or_part(cluster.rmm_pool_size or "0.92")
             settings["millrace.gpu-pool"] = {"limit": limit, "shared": cluster.cuda_ipc}

@@ -5,16 +5,41 @@ from __future__ import annotations
 import logging
 import os
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast
 
 from distributed import Client
 from distributed.security import Security
 
 from infra import gpus
-from infra.clusters.model import Cluster, Engine
+from infra.clusters.encryption import security_of
+from infra.clusters.model import REMOTE, Cluster, Engine, Kind
 from tasks.errors import GiveUpError
 
 log = logging.getLogger("millrace.clusters")
+
+
+class Resolved(NamedTuple):
+    """The kind of cluster that `auto` means, and the engine of its workers."""
+
+    kind: Kind
+    engine: Engine
+
+
+def resolved(cluster: Cluster) -> Resolved:
+    """The concrete kind and engine; GiveUpError where GPUs are absent or nobody answers at `address`."""
+    if cluster.kind == "address":
+        return Resolved("address", engine_at(cast(str, cluster.address), security_of(cluster)))
+    if cluster.kind in REMOTE:
+        return Resolved(cast(Kind, cluster.kind), "cudf" if getattr(cluster, cluster.kind).gpus else "pandas")
+    kind = kind_on_this_host(cluster)
+    if kind == "cuda":
+        chosen_gpus(cluster)
+    return Resolved(kind, "cudf" if kind == "cuda" else "pandas")
+
+
+def kind_on_this_host(cluster: Cluster) -> Kind:
+    """The kind of the cluster, where `auto` is cuda with a visible GPU and the packages for it, else cpu."""
+    return cluster.kind if cluster.kind != "auto" else _local_kind()
 
 
 def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
@@ -87,8 +112,7 @@ def _kind(cluster: Cluster) -> str:
     return f"cluster.kind = {cluster.kind}"
 
 
-def _found_kind() -> Literal["cuda", "cpu"]:
-    """What `auto` means here: cuda with a visible GPU and the packages for it."""
+def _local_kind() -> Literal["cuda", "cpu"]:
     if not gpus.visible():
         return "cpu"
     if missing := gpus.packages_missing():

@@ -17,6 +17,7 @@ import dask.config
 from infra.clusters.encryption import protocol_of, security_of
 from infra.clusters.model import Slurm
 from infra.clusters.remote import RunningCluster, library, nested, wait_for_workers, worker_arguments, worker_settings
+from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError, JobError
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30
 
 
-def start(cluster: Cluster) -> RunningCluster:
+def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
     """A scheduler in this process and jobs for its workers; GiveUpError when SLURM refuses them or none starts."""
     library("dask_jobqueue", "dask-jobqueue", "slurm")
     if shutil.which("sbatch") is None:
         raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
                           do="run millrace on a login node of the cluster")  # fmt: skip
-    made = make(cluster)
+    made = make(cluster, imports)
     opened = RunningCluster(made.scheduler_address, made.security, [partial(end, made)], scaled=made)
     try:
         _ask_first(made.job_script())
@@ -48,16 +49,16 @@ def start(cluster: Cluster) -> RunningCluster:
     return opened
 
 
-def make(cluster: Cluster) -> Any:
+def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     """The cluster of dask-jobqueue: a scheduler in this process, and no job yet."""
     from dask_jobqueue import SLURMCluster
 
     asked = cluster.slurm
     assert asked is not None
     security, processes = security_of(cluster), max(1, asked.gpus)
-    settings = dask.config.serialize(nested(worker_settings(cluster, asked.gpus)))
+    settings = dask.config.serialize(nested(worker_settings(cluster, asked.gpus, imports=imports)))
     arguments = [
-        *worker_arguments(cluster, asked.gpus, "interface", "local_directory"),
+        *worker_arguments(cluster, asked.gpus, imports, "interface", "local_directory"),
         '--local-directory "$millrace_scratch"',
     ]
     extra = [f"--gres=gpu:{asked.gpus}"] if asked.gpus else []

@@ -23,6 +23,7 @@ from infra.clusters.remote import (
     worker_options,
     worker_settings,
 )
+from infra.workers.imports import NO_IMPORTS, WorkerImports
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ for name in sys.argv[1].split(): print("" if importlib.util.find_spec(name) else
 for path in sys.argv[2:]: print("" if os.path.isfile(path) else f"the file {path}")"""
 
 
-def start(cluster: Cluster) -> RunningCluster:
+def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
     """Scheduler and workers, each on its host; GiveUpError names the host that cannot be had, and why."""
     asked = cluster.ssh
     assert asked is not None
@@ -47,7 +48,7 @@ def start(cluster: Cluster) -> RunningCluster:
     try:
         opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
         _aside(_everywhere(asked, _place, texts, folder))
-        started = _start_processes(cluster, security, files, folder)
+        started = _start_processes(cluster, security, files, folder, imports)
         opened.on_close.append(started.close)
         opened.scheduler_address = started.scheduler_address
         wait_for_workers(opened, len(asked.hosts) * max(1, asked.gpus), cluster)
@@ -57,10 +58,12 @@ def start(cluster: Cluster) -> RunningCluster:
     return opened
 
 
-def _start_processes(cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str) -> Any:
+def _start_processes(
+    cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str, imports: WorkerImports
+) -> Any:
     asked = cluster.ssh
     assert asked is not None
-    options = worker_options(cluster, asked.gpus) | {"local_directory": scratch}
+    options = worker_options(cluster, asked.gpus, imports) | {"local_directory": scratch}
     if asked.gpus and "resources" in options:  # CUDAWorker takes them as its command does
         options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
@@ -74,7 +77,7 @@ def _start_processes(cluster: Cluster, security: Security | None, files: dict[st
         devices = ",".join(cluster.visible_devices or [str(number) for number in range(asked.gpus)])
         python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
     # Dask learns of a worker's start from the line that it writes; nobody reads its lines after that.
-    settings = worker_settings(cluster, asked.gpus, files)
+    settings = worker_settings(cluster, asked.gpus, files, imports)
     settings |= {"millrace.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
     try:
         with dask.config.set(settings):

@@ -10,6 +10,7 @@ from prefect_dask import DaskTaskRunner
 
 from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
+from infra.workers.imports import NO_IMPORTS, WorkerImports
 
 
 class Runner(DaskTaskRunner):
@@ -24,25 +25,27 @@ class Runner(DaskTaskRunner):
         return self._client
 
 
-def runner(cluster: Cluster | dict[str, Any] | None = None) -> Runner:
+def runner(cluster: Cluster | dict[str, Any] | None = None, imports: WorkerImports = NO_IMPORTS) -> Runner:
     """A task runner that starts its cluster inside the run, at the first task.
 
     Without `cluster` it starts what the run has asked for with `use_cluster`, so that one decorated flow serves the
-    command, the form and schedules; with it, it is for `flow.with_options(task_runner=runner(job.cluster))`.
+    command, the form and schedules; with it, it is for `flow.with_options(task_runner=runner(job.cluster, imports))`.
     """
     if cluster is None:
         return Runner(cluster_class=cluster_of_this_run)
-    return Runner(cluster_class=make_cluster, cluster_kwargs={"cluster": Cluster.model_validate(cluster)})
+    return Runner(
+        cluster_class=make_cluster, cluster_kwargs={"cluster": Cluster.model_validate(cluster), "imports": imports}
+    )
 
 
-_asked: ContextVar[Cluster | None] = ContextVar("millrace_cluster", default=None)
+_requested: ContextVar[tuple[Cluster | None, WorkerImports]] = ContextVar("cluster", default=(None, NO_IMPORTS))
 
 
-def use_cluster(cluster: Cluster) -> None:
-    """Say, in a flow before its first task, which cluster its job asks for."""
-    _asked.set(cluster)
+def use_cluster(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> None:
+    """Set, in a flow before its first task, which cluster its job requests and what that cluster's workers load."""
+    _requested.set((cluster, imports))
 
 
 def cluster_of_this_run() -> Any:
     """The cluster that the current flow run has asked for; the default where it is silent."""
-    return make_cluster(_asked.get())
+    return make_cluster(*_requested.get())

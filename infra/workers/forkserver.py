@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import dask.config
 
 from infra.environment import BEFORE_START, ENVIRONMENT, ROOT, cpu_environment, local_variables, packages_on
+from infra.workers.forked import FORKED, IMPORTS_VARIABLE
 from infra.workers.multiprocessing_leftovers import remove_leftovers
 
 METHOD = "distributed.worker.multiprocessing-method"
@@ -26,27 +27,26 @@ METHOD = "distributed.worker.multiprocessing-method"
 FIXED = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "ARROW_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "LC_", "LANG", "TZ",
          "TMPDIR", "HOME", "PREFECT_HOME", "PREFECT_PROFILES_PATH", "VIRTUAL_ENV")  # fmt: skip
 TOLD = ("DASK_", "MILLRACE_", "PREFECT_")  # settings, of which the server itself has none
-FORKED = "MILLRACE_FORKED"  # to a fork: the variables that it has from the server and must not have
 
 _server: dict[str, str] = {}  # the variables of this process' server; none before it is started
 
 
-def start() -> None:
-    """Begin to load what workers need, if this has not begun; returns at once."""
+def start(modules: Sequence[str] = ()) -> None:
+    """Begin to load what workers need, `modules` among it, if this has not begun; returns at once."""
     if _server or sys.platform != "linux" or _finds_others():
         return
     remove_leftovers()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["infra.workers.preimport"])
-    with _variables(_of_server()):
+    with _variables({**_of_server(), IMPORTS_VARIABLE: repr(list(modules))}):
         _server.update(os.environ)
         forkserver.ensure_running()
 
 
-def use(forks: bool = True) -> dict[str, Any]:
+def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
     """Have Dask fork the next workers of this process where `forks` allows it and the server can stand for them, else
     give each an interpreter of its own; the arguments of the cluster for it."""
     if forks:
-        start()
+        start(modules)
     wanted = {**os.environ, **_before_start(dask.config.get(BEFORE_START, None) or {})}
     forks = forks and bool(_server) and _fixed(wanted) == _fixed(_server)
     dask.config.set({METHOD: "forkserver" if forks else "spawn"})
@@ -54,24 +54,6 @@ def use(forks: bool = True) -> dict[str, Any]:
         return {}
     left = [name for name in _server if name not in wanted]
     return {"env": {**wanted, FORKED: " ".join(left)}}
-
-
-def adopt() -> None:
-    """In a worker, before its first task: what the variables of a fork say goes for what was loaded before them."""
-    left = os.environ.pop(FORKED, None)
-    if left is None:
-        return
-    for name in left.split():
-        os.environ.pop(name, None)
-    import pyarrow as pa
-    from prefect.context import refresh_global_settings_context
-    from prefect.logging.configuration import setup_logging
-
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if threads.isdigit() and int(threads):
-        pa.set_cpu_count(int(threads))
-    refresh_global_settings_context()
-    setup_logging(incremental=False)
 
 
 def _finds_others() -> bool:

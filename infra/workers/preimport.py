@@ -1,5 +1,7 @@
-"""What the workers of a flow need: loaded by the process that forks them (`infra.workers.forkserver`), and by those on
-GPUs."""
+"""Import what tasks need: in the process that forks the workers (`infra.workers.forkserver`), and in those on GPUs.
+
+The setting `millrace.worker-imports` of Dask names the modules of the flow.
+"""
 
 import gc
 import importlib
@@ -12,9 +14,13 @@ from infra.workers.garbage import loading
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-OURS = ("flows.preprocess", "infra.workers.preload")
 THEIRS = ("prefect.task_engine", "pydantic.v1", "anyio._backends._asyncio", "distributed.protocol.numpy")  # when used
 with loading():
-    for name in (*OURS, *THEIRS):
+    import dask.config
+
+    import infra.workers.preload  # noqa: F401
+    from infra.workers.forked import WORKER_IMPORTS
+
+    for name in (*dask.config.get(WORKER_IMPORTS, []), *THEIRS):
         importlib.import_module(name)
     gc.collect()  # what forks share they shall go on sharing

@@ -13,7 +13,7 @@ import dask.config
 
 from infra.environment import INTERNAL_LEVEL
 from infra.workers import dashboard_access
-from infra.workers.forkserver import adopt
+from infra.workers.forked import adopt
 
 SWITCH = 0.001  # seconds
 

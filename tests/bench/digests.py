@@ -78,9 +78,9 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     args = parser.parse_args()
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
     from infra.orchestration.server import ensure_server, stop_server
+    from tests.clusters import make_cluster
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
     ensure_server()

@@ -122,8 +122,8 @@ def flow_runs(
     args: argparse.Namespace, changes: list[str], target: Path, trace: Path | None
 ) -> Iterator[dict[str, Any]]:
     """The flow on a cluster of its own; the first run does not count."""
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     said = {"kind": "cuda", **({"visible_devices": args.gpus} if args.gpus else {}), **json.loads(args.cluster)}
     start = time.perf_counter()

@@ -21,8 +21,8 @@ def connected(engine: str, said: str | None) -> Iterator[Any]:
         return
     from distributed import Client
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     asked = {"kind": "cuda" if engine == "cudf" else "cpu", **json.loads(said or "{}")}
     start = time.perf_counter()

@@ -21,9 +21,9 @@ import pytest
 from distributed import Client
 
 from infra.clusters import encryption
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from infra.environment import own_folder
+from tests.clusters import make_cluster
 from tests.conftest import python_path
 from tests.infra.elsewhere import make_certificates
 

@@ -15,9 +15,9 @@ import dask
 import pytest
 from distributed import Client
 
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError
+from tests.clusters import make_cluster
 from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import plan_chaos

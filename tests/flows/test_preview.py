@@ -258,8 +258,8 @@ def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
 @pytest.mark.parametrize("asked", [{"kind": "cpu", "workers": 2, "threads_per_worker": 3}, {"kind": "cpu"}])
 def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
     from infra.clusters.expected import expected
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     found = expected(Cluster(**asked))
     if asked.get("workers"):

@@ -17,10 +17,10 @@ from distributed.utils import get_ip
 from pydantic import ValidationError
 
 from infra.clusters.encryption import security_of
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import GiveUpError, JobError
+from tests.clusters import make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import DASK, digests, make_certificates, processes, run_job, tls_arguments

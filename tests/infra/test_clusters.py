@@ -24,10 +24,10 @@ from pydantic import ValidationError
 from infra import gpus
 from infra.clusters import local, resolve
 from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
-from infra.clusters.resolve import Connection, engine_at
+from infra.clusters.resolve import Connection, engine_at, resolved
 from tasks.errors import GiveUpError
+from tests.clusters import make_cluster
 from tests.conftest import free_port, python_path
 
 pytestmark = pytest.mark.xdist_group("clusters")
@@ -123,28 +123,28 @@ def test_a_worker_that_takes_its_time_to_die_fails_nothing(monkeypatch: pytest.M
 @pytest.mark.parametrize("form", [{"kind": "cpu"}, {"kind": "auto"}, {}])
 def test_without_a_gpu_the_cores_are_taken(form: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", list)
-    assert Cluster(**form).resolved() == ("cpu", "pandas")
+    assert resolved(Cluster(**form)) == ("cpu", "pandas")
 
 
 def test_a_gpu_is_taken_if_its_packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", lambda: [T4])
     monkeypatch.setattr(gpus, "packages_missing", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert Cluster().resolved() == Cluster(kind="cuda").resolved() == ("cuda", "cudf")
+    assert resolved(Cluster()) == resolved(Cluster(kind="cuda")) == ("cuda", "cudf")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert Cluster().resolved() == ("cpu", "pandas")
+    assert resolved(Cluster()) == ("cpu", "pandas")
     with pytest.raises(GiveUpError, match="CUDA_VISIBLE_DEVICES is ''"):
-        Cluster(kind="cuda").resolved()
+        resolved(Cluster(kind="cuda"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(gpus, "packages_missing", lambda: ["cudf"])
-    assert Cluster().resolved() == ("cpu", "pandas")
+    assert resolved(Cluster()) == ("cpu", "pandas")
     with pytest.raises(GiveUpError, match=r"missing: cudf\n.*pip install 'millrace\[cuda13\]'"):
         make_cluster(Cluster(kind="cuda"))
 
 
 def test_a_gpu_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "installed", list)
-    for attempt in (make_cluster, Cluster.resolved):
+    for attempt in (make_cluster, resolved):
         with pytest.raises(GiveUpError) as caught:
             attempt(Cluster(kind="cuda"))
         assert str(caught.value).splitlines() == [
@@ -217,7 +217,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_a_running_scheduler_is_used_and_never_closed(elsewhere: str) -> None:
     asked = Cluster(kind="address", address=elsewhere)
-    assert asked.resolved() == ("address", "cudf" if find_spec("cudf") else "pandas")
+    assert resolved(asked) == ("address", "cudf" if find_spec("cudf") else "pandas")
     for _ in range(2):
         with make_cluster(asked) as cluster:
             assert cluster.scheduler_address == elsewhere

@@ -39,8 +39,8 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
 def test_a_worker_allocates_through_rmm_and_offers_its_gpu() -> None:
     from distributed import Client
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     asked = Cluster(kind="cuda", workers=1, rmm_pool_size="4GB", threads_per_worker=2)
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
@@ -65,8 +65,8 @@ def cores() -> set[int]:
 def test_a_worker_keeps_to_the_cores_of_the_process_that_starts_it() -> None:
     from distributed import Client
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(before)[:2]))
@@ -112,8 +112,8 @@ def spilled_to_host(dask_worker: Any) -> int:
 def test_what_is_learned_spills_to_the_host() -> None:
     from distributed import Client, wait
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     asked = Cluster(kind="cuda", workers=1, rmm_pool_size="4GB", device_memory_limit="80MB")
     with make_cluster(asked) as cluster, Client(cluster) as client:

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from distributed import Client
 
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
-from infra.workers import forkserver
+from infra.workers import forked, forkserver
+from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import python_path
 from tests.infra.elsewhere import eventually
 
@@ -78,7 +78,7 @@ def test_a_fork_has_the_variables_and_settings_of_now(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MILLRACE_TEST_OLD", "told")
     monkeypatch.setenv("SOMETHING_ELSE", "old")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    names = ["MILLRACE_TEST_OLD", "SOMETHING_ELSE", "OMP_NUM_THREADS", forkserver.FORKED]
+    names = ["MILLRACE_TEST_OLD", "SOMETHING_ELSE", "OMP_NUM_THREADS", forked.FORKED]
     with worker(*names, threads=3) as found:
         assert found["loaded"]
         assert found["variables"] == dict(zip(names, ["told", "old", "3", None], strict=True))
@@ -94,14 +94,21 @@ def test_a_fork_has_the_variables_and_settings_of_now(monkeypatch: pytest.Monkey
 
 
 def test_what_the_server_had_and_a_fork_must_not_have_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, forkserver.FORKED, "LEFT_BY_THE_SERVER")
+    monkeypatch.setitem(os.environ, forked.FORKED, "LEFT_BY_THE_SERVER")
     monkeypatch.setitem(os.environ, "LEFT_BY_THE_SERVER", "1")
     monkeypatch.setattr("prefect.context.refresh_global_settings_context", lambda: None)
     monkeypatch.setattr("prefect.logging.configuration.setup_logging", lambda incremental: None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    forkserver.adopt()
-    assert not {forkserver.FORKED, "LEFT_BY_THE_SERVER"} & set(os.environ)
-    forkserver.adopt()  # no fork: nothing is done
+    forked.adopt()
+    assert not {forked.FORKED, "LEFT_BY_THE_SERVER"} & set(os.environ)
+    forked.adopt()  # no fork: nothing is done
+
+
+def test_what_is_imported_before_the_first_task_is_a_setting() -> None:
+    code = "import infra.workers.preimport, sys; print('json.tool' in sys.modules, 'flows' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": python_path(), forked.IMPORTS_VARIABLE: "['json.tool']"}
+    found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=environment)
+    assert found.stdout.split() == ["True", "False"], found.stderr
 
 
 @pytest.mark.parametrize("name", ["ARROW_DEFAULT_MEMORY_POOL", "TZ", "PYTHONOPTIMIZE"])
@@ -109,7 +116,7 @@ def test_what_is_read_at_the_start_alone_takes_an_interpreter_of_its_own(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     value = {"ARROW_DEFAULT_MEMORY_POOL": "system", "TZ": "Asia/Tokyo", "PYTHONOPTIMIZE": "1"}[name]
-    forkserver.start()
+    forkserver.start(IMPORTS.tasks)
     monkeypatch.setenv(name, value)
     with worker(name) as found:
         assert not found["loaded"]

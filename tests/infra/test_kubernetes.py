@@ -21,9 +21,9 @@ from pydantic import ValidationError
 
 from infra.clusters import kubernetes
 from infra.clusters.encryption import security_of
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
+from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import digests, environment, eventually, run_job
@@ -51,7 +51,7 @@ def crd() -> Any:
 
 
 def made(cluster: Cluster) -> dict[str, Any]:
-    return kubernetes.resource(cluster, "millrace-1", "data", security_of(cluster))
+    return kubernetes.resource(cluster, "millrace-1", "data", security_of(cluster), IMPORTS)
 
 
 def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flows.run.lost_workers import Workers, in_every_attempt
 from infra import gpu_errors, gpus
-from infra.clusters import kinds
+from infra.clusters import kinds, resolve
 from infra.clusters.model import Cluster
 from infra.gpus import Gpu
 from tasks.errors import GiveUpError, JobError, TransientError
@@ -62,7 +62,7 @@ def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> No
 def test_gpus_that_go_away_between_plan_and_start(host: Any) -> None:
     host(H200)
     job = Cluster(kind="cuda", visible_devices=["0", "1"])
-    assert job.resolved().engine == "cudf"
+    assert resolve.resolved(job).engine == "cudf"
     host(H200[:1])
     with pytest.raises(GiveUpError, match=r"no GPU 1\n.*cluster.visible_devices\n.*choose from: 0 \(H200\)"):
         kinds.make_cluster(job)

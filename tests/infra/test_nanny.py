@@ -10,8 +10,8 @@ import psutil
 import pytest
 from distributed import Client
 
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
+from tests.clusters import make_cluster
 from tests.infra.elsewhere import is_worker
 
 pytestmark = pytest.mark.xdist_group("clusters")

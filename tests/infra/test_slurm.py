@@ -15,9 +15,9 @@ import pytest
 from pydantic import ValidationError
 
 from infra.clusters import slurm
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from tasks.errors import GiveUpError, JobError
+from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import ROOT, digests, eventually, run_job
@@ -168,7 +168,7 @@ def test_a_job_that_does_not_start_in_time(queue: Path, tmp_path: Path) -> None:
 def script(**asked: Any) -> list[str]:
     """The job that would be submitted, its inherited settings left out."""
     cluster = Cluster(kind="slurm", **asked)
-    made = slurm.make(cluster)
+    made = slurm.make(cluster, IMPORTS)
     lines, address = made.job_script().splitlines(), made.scheduler_address
     slurm.end(made)
     return [line.replace(address, "ADDRESS") for line in lines if line and "DASK_INTERNAL" not in line]
@@ -220,7 +220,7 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
 
 def test_what_a_job_inherits_of_dask(tmp_path: Path) -> None:
     asked = {"cores": 2, "memory": "4GB", "shared_directory": str(tmp_path)}
-    made = slurm.make(Cluster(kind="slurm", slurm=asked, interface="lo"))
+    made = slurm.make(Cluster(kind="slurm", slurm=asked, interface="lo"), IMPORTS)
     (line,) = [line for line in made.job_script().splitlines() if "DASK_INTERNAL" in line]
     slurm.end(made)
     inherited = dask.config.deserialize(line.removeprefix("export DASK_INTERNAL_INHERIT_CONFIG="))

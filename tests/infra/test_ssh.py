@@ -15,16 +15,18 @@ from distributed import Client
 from pydantic import ValidationError
 
 from infra.clusters import model
-from infra.clusters.cuda_settings import PRE_IMPORT
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from infra.clusters.remote import worker_options, worker_settings
+from infra.clusters.resolve import resolved
+from infra.workers.imports import pre_import
 from tasks.errors import GiveUpError
+from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
 from tests.faults.jobs import BLOCK, make_data
 from tests.infra.elsewhere import ROOT, commands_with, digests, eventually, run_job
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
+LOADED = ",".join(pre_import(IMPORTS))
 pytestmark = pytest.mark.xdist_group("clusters")
 needs_sshd = pytest.mark.skipif(SSHD is None, reason="needs sshd: apt-get install openssh-server")
 
@@ -139,16 +141,16 @@ def test_hosts_that_cannot_be_had(
 
 def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
     one = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 1}, rmm_pool_size="60GB")
-    assert one.resolved() == ("ssh", "cudf")
-    assert worker_options(one, 1) == {
+    assert resolved(one) == ("ssh", "cudf")
+    assert worker_options(one, 1, IMPORTS) == {
         "nthreads": 8, "device_memory_limit": 0.45,
-        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": ",".join(PRE_IMPORT), "resources": {"GPU": 1},
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": {"GPU": 1},
     }  # fmt: skip
     hosts = {"hosts": ["a"], "gpus": 4}
     four = Cluster(kind="ssh", ssh=hosts, memory_limit="0.2", threads_per_worker=4, protocol="ucx", unencrypted=True)
-    assert worker_options(four, 4) == {
+    assert worker_options(four, 4, IMPORTS) == {
         "nthreads": 4, "memory_limit": 0.2, "rmm_pool_size": 0.6, "device_memory_limit": 0.45,
-        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": ",".join(PRE_IMPORT), "resources": {"GPU": 1},
+        "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": {"GPU": 1},
     }  # fmt: skip
 
 
@@ -161,6 +163,18 @@ def test_gpus_without_ucx_allocate_asynchronously() -> None:
     assert pool(rmm_pool_size="60GB", cuda_ipc=False) == {"limit": 60 * 10**9, "shared": False}
     assert pool(protocol="ucx", unencrypted=True) is None
     assert "millrace.gpu-pool" not in worker_settings(Cluster(), 0)
+
+
+def test_workers_elsewhere_are_told_what_to_load() -> None:
+    gpus = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4})
+    assert pre_import(IMPORTS) == [
+        "cudf", "cupy", "infra.workers.gpu_preload", "tasks.engines.gpu", "infra.workers.preimport",
+    ]  # fmt: skip
+    assert worker_settings(gpus, 4, imports=IMPORTS)["millrace.worker-imports"] == ["flows.preprocess"]
+    cores = worker_settings(Cluster(), 0, imports=IMPORTS)
+    assert "millrace.worker-imports" not in cores
+    assert cores["distributed.worker.preload"] == ["infra.workers.preload", "tasks.cluster.transfer.host_memory"]
+    assert cores["distributed.scheduler.preload"] == ["infra.workers.dashboard_access"]
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

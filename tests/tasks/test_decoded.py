@@ -360,8 +360,8 @@ def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
 def two_workers() -> Iterator[DaskPool]:
     from distributed import Client
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     asked = Cluster(kind="cpu", workers=2, threads_per_worker=1)
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():

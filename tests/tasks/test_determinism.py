@@ -19,7 +19,6 @@ import pytest
 
 from flows.job.job import make_job
 from infra import gpus
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
@@ -28,6 +27,7 @@ from tasks.core.plan import Limits, Partition, Plan
 from tasks.job.request import Request
 from tasks.sources.planning import make_plan
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tests.clusters import make_cluster
 
 pytestmark = pytest.mark.xdist_group("determinism")
 

@@ -131,8 +131,8 @@ def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
 ) -> None:
     from distributed import Client
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     run_stages(request(source, tmp_path / "one", "pandas", "memory"))
     monkeypatch.setattr(transform, "choose", lambda *_: choice.Choice("memory", "the GPU is small", on_host=True))

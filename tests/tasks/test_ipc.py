@@ -106,12 +106,14 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Any]:
 
     from infra.clusters.encryption import temporary
     from infra.environment import GPU_ENVIRONMENT, local_environment, use_settings
+    from infra.workers.imports import pre_import_settings, preload_settings
+    from tests.clusters import IMPORTS
 
-    use_settings()
+    use_settings(preload_settings(IMPORTS))
     spoken = {"protocol": request.param, "security": temporary() if request.param == "tls" else None}
     with (
         local_environment(GPU_ENVIRONMENT),
-        config.set({"millrace.gpu-pool": {"limit": 0.2, "shared": True}}),
+        config.set({"millrace.gpu-pool": {"limit": 0.2, "shared": True}, **pre_import_settings(IMPORTS)}),
         LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address="127.0.0.1:0", **spoken) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -125,10 +127,11 @@ def as_dask_cuda_does() -> None:
     import cupy
     from rmm.allocators.cupy import rmm_cupy_allocator
 
-    from infra.clusters.cuda_settings import PRE_IMPORT
+    from infra.workers.imports import pre_import
+    from tests.clusters import IMPORTS
 
     cupy.cuda.set_allocator(rmm_cupy_allocator)
-    for module in PRE_IMPORT:
+    for module in pre_import(IMPORTS):
         importlib.import_module(module)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from infra.clusters.kinds import make_cluster
 from infra.clusters.model import Cluster
 from tasks.cluster import monitor
 from tasks.cluster.monitor import Sample
+from tests.clusters import make_cluster
 
 
 def sample(at: float, **known: Any) -> Sample:

@@ -142,8 +142,8 @@ def lent_bytes() -> int:
 def two_workers() -> Iterator[Any]:
     from distributed import Client
 
-    from infra.clusters.kinds import make_cluster
     from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
 
     with (
         make_cluster(Cluster(kind="cpu", workers=2, threads_per_worker=1)) as cluster,

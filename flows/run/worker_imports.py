@@ -1,0 +1,18 @@
+"""What workers load before their first task: stated here once, for all that starts workers for a flow."""
+
+from __future__ import annotations
+
+from infra.workers.imports import WorkerImports
+
+
+def worker_imports(flow: str) -> WorkerImports:
+    """The modules for workers that run the tasks of a flow, which is named by its module, such as flows.preprocess.
+
+    `host_memory` lets the workers of a host copy pieces out of each other's memory. Tasks bring their flow with them,
+    and with it all that its module imports.
+    """
+    return WorkerImports(
+        preloads=("tasks.cluster.transfer.host_memory",),
+        on_gpus=("tasks.engines.gpu",),
+        tasks=(flow,),
+    )
