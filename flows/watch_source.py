@@ -23,8 +23,8 @@ from flows.job.run_labels import label_host
 from flows.run.run_names import run_name
 from tasks.core.plan import File
 from tasks.errors import JobError, MillraceError
+from tasks.sources.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
 

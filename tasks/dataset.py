@@ -23,7 +23,7 @@ from tasks.core.plan import Partition, Plan, cut_partitions
 from tasks.core.schema import Schema
 from tasks.core.settings import Source, checked, parse_bytes
 from tasks.engines.convert import libraries
-from tasks.engines.convert.user_frames import dask_frame
+from tasks.engines.user_frames import dask_frame
 from tasks.errors import JobError, near
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.sources.frames import Frames, frames_of

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import engines
+from tasks.cluster import gpu_setup
 from tasks.cluster.current import current_pool, graph_share
 from tasks.core.dtypes import plain_type
 from tasks.core.plan import Plan
@@ -18,7 +19,7 @@ from tasks.core.schema import ROW, Column, Schema, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import resolve_engine
-from tasks.engines.convert.user_frames import dask_frame, open_frame
+from tasks.engines.user_frames import dask_frame, open_frame
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.evaluation import Evaluation, filtered
@@ -133,6 +134,7 @@ class Workflow:
         if not {*needed} <= {*table.column_names}:
             bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
             table = table.select(needed)
+        gpu_setup.prepare(engine)
         kernels = engines.engine(engine)
         columns = kernels.from_arrow(_conformed(table, schema, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
@@ -171,6 +173,7 @@ class Workflow:
             values = step.op.inverse(column.combine_chunks(), self._fitted().values[step.key])
             names = list(step.unit) if step.op.combo and len(step.unit) > 1 else [name]
             columns.update(zip(names, values, strict=True))
+        gpu_setup.prepare(engine)
         kernels = engines.engine(engine)
         return restore(kernels.from_arrow(pa.table(columns)), kernels, None)
 

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.dataset import Dataset
-from tasks.manifest import Manifest, damages
+from tasks.manifest import Manifest
+from tasks.sources.output_check import damages
 from tasks.workflow import Workflow
 from tests.learning import close
 

@@ -23,10 +23,11 @@ from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import Bound, Step
 from tasks.graph.saved_workflow import load_fitted
-from tasks.manifest import Manifest, current, damages, outputs
+from tasks.manifest import Manifest, current, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.sources.formats.bounds import validated
+from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.metadata_forms import damaged
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, WORKFLOW
@@ -56,7 +57,7 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
     for folder in folders:
         split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
         try:
-            manifest = Manifest._read(folder, folder)
+            manifest = Manifest.read(folder, folder)
         except DataError as error:
             damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
             continue

@@ -13,6 +13,6 @@ def worker_imports(flow: str) -> WorkerImports:
     """
     return WorkerImports(
         preloads=("tasks.cluster.transfer.host_memory",),
-        on_gpus=("tasks.engines.gpu",),
+        on_gpus=("tasks.cluster.transfer.gpu_worker",),
         tasks=(flow,),
     )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from tasks import engines
+from tasks.cluster import gpu_setup
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import Given
 
@@ -71,7 +71,7 @@ class DaskPool:
 
     @cached_property
     def device_memory(self) -> int:
-        return sum(self.client.run(engines.allocatable).values())
+        return sum(self.client.run(gpu_setup.allocatable).values())
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         found = self.client.run(function, *arguments, on_error="return")

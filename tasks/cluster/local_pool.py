@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tasks import engines
+from tasks.cluster import gpu_setup
 from tasks.cluster.pool import FAN_IN, Done
 
 
@@ -24,7 +24,7 @@ class LocalPool:
 
     @property
     def device_memory(self) -> int:
-        return engines.allocatable()
+        return gpu_setup.allocatable()
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None

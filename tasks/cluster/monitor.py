@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from tasks.cluster.transfer import lent_bytes
+
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
 KEPT = 400  # samples of a worker and stage; of longer ones every second, fourth .. is kept
@@ -47,10 +49,10 @@ class Sample(NamedTuple):
 
 
 class _Work:
-    """Rows and bytes that the tasks of this process have worked through, and bytes of its memory that others copied."""
+    """Rows and bytes that the tasks of this process have worked through."""
 
     def __init__(self) -> None:
-        self.rows = self.bytes = self.lent = self.lent_on_host = 0
+        self.rows = self.bytes = 0
         self.lock = threading.Lock()
 
 
@@ -64,15 +66,6 @@ def count(rows: int, nbytes: int) -> None:
     with _work.lock:
         _work.rows += rows
         _work.bytes += nbytes
-
-
-def count_lent(nbytes: int, on_host: bool = False) -> None:
-    """Tell that another process copies so many bytes out of this one's GPU, or of its host memory."""
-    with _work.lock:
-        if on_host:
-            _work.lent_on_host += nbytes
-        else:
-            _work.lent += nbytes
 
 
 class Sampler:
@@ -94,8 +87,8 @@ class Sampler:
         to_host, to_disk = _spilled(worker.data)
         self.samples.append(Sample(
             time.time(), times.user + times.system, self.process.memory_info().rss, used, own, busy, to_host, to_disk,
-            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes, _work.lent,
-            _work.lent_on_host,
+            worker.transfer_outgoing_bytes_total, _work.rows, _work.bytes,
+            *lent_bytes.totals(),
         ))  # fmt: skip
 
     def since(self, moment: float) -> list[Sample]:

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from tasks import engines
-from tasks.cluster import column_cache
+from tasks.cluster import column_cache, gpu_setup
 from tasks.cluster.column_cache import Keeping
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
+from tasks.engines.expression.evaluation import true_rows
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -69,6 +70,7 @@ class Work:
 
     @cached_property
     def kernels(self) -> ModuleType:
+        gpu_setup.prepare(self.engine)
         return engines.engine(self.engine)
 
     @cached_property
@@ -152,7 +154,7 @@ class Work:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
         if self.condition:
             try:
-                kept = engine.true_rows(self.condition, source, failed)
+                kept = true_rows(self.condition, source, failed)
             except DataError as error:
                 where = f"{SOURCE_FILTER}, {_place(partition)}"
                 raise DataError(error.what, where=where, why=error.why, do=error.do) from None

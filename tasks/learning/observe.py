@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks import engines
-from tasks.cluster import monitor
+from tasks.cluster import gpu_setup, monitor
 from tasks.cluster.column_cache import Keeping
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
@@ -86,6 +86,7 @@ def passes(final: Node, schema: Schema) -> int:
 def observe(phase: Phase, partition: Partition) -> Observed:
     """The partials of one partition (of its halves, where memory is short)."""
     work = phase.work
+    gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         observe_part = functools.partial(_observe, phase)
         found = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)

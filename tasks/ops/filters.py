@@ -10,6 +10,7 @@ import pyarrow as pa
 from pydantic import field_serializer, model_validator
 
 from tasks.core.dtypes import dtype_name, kind_of
+from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
@@ -79,7 +80,7 @@ class Filter(_RowFilter):
     def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
         engine = context.engine
         if self.expression is not None:
-            return engine.true_mask(self.parsed, columns, context.failed)
+            return true_mask(self.parsed, columns, context.failed)
         called = import_path(self.function) if isinstance(self.function, str) else self.function
         assert callable(called)
         frame = engine.user_frame({name: columns[name] for name in unit})

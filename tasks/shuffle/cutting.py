@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from tasks import engines
-from tasks.cluster import monitor
+from tasks.cluster import gpu_setup, monitor
 from tasks.cluster.out_of_memory import in_halves
 from tasks.core.plan import Partition
 from tasks.core.schema import HIDDEN, ROW, Schema
@@ -21,6 +21,7 @@ from tasks.storage import hive
 def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
     """The partition's rows, transformed, in ranges of position."""
     cut, work = Cut(), cutting.work
+    gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         cut_part = partial(_cut, cutting)
         found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)

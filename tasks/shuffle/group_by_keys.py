@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import engines
+from tasks.cluster import gpu_setup
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Block, File, Piece, Plan, cut_partitions
 from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
@@ -83,6 +84,7 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
 
 def write_block(keying: Keying, part: Part, cuts: Sequence[Cut]) -> tuple[str, int, int, int]:
     """(path, rows, decoded bytes, file size) of one key block, written whole or not at all."""
+    gpu_setup.prepare(keying.engine)
     kernels = engines.engine(keying.engine)
     pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
     made = kernels.assemble_sorted(pieces, keying.order, HIDDEN)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks import engines
-from tasks.cluster import monitor
+from tasks.cluster import gpu_setup, monitor
 from tasks.cluster.out_of_memory import in_runs, more_memory, shortage
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
@@ -28,6 +28,7 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[Cut]) -> list[dict[s
 
     With `partition_on` it becomes a file in each of the folders that its rows name.
     """
+    gpu_setup.prepare(writing.engine)
     name = part.name(writing.suffix)
     note, folder = Path(writing.notes) / f"{name}.json", Path(writing.folder)
     done = written(note, folder, writing.fingerprint)

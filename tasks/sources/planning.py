@@ -17,6 +17,7 @@ from tasks.core.plan import LIMITS, OPTION, Block, File, Limits, Plan, Unit, cut
 from tasks.core.schema import Column, Schema, check_names
 from tasks.core.settings import Source
 from tasks.engines.convert.type_widening import widest
+from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, format_of
@@ -138,7 +139,7 @@ def _inspected(
         return survey(files), []
     engine, columns = engines.engine("pandas"), _folder_columns(values, source)
     told = engine.from_arrow(pa.table({n: hive.typed(values[n], column.dtype) for n, column in columns.items()}))
-    kept = np.logical_and.reduce([_kept_by(part, told, engine) for part in asked])
+    kept = np.logical_and.reduce([_kept_by(part, told) for part in asked])
     kept[0] |= not kept.any()
     found = survey([file for file, inside in zip(files, kept, strict=True) if inside])
     theirs = {n for part in asked for n in part.columns}.isdisjoint(found[0].schema.names)
@@ -147,12 +148,12 @@ def _inspected(
     return survey(files), []
 
 
-def _kept_by(part: Expression, told: dict[str, Any], engine: Any) -> np.ndarray:
+def _kept_by(part: Expression, told: dict[str, Any]) -> np.ndarray:
     """Which files a part of the filter keeps; all of them where a cast fails in it or a number leaves 64 bits: that is
     counted, or refused, when their rows are read."""
     failed = Counter[str]()
     try:
-        mask: np.ndarray = engine.true_mask(part, told, failed)
+        mask: np.ndarray = true_mask(part, told, failed)
     except DataError:
         failed[part.text] += 1
     return np.ones(len(next(iter(told.values()))), dtype=bool) if failed else mask

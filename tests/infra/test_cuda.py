@@ -31,7 +31,7 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
         "streams": os.environ["CUDF_PER_THREAD_STREAM"], "offered": dask_worker.state.total_resources,
         "sum": int(cudf.Series(range(10)).sum()), "threads": dask_worker.state.nthreads,
         "profiled": "profile" in dask_worker.periodic_callbacks,
-        "loaded": {"flows.preprocess", "tasks.engines.gpu"} <= set(sys.modules),
+        "loaded": {"flows.preprocess", "tasks.cluster.transfer.gpu_worker"} <= set(sys.modules),
         "frozen": gc.isenabled() and gc.get_freeze_count() > 200_000,
     }  # fmt: skip
 

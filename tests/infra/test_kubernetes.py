@@ -65,7 +65,7 @@ def test_the_resource_is_what_the_crd_takes(crd: Any) -> None:
         "dask", "cuda", "worker", "--name", "$(DASK_WORKER_NAME)", "--protocol", "tls", "--no-dashboard",
         "--memory-limit", str(32 * 2**30), "--nthreads", "8",
         "--device-memory-limit", "0.45", "--set-rmm-allocator-for-libs", "cupy",
-        "--pre-import", "cudf,cupy,infra.workers.gpu_preload,tasks.engines.gpu,infra.workers.preimport",
+        "--pre-import", "cudf,cupy,infra.workers.gpu_preload,tasks.cluster.transfer.gpu_worker,infra.workers.preimport",
         "--resources", "GPU=1",
     ]  # fmt: skip
     assert container["resources"] == {

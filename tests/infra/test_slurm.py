@@ -210,7 +210,7 @@ def test_the_job_of_workers_on_gpus(tmp_path: Path) -> None:
         "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads 8 --memory-limit 128.00GiB"
         " --death-timeout 60 --nthreads 8 --device-memory-limit 0.45"
         " --set-rmm-allocator-for-libs cupy --pre-import"
-        " cudf,cupy,infra.workers.gpu_preload,tasks.engines.gpu,infra.workers.preimport"
+        " cudf,cupy,infra.workers.gpu_preload,tasks.cluster.transfer.gpu_worker,infra.workers.preimport"
         ' --resources GPU=1 --local-directory "$millrace_scratch"'
         " --interface lo --protocol tls://"
     )

@@ -168,7 +168,7 @@ def test_gpus_without_ucx_allocate_asynchronously() -> None:
 def test_workers_elsewhere_are_told_what_to_load() -> None:
     gpus = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 4})
     assert pre_import(IMPORTS) == [
-        "cudf", "cupy", "infra.workers.gpu_preload", "tasks.engines.gpu", "infra.workers.preimport",
+        "cudf", "cupy", "infra.workers.gpu_preload", "tasks.cluster.transfer.gpu_worker", "infra.workers.preimport",
     ]  # fmt: skip
     assert worker_settings(gpus, 4, imports=IMPORTS)["millrace.worker-imports"] == ["flows.preprocess"]
     cores = worker_settings(Cluster(), 0, imports=IMPORTS)

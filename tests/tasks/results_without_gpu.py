@@ -1,8 +1,8 @@
 """How results of tasks travel and spill on a worker with a GPU, shown without one.
 
 The modules of CUDA are stand-ins, tables are lists of Python, buffers are numpy's; millrace, distributed and Dask are
-what they are. The arguments say in which order the worker's preload and the GPU engine are loaded, and when a first
-result is sent. Prints what Dask does with a result of every class, as JSON.
+what they are. The arguments say in which order the worker's preload, its pre-import or a first task come, and when a
+first result is sent. Prints what Dask does with a result of every class, as JSON.
 """
 
 from __future__ import annotations
@@ -85,9 +85,18 @@ def preload() -> None:
     host_memory.dask_setup(ends)
 
 
-def engine() -> None:
+def pre_import() -> None:
     """What dask-cuda's `pre_import` does."""
-    import tasks.engines.gpu  # noqa: F401
+    import tasks.cluster.transfer.gpu_worker  # noqa: F401
+
+
+def task() -> None:
+    """What the first task does that computes on the GPU, in a process that millrace did not start."""
+    from tasks.graph.partition_work import Work
+
+    work = Work.__new__(Work)
+    object.__setattr__(work, "engine", "cudf")
+    assert work.kernels.NAME == "cudf"
 
 
 def result() -> None:
@@ -170,7 +179,7 @@ def sent(value: Any, kind: str, context: Any = None) -> Any:
 def main() -> None:
     sys.meta_path.insert(0, Finder())
     for step in sys.argv[1:]:
-        {"preload": preload, "engine": engine, "result": result}[step]()
+        {"preload": preload, "pre_import": pre_import, "task": task, "result": result}[step]()
     from dask_cuda.is_device_object import is_device_object
 
     from tasks.cluster.transfer import host_memory

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.core.plan import File
 from tasks.errors import DataError, JobError
-from tasks.storage.arrivals import Sight, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.sources.arrivals import Sight, data_files, grouped, load_seen, load_strays, look, marked, save_seen
 from tasks.storage.files import expand
 
 DAY = 86400.0

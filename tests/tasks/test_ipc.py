@@ -27,8 +27,7 @@ def lender(pipe: Any) -> None:
     import cupy
     from rmm.allocators.cupy import rmm_cupy_allocator
 
-    from tasks.cluster import monitor
-    from tasks.cluster.transfer import cuda_ipc
+    from tasks.cluster.transfer import cuda_ipc, lent_bytes
 
     cupy.cuda.set_allocator(rmm_cupy_allocator)
     worker = worker_shape()
@@ -42,7 +41,7 @@ def lender(pipe: Any) -> None:
     for recipient in (None, {}, {"recipient": None}, *({"recipient": {cuda_ipc.OFFER: other}} for other in elsewhere)):
         assert cuda_ipc.lend(buffers[0], owner, recipient) is None
     pipe.send([cuda_ipc.lend(buffer, owner, to_us) for buffer in buffers])
-    assert monitor._work.lent == 64 * MIB + 3
+    assert lent_bytes.totals()[0] == 64 * MIB + 3
     assert lends_twice_what_is_packed_once(to_us)
     buffers.clear()
     assert pipe.recv() == "copied once"
@@ -159,9 +158,9 @@ def numbers_of(packed: Any) -> list[int]:
 
 
 def lent_bytes() -> int:
-    from tasks.cluster import monitor
+    from tasks.cluster.transfer import lent_bytes
 
-    return monitor._work.lent
+    return lent_bytes.totals()[0]
 
 
 def test_workers_of_a_host_take_pieces_out_of_each_others_gpu(workers: Any) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.cluster import monitor
-from tasks.cluster.transfer import host_memory
+from tasks.cluster.transfer import host_memory, lent_bytes
 from tasks.engines.cpu.order import Pieces, cut
 from tasks.shuffle.pieces import Cut, Packed, packed_ranges
 
@@ -134,8 +133,8 @@ def read_here(parts: Any) -> int:
     return int(sum(piece.table["n"].to_numpy().sum() for part in parts for piece in part.pieces))
 
 
-def lent_bytes() -> int:
-    return monitor._work.lent_on_host
+def lent_of_host() -> int:
+    return lent_bytes.totals()[1]
 
 
 @pytest.fixture
@@ -159,11 +158,11 @@ def test_workers_of_a_host_copy_pieces_from_each_other(two_workers: Any) -> None
     made = [client.submit(packed, ROWS, workers=[where], pure=False) for where in (one, other)]
     found = client.submit(read_here, made, workers=[other]).result()
     assert found == 2 * SUM
-    sent = client.run(lent_bytes)
+    sent = client.run(lent_of_host)
     assert sent[one] > 8 * ROWS // 2
     assert sent[other] == 0
     assert equal(client.gather(made[0]), packed())  # the client has offered nothing
-    assert client.run(lent_bytes) == sent
+    assert client.run(lent_of_host) == sent
     assert isinstance(made[0].result().pieces[0], Pieces)
 
 

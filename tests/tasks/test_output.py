@@ -23,7 +23,8 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, MillraceError
 from tasks.graph.node import as_node
 from tasks.job.request import make_request
-from tasks.manifest import Manifest, damages
+from tasks.manifest import Manifest
+from tasks.sources.output_check import damages
 from tasks.sources.planning import make_plan
 from tasks.storage import hive
 from tasks.storage.own_files import own_output

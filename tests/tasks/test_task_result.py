@@ -33,7 +33,9 @@ ARRIVED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("steps", ["engine", "preload engine", "engine preload", "preload result engine"])
+@pytest.mark.parametrize(
+    "steps", ["pre_import", "preload pre_import", "pre_import preload", "preload result pre_import", "task"]
+)
 def test_results_travel_alike_whoever_registers_first(steps: str) -> None:
     script = ROOT / "tests/tasks/results_without_gpu.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -28,8 +28,7 @@ import dask.config
 import rmm
 from cuda.bindings import driver
 
-from tasks.cluster import monitor
-from tasks.cluster.transfer import host_memory
+from tasks.cluster.transfer import host_memory, lent_bytes
 from tasks.cluster.transfer.dask_profiler import workers_here
 from tasks.errors import GiveUpError
 
@@ -84,7 +83,7 @@ def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) ->
     if int(error):
         return None  # memory of another kind
     weakref.finalize(owner, _let_go, buffer).atexit = False
-    monitor.count_lent(buffer.nbytes)
+    lent_bytes.count(buffer.nbytes)
     return {"pool": _lender.name, "pointer": ctypes.string_at(data.getPtr(), EXPORTED), "nbytes": buffer.nbytes}
 
 

@@ -3,7 +3,7 @@
 A worker of the same host copies a buffer out of this GPU by itself; to others it travels as a frame, over UCX without
 touching the host.
 
-Imported with the engine: a worker that receives pieces must have imported it before (`pre_import`).
+`gpu_worker` registers this before a worker has its first task: one that receives pieces must know them.
 """
 
 from __future__ import annotations
@@ -86,6 +86,3 @@ def register() -> None:
     cuda_deserialize.register(TaskResult)(load)
     host_memory.register(host_memory.Transport(lambda result, context: dump(result, "dask", context), load))
     sizeof.register((Pieces, PiecesResult))(lambda pieces: pieces.nbytes)
-
-
-register()

@@ -18,8 +18,7 @@ import cudf
 import cupy
 import pylibcudf as plc
 
-from tasks.cluster import monitor
-from tasks.cluster.transfer import cuda_ipc, host_memory
+from tasks.cluster.transfer import cuda_ipc, host_memory, lent_bytes
 from tasks.cluster.transfer.device_buffers import Context, sent, taken
 from tasks.engines.gpu.columns import synchronize
 from tasks.engines.gpu.order import Marks, marked, marks_of, pack, unpack
@@ -115,7 +114,7 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
     Many workers of a host that ask for the same object copy it out of the same buffers.
     """
     if (again := _lent.get(id(value))) and cuda_ipc.reaches(context):
-        monitor.count_lent(again[1])
+        lent_bytes.count(again[1])
         return again[0], []
     file = io.BytesIO()
     pickler = _Pickler(file)

@@ -2,7 +2,7 @@
 
 Above `device_memory_limit` dask-cuda moves those to the host, and from there to disk. It looks at what it knows (cuDF's
 frames, CuPy's arrays, lists and dicts of them); what stands in objects of millrace it would leave where it is until the
-GPU is full. Imported with the engine, before a worker has its first result.
+GPU is full. `gpu_worker` registers this before a worker has its first result.
 """
 
 from __future__ import annotations
@@ -26,6 +26,3 @@ def register() -> None:
 
     is_device_object.register(Pieces)(lambda pieces: True)
     is_device_object.register(TaskResult)(lambda result: is_device_object(result.device_parts()))
-
-
-register()

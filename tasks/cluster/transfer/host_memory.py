@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from tasks.cluster import monitor
+from tasks.cluster.transfer import lent_bytes
 from tasks.engines.task_result import TaskResult
 
 OFFER = "millrace-host"  # what workers tell each other of when they connect
@@ -81,7 +81,7 @@ _of_gpu: Transport | None = None
 def register(of_gpu: Transport | None = None) -> None:
     """Have Dask's serializer `dask` take results of tasks by `dump` and `load`, or by a GPU's transport.
 
-    That one knows these two, and holds whichever registers first: the worker's preload, or the engine with its import.
+    That one knows these two, and holds whichever registers first: the worker's preload, or `gpu_worker`.
     """
     global _of_gpu
     _of_gpu = of_gpu or _of_gpu
@@ -113,7 +113,7 @@ def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str
     if nbytes < LEAST:
         raise NotImplementedError
     weakref.finalize(value, buffers.clear).atexit = False
-    monitor.count_lent(nbytes, on_host=True)
+    lent_bytes.count(nbytes, on_host=True)
     return {"head": head, "process": os.getpid(), "started": _started(os.getpid()), "places": places}, []
 
 

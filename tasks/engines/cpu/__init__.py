@@ -65,7 +65,7 @@ from tasks.engines.cpu.order import (
 from tasks.engines.cpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.cpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.cpu.tables import join_tables, slice_table, sort_counts, sort_keys, sorted_groups, split_table
-from tasks.engines.cpu.writing import host_columns, run_unit, true_mask, true_rows, write_file, write_runs
+from tasks.engines.cpu.writing import host_columns, run_unit, write_file, write_runs
 
 NAME = "pandas"
 
@@ -140,8 +140,6 @@ __all__ = [
     "text",
     "to_arrow",
     "to_time",
-    "true_mask",
-    "true_rows",
     "user_frame",
     "vocabulary_ids",
     "with_leaves",

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import plain_type
 from tasks.engines.algorithms.moments import power_of, within
+from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.type_widening import check_range
-from tasks.engines.expression.verbs_text import times_of
 from tasks.engines.hashing.canonical import decimal_floats
 
 Column = Any  # pandas Series with an Arrow type

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +15,6 @@ import pyarrow.parquet as pq
 
 from tasks.core.schema import Schema, described
 from tasks.engines.cpu.columns import array
-from tasks.engines.expression.syntax import Expression
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
@@ -24,19 +22,6 @@ ORC_BATCH = 1024
 FAST = ("snappy", "lz4")  # codecs that are chosen for their speed
 SAVED = 1 / 8  # of a column's bytes that a fast codec has to save to be worth its time
 SAMPLE, RUNS = 1 << 16, 8  # rows that tell it, in so many runs
-
-
-def true_mask(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> np.ndarray:
-    """Which rows the expression is true for (null is not)."""
-    from tasks.engines.cpu.columns import decode
-    from tasks.engines.expression.evaluation import filter_mask
-
-    return filter_mask(condition, {name: decode(frame[name]) for name in condition.columns}, failed=failed)
-
-
-def true_rows(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> np.ndarray:
-    """The places of the rows for which the expression is true."""
-    return np.flatnonzero(true_mask(condition, frame, failed))
 
 
 def conform(table: pa.Table, schema: Schema) -> pa.Table:

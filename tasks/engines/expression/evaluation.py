@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.reductions import any_true
-from tasks.engines.expression import verbs_numbers
+from tasks.engines.algorithms.text_casts import decimal_numbers, format_text, parse_text
+from tasks.engines.expression import verbs_arrow, verbs_numbers
 from tasks.engines.expression.dtypes import family, unit_of
 from tasks.engines.expression.nodes import failure
 from tasks.engines.expression.syntax import Expression
 from tasks.engines.expression.typing import Typed, columns_of, typed
 from tasks.engines.expression.verbs_numbers import Flat
-from tasks.engines.expression.verbs_text import decimal_numbers, format_text, parse_text
 from tasks.errors import DataError
 
 FLAT = ("bool", "int", "float", "time")
@@ -32,8 +32,6 @@ def engine_of(column: Any) -> ModuleType:
         from tasks.engines.expression import verbs_cudf
 
         return verbs_cudf
-    from tasks.engines.expression import verbs_arrow
-
     return verbs_arrow
 
 
@@ -72,6 +70,19 @@ def filter_mask(
     mask = flat.values if flat.valid is None else flat.values & flat.valid
     xp = engine_of(columns[first]).xp
     return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
+
+
+def true_mask(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Any:
+    """For each row of a frame as its engine has it (categories not decoded) whether the condition is true (null is
+    not). JobError and `failed` as for `filter_mask`."""
+    verbs = engine_of(frame[condition.columns[0]])
+    columns = {name: verbs.decoded(frame[name]) for name in condition.columns}
+    return verbs.xp.asarray(filter_mask(condition, columns, failed=failed))
+
+
+def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Any:
+    """The row numbers, from 0, of the rows for which `true_mask` is true."""
+    return engine_of(frame[condition.columns[0]]).xp.flatnonzero(true_mask(condition, frame, failed))
 
 
 def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:

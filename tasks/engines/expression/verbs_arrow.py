@@ -42,6 +42,11 @@ def array(column: Any) -> pa.Array:
     return found if found.type == plain_type(found.type) else found.cast(plain_type(found.type))
 
 
+def decoded(column: Any) -> Any:
+    """The column with its values in place of the codes of a dictionary."""
+    return columns.decode(column)
+
+
 def flat(column: Any, dtype: pa.DataType) -> Flat:
     """A column of numbers, truth values or times; NaN is null."""
     return from_arrow(array(column), dtype)

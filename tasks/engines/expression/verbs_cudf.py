@@ -40,6 +40,11 @@ def arrow_type(column: Any) -> pa.DataType:
     return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
 
 
+def decoded(column: Any) -> Any:
+    """The column itself: `to_arrow` decodes categories where it is asked for one."""
+    return column
+
+
 def flat(column: Any, dtype: pa.DataType) -> Flat:
     """A column of numbers, truth values or times; NaN is null."""
     values, valid = canonical_cudf.raw_values(column, dtype)

@@ -2,7 +2,6 @@
 
 import cupy as xp
 
-from tasks.cluster.transfer import cuda_ipc, dask_profiler
 from tasks.engines.cpu.tables import sort_keys, sorted_groups
 from tasks.engines.gpu.columns import (
     affine,
@@ -35,8 +34,6 @@ from tasks.engines.gpu.files import (
     host_columns,
     read_partition,
     run_unit,
-    true_mask,
-    true_rows,
     write_file,
     write_runs,
 )
@@ -145,7 +142,6 @@ __all__ = [
     "sort_keys",
     "sorted_groups",
     "sorted_within",
-    "spill",
     "split_nulls",
     "split_table",
     "split_text",
@@ -156,9 +152,6 @@ __all__ = [
     "text",
     "to_arrow",
     "to_time",
-    "transport",
-    "true_mask",
-    "true_rows",
     "user_frame",
     "vocabulary_ids",
     "with_leaves",
@@ -168,5 +161,3 @@ __all__ = [
 ]  # fmt: skip
 
 denormals.keep_denormals()
-dask_profiler.stop()
-cuda_ipc.set_up()

@@ -25,12 +25,11 @@ from tasks.engines.algorithms.reductions import all_true, extremes
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, restored, stand_in
 from tasks.engines.convert.type_widening import is_narrower
 from tasks.engines.gpu.kernels import pinned_copies
-from tasks.engines.gpu.kernels.column_arrays import array_of, gathered, valid_in, with_nan
+from tasks.engines.gpu.kernels.column_arrays import Column, array_of, device, gathered, valid_in, with_nan
 from tasks.engines.gpu.kernels.reductions import block_moments
 from tasks.engines.hashing import canonical_cudf
 from tasks.engines.hashing.canonical import decimal_floats
 
-Column = Any  # cuDF Series
 DATE, NULL = str(pa.date32()), str(pa.null())
 TICKS = canonical_cudf.TICKS_PER_DAY
 _AFFINE = cupy.ElementwiseKernel(
@@ -44,10 +43,6 @@ def synchronize() -> None:
     """Wait for the work of this thread: other threads, on streams of their own, may use its results from here on."""
     cupy.cuda.Stream.null.synchronize()
     cupy.cuda.Stream.ptds.synchronize()
-
-
-def device(values: Column) -> plc.Column:
-    return values.to_pylibcudf()[0]
 
 
 def rebuilt(made: plc.Column, like: Column) -> Column:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
@@ -21,7 +20,7 @@ from tasks.core.dtypes import leaf_type
 from tasks.core.plan import File, rows_together
 from tasks.core.schema import Schema, described
 from tasks.engines.convert.gpu_types import mark_of
-from tasks.engines.expression.syntax import Expression
+from tasks.engines.cpu import writing as cpu_writing
 from tasks.engines.gpu.columns import (
     DATE,
     DECIMALS,
@@ -48,18 +47,6 @@ CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 
 OPEN_FILES = 256  # of one call: a process may often open no more than 1,024
 Run = tuple[list[File], list[list[int]], int, int]  # files, their row groups, rows skipped, rows taken (-1: all)
-
-
-def true_mask(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> cupy.ndarray:
-    """For each row whether the expression is true (null is not)."""
-    from tasks.engines.expression.evaluation import filter_mask
-
-    return cupy.asarray(filter_mask(condition, {name: frame[name] for name in condition.columns}, failed=failed))
-
-
-def true_rows(condition: Expression, frame: dict[str, Any], failed: Counter[str] | None = None) -> cupy.ndarray:
-    """The places of the rows for which the expression is true (null is not)."""
-    return cupy.flatnonzero(true_mask(condition, frame, failed))
 
 
 # Reading
@@ -189,8 +176,6 @@ def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: An
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
         return _write_parquet(_stored(table, writing.schema), path, writing)
-    from tasks.engines.cpu import writing as cpu_writing
-
     cpu_writing.write_file(host_columns(table, writing.schema), path, writing)
     return None
 
@@ -201,8 +186,6 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> str
     The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
     """
     if not _on_device(writing):
-        from tasks.engines.cpu import writing as cpu_writing
-
         cpu_writing.write_runs((host_columns(table, writing.schema) for table in tables), path, writing)
         return None
     writer = None
@@ -222,8 +205,6 @@ def run_unit(writing: Any) -> int:
 
     cuDF's writer by runs marks all times as UTC, so that files with times of no zone are only written at once.
     """
-    from tasks.engines.cpu import writing as cpu_writing
-
     if not _on_device(writing):
         return cpu_writing.run_unit(writing)
     unzoned = any(pa.types.is_timestamp(c.leaf) and c.leaf.tz is None for c in writing.schema.columns)

@@ -31,6 +31,7 @@ from tasks.engines.gpu.columns import (
     raw,
     rebuilt,
     synchronize,
+    taken,
 )
 from tasks.engines.gpu.kernels.column_arrays import array_of, gathered, is_float, valid_in
 from tasks.engines.gpu.kernels.histogram import histogram
@@ -84,8 +85,7 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFr
     if len(columns) == 1:
         found = _count_dense(columns[0])
         if found is None and is_text(columns[0]):
-            strings = count_strings(columns[0])
-            found = strings and (strings[0], from_numbers(strings[1]))
+            found = _count_strings(columns[0])
         if found is not None:
             return _table([names[0], "count"], found)
     keys = [_canonical(c) for c in columns]
@@ -94,6 +94,14 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFr
     distinct, (counts,) = grouped.aggregate([request])
     made = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
     return _table([*names, "count"], [*made, from_pylibcudf(counts.columns()[0]).astype("int64")])
+
+
+def _count_strings(values: Column) -> tuple[Column, Column] | None:
+    """Counts of strings by a table; None if too many are distinct."""
+    if not len(values):
+        return values, from_numbers(cupy.zeros(0, dtype=cupy.int64))
+    strings = count_strings(values)
+    return strings and (taken(values, strings[0], nullify=True), from_numbers(strings[1]))
 
 
 def _count_dense(values: Column) -> tuple[Column, Column] | None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pylibcudf as plc
 
+from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.gpu_types import lacks_zone
-from tasks.engines.expression.verbs_text import times_of
 from tasks.engines.gpu.columns import (
     Column,
     column,

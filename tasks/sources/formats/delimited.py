@@ -22,7 +22,7 @@ import pyarrow.csv as pacsv
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.schema import check_names
-from tasks.engines.expression.verbs_text import times_of
+from tasks.engines.algorithms.text_casts import times_of
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cupy
 import numpy as np
@@ -18,6 +19,7 @@ DTYPES = {int(plc.TypeId[name]): np.dtype(kind) for name, kind in KINDS.items()}
 FLOATS = {int(plc.TypeId.FLOAT32): 4, int(plc.TypeId.FLOAT64): 8}  # and their bytes
 PLAIN = {int(plc.TypeId[n]) for n in KINDS if not n.startswith(("TIME", "DURATION"))} | {int(plc.TypeId.STRING)}
 THREADS, BLOCKS = 256, 64  # of each column
+Column = Any  # cuDF Series
 
 _NAN = cupy.RawKernel(
     r"""
@@ -42,6 +44,11 @@ extern "C" __global__ void find_nan(const Floats* columns, long long rows, bool*
 """,
     "find_nan",
 )
+
+
+def device(values: Column) -> plc.Column:
+    """libcudf's column of a Series."""
+    return values.to_pylibcudf()[0]
 
 
 def array_of(found: plc.Column) -> cupy.ndarray:

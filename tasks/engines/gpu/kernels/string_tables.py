@@ -12,8 +12,7 @@ import cupy
 import numpy as np
 import pylibcudf as plc
 
-from tasks.engines.gpu.columns import Column, device, taken
-from tasks.engines.gpu.kernels.column_arrays import array_of
+from tasks.engines.gpu.kernels.column_arrays import Column, array_of, device
 
 SHARED = 1 << 12  # slots whose counts fit into the memory that the threads of a block share
 SIZES = (SHARED, 1 << 22)  # of the tables that are tried for counting
@@ -158,10 +157,9 @@ def is_text(values: Column) -> bool:
     return device(values).type().id() == plc.TypeId.STRING
 
 
-def count_strings(values: Column) -> tuple[Column, cupy.ndarray] | None:
-    """(the distinct strings in no certain order, null last; their counts, int64); None if there are too many."""
-    if not len(values):
-        return values, cupy.zeros(0, dtype=cupy.int64)
+def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
+    """(a row of each distinct string, in no certain order, null last as the number behind the last row; their counts,
+    int64); None if there are too many. `values` have a row at least."""
     strings, nulls = _Strings.of(values), values.null_count
     for size in SIZES:
         slots, counts = cupy.full(size, -1, dtype=cupy.int32), cupy.zeros(size, dtype=cupy.uint64)
@@ -176,7 +174,7 @@ def count_strings(values: Column) -> tuple[Column, cupy.ndarray] | None:
         if nulls:
             rows[distinct], found[distinct] = len(values), nulls  # behind the last row: null
         distinct += bool(nulls)
-        return taken(values, rows[:distinct], nullify=True), found[:distinct].copy()
+        return rows[:distinct], found[:distinct].copy()
     return None
 
 

@@ -1,0 +1,89 @@
+"""Whether the files of an output are those that its manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet as pq
+
+from tasks.core.dtypes import dtype_name, plain_type
+from tasks.core.plan import File
+from tasks.core.schema import Schema
+from tasks.manifest import Manifest, current
+from tasks.sources.formats import arrow
+from tasks.storage.checksum import digest
+from tasks.storage.own_files import MANIFEST
+
+
+def damages(folder: Path) -> list[str]:
+    """What differs from the manifest, a line per part; [] if the output is whole."""
+    manifest = Manifest.read(current(folder), folder)
+    found = []
+    if manifest.is_changed:
+        found.append(f"{MANIFEST} was changed since it was written")
+    for part in [*manifest.parts, *manifest.data.get("footers", ())]:
+        path = Path(manifest.path) / part["path"]
+        if not path.is_file():
+            found.append(f"{part['path']} is missing")
+        elif not path.resolve().is_relative_to(Path(manifest.path).resolve()):
+            found.append(f"{part['path']} is a link that leads out of the folder")
+        elif path.stat().st_size != part["bytes"]:
+            found.append(f"{part['path']} has {path.stat().st_size:,} bytes, the manifest says {part['bytes']:,}")
+        elif problem := _differs(path, part["xxh3_128"]) or ("rows" in part and _other_rows(path, part, manifest)):
+            found.append(f"{part['path']} {problem}")
+    total = sum(part["rows"] for part in manifest.parts)
+    if total != manifest.rows["out"]:
+        found.append(f"the parts hold {total:,} rows, the manifest says {manifest.rows['out']:,}")
+    return found
+
+
+def _other_rows(path: Path, part: Mapping[str, Any], manifest: Manifest) -> str:
+    """In what a part's own schema and rows differ from those of the manifest; text has neither."""
+    form = manifest.data["output"]["format"]
+    try:
+        rows, schema = STORED[form](path) if form in STORED else (None, None)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return f"cannot be read as {form}: {str(error).splitlines()[0]}"
+    if rows is None or schema is None:
+        return ""
+    if rows != part["rows"]:
+        return f"has {rows:,} rows, the manifest says {part['rows']:,}"
+    folders = set(manifest.data["output"].get("partition_on") or ())
+    named = {c.name: c.dtype for c in Schema.from_json(manifest.data["schema"]).columns if c.name not in folders}
+    stored = {field.name: plain_type(field.type) for field in schema}
+    for name in {**named, **stored}:
+        if name not in stored or name not in named:
+            return f"{'has a' if name in stored else 'lacks the'} column {name!r}, unlike what the manifest says"
+        if stored[name] != plain_type(named[name]) and form != "orc":  # ORC has types of its own
+            return f"has {dtype_name(stored[name])} in column {name!r}, the manifest says {dtype_name(named[name])}"
+    return ""
+
+
+def _of_parquet(path: Path) -> tuple[int, pa.Schema]:
+    with pa.OSFile(str(path)) as file:
+        found = pq.ParquetFile(file)
+        return found.metadata.num_rows, found.schema_arrow
+
+
+def _of_arrow(path: Path) -> tuple[int, pa.Schema]:
+    found = arrow.inspect(File(str(path), path.stat().st_size, 0), {})
+    return found.rows, found.schema
+
+
+def _of_orc(path: Path) -> tuple[int, pa.Schema]:
+    found = pyarrow.orc.ORCFile(str(path))
+    return found.nrows, found.schema
+
+
+STORED = {"parquet": _of_parquet, "arrow": _of_arrow, "orc": _of_orc}
+
+
+def _differs(path: Path, known: str) -> str:
+    try:
+        return "" if digest(path) == known else "has other content than when it was written (xxh3-128 differs)"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
