@@ -1,13 +1,21 @@
-"""The house rules, checked by walking the syntax trees: who may import what."""
+"""The house rules: who may import what, by import-linter's contracts and by walking the syntax trees."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tasks.job import fingerprints
+from tests.infra import house
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path for room in ("flows", "tasks", "infra") for path in (ROOT / room).rglob("*.py"))
@@ -95,6 +103,167 @@ def test_the_importer_sees_both_spellings_and_skips_type_checking(tmp_path: Path
     source = "import pandas as pd\nfrom tasks import ops\nif TYPE_CHECKING:\n    import cudf\nif x:\n    import cupy\n"
     (module := tmp_path / "module.py").write_text(source)
     assert set(imports(module)) == {"pandas", "tasks.ops", "cupy"}
+
+
+# Contracts of import-linter
+
+
+def contracts() -> list[str]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return [contract["name"] for contract in tomllib.load(file)["tool"]["importlinter"]["contracts"]]
+
+
+def linted(root: Path) -> tuple[int, str]:
+    """(exit status, output) of import-linter over the packages in a folder, under this repository's contracts."""
+    contracts_of = str(ROOT / "pyproject.toml")
+    code = f"from importlinter.cli import lint_imports; exit(lint_imports({contracts_of!r}, no_cache=True))"
+    environment = {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1", "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def copied(root: Path, *tops: str) -> Path:
+    for top in tops:
+        shutil.copytree(ROOT / top, root / top, ignore=lambda folder, names: [
+            name for name in names if not name.endswith(".py") and not (Path(folder) / name).is_dir()])  # fmt: skip
+    return root
+
+
+FUNCTION, TYPES = "\n\ndef planted():\n    {}\n", "\n\nif TYPE_CHECKING:\n    {}\n"
+# By contract: a module, and an import that the contract forbids there, hidden as well as one can.
+PLANTED = {
+    "tasks, from top to ground": ("tasks/core/units.py", FUNCTION.format("from tasks.storage import files")),
+    "engines, from expressions to types": (
+        "tasks/engines/convert/sizes.py",
+        TYPES.format("from tasks.engines.hashing import canonical"),
+    ),
+    "kernels know no engine": (
+        "tasks/engines/gpu/kernels/denormals.py",
+        FUNCTION.format("from tasks.engines.gpu import columns"),
+    ),
+    "what workers hand each other is below the pools": (
+        "tasks/cluster/transfer/lent_bytes.py",
+        FUNCTION.format("from tasks.cluster.monitor import count"),
+    ),
+    "tasks know no infra, no flows": ("tasks/errors.py", FUNCTION.format("import infra.sizes")),
+    "infra knows of tasks only tasks.errors": (
+        "infra/sizes.py",
+        FUNCTION.format("from tasks.core.units import megabytes"),
+    ),
+}
+
+
+def test_all_contracts_hold() -> None:
+    status, output = linted(ROOT)
+    assert status == 0, output
+    assert all(f"{name} KEPT" in output for name in contracts()), output
+
+
+def test_each_contract_has_a_violation_to_find() -> None:
+    assert [*PLANTED] == contracts()
+
+
+@pytest.mark.parametrize("contract", PLANTED)
+def test_a_planted_violation_breaks_its_contract_alone(contract: str, tmp_path: Path) -> None:
+    module, planted = PLANTED[contract]
+    with (copied(tmp_path, "tasks", "flows", "infra") / module).open("a") as file:
+        file.write(planted)
+    status, output = linted(tmp_path)
+    assert status == 1, output
+    assert re.findall(r"^(.*) BROKEN$", output, re.MULTILINE) == [contract], output
+
+
+# Circles, floors, width
+
+
+@pytest.fixture(scope="module")
+def whole() -> house.Graph:
+    return house.imports(ROOT)
+
+
+@pytest.fixture(scope="module")
+def tasks_alone(whole: house.Graph) -> house.Graph:
+    return {module: used for module, used in whole.items() if module.split(".")[0] == "tasks"}
+
+
+def test_tasks_have_no_circle_of_modules_or_rooms(tasks_alone: house.Graph) -> None:
+    graph = tasks_alone
+    assert house.circle(graph) == []
+    assert house.circle(house.rooms(graph, ROOT)) == []
+    assert house.circle(house.rooms(graph, ROOT, depth=2)) == []
+
+
+def test_flows_and_infra_have_no_circle_of_modules_or_rooms(whole: house.Graph) -> None:
+    assert house.circle(whole) == []
+    assert house.circle(house.rooms(whole, ROOT)) == []
+
+
+def test_tasks_have_at_most_10_floors(tasks_alone: house.Graph) -> None:
+    """A room counts with the folders in it: `tasks/engines` with its six."""
+    found = house.floors(house.rooms(tasks_alone, ROOT, depth=2))
+    assert max(found.values()) <= 10, found
+
+
+def test_the_house_has_at_most_13_floors(whole: house.Graph) -> None:
+    found = house.floors(house.rooms(whole, ROOT, depth=2))
+    assert max(found.values()) <= 13, found
+
+
+def test_nothing_is_registered_upwards() -> None:
+    assert house.lazily_registered(ROOT / "tasks") == []
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
+def test_a_folder_has_at_most_15_entries(folder: Path) -> None:
+    if folder != ROOT / "tasks/ops":  # a catalogue
+        assert house.width(folder) <= (18 if folder == ROOT / "tasks" else 15)
+
+
+def test_the_counter_sees_every_kind_of_import(tmp_path: Path) -> None:
+    sources = {
+        "tasks/__init__.py": "", "tasks/top.py": "import tasks.room.a", "tasks/room/__init__.py": "",
+        "tasks/room/a.py": '"""tasks.room.d"""\ndef f():\n    "tasks.room.d"\n    from tasks.room import b',
+        "tasks/room/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tasks.room.c import C",
+        "tasks/room/c.py": 'KERNELS = ("tasks.room.d:Kernel", "tasks.nothing", "no tasks.room.a")',
+        "tasks/room/d.py": 'import os\nregister_lazy("tasks", f)\n',
+        "tasks/room/inner/__init__.py": "import tasks.room",
+    }  # fmt: skip
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    graph = house.imports(tmp_path)
+    assert graph == {
+        "tasks": set(), "tasks.top": {"tasks.room.a"}, "tasks.room": set(), "tasks.room.a": {"tasks.room.b"},
+        "tasks.room.b": {"tasks.room.c"}, "tasks.room.c": {"tasks.room.d", "tasks"}, "tasks.room.d": set(),
+        "tasks.room.inner": {"tasks.room"},
+    }  # fmt: skip
+    assert house.rooms(graph, tmp_path)["tasks/room/inner"] == {"tasks/room"}
+    assert house.circle(graph) == []
+    assert house.floors(graph)["tasks.top"] == 5
+    assert house.lazily_registered(tmp_path) == ["tasks/room/d.py:2"]
+    assert house.width(tmp_path / "tasks/room") == 5
+    graph["tasks.room.d"].add("tasks.room.b")
+    assert house.circle(graph)
+
+
+# What is cached is made anew after every change of the code
+
+
+ROOMS = sorted({str(path.parent.relative_to(ROOT)) for path in MODULES if path.parts[len(ROOT.parts)] == "tasks"})
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_change_in_any_room_is_other_code(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.__file__", str(copied(tmp_path, "tasks") / "tasks/__init__.py"))
+    before = fingerprints.own_code.__wrapped__()
+    changed = sorted((tmp_path / room).glob("*.py"))[-1]
+    changed.write_text(changed.read_text() + "# changed\n")
+    assert fingerprints.own_code.__wrapped__() != before
+
+
+def test_own_code_is_that_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.__file__", str(copied(tmp_path, "tasks") / "tasks/__init__.py"))
+    assert fingerprints.own_code.__wrapped__() == fingerprints.own_code()
 
 
 @pytest.mark.xdist_group("grouped")
