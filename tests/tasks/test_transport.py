@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.cluster import gpu_setup
+
 pytestmark = pytest.mark.gpu
 
 COLUMNS = pa.table({
@@ -21,6 +23,11 @@ COLUMNS = pa.table({
     "price": pa.array([decimal.Decimal("1.50"), None, decimal.Decimal("2.25"), decimal.Decimal("0.01")]),
     "real": pa.array([0.5, None, -1.0, 2.0], pa.float32()),
 })  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_worker() -> None:
+    gpu_setup.prepare("cudf")
 
 
 def sent(value: Any, kind: str) -> tuple[Any, int]:
