@@ -428,8 +428,8 @@ def test_a_reader_that_has_seen_enough_ends_nothing(tmp_path: Path) -> None:
 def test_verify_names_a_part_that_cannot_be_read_and_looks_at_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks import manifest
     from tasks.dataset import Dataset
+    from tasks.sources import output_check
     from tasks.storage import checksum
     from tasks.workflow import Workflow
 
@@ -443,7 +443,7 @@ def test_verify_names_a_part_that_cannot_be_read_and_looks_at_the_others(
             raise PermissionError(13, "Permission denied", str(path))
         return digest(path)
 
-    monkeypatch.setattr(manifest, "digest", closed)
+    monkeypatch.setattr(output_check, "digest", closed)
     done = typed("verify", tmp_path / "out")
     assert done.exit_code == 1
     assert "damaged: part-00001.parquet cannot be read: Permission denied" in done.stdout
