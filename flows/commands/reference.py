@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 import tasks
-from flows.commands.inspect import NEEDED, operators, parameters_of
+from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of
 from tasks.engines.expression import syntax
 from tasks.ops.base import Learned, Operator
 
@@ -16,7 +16,11 @@ HEAD = f"""<!-- made by: {COMMAND} -->
 
 Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
 job. The examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is
-treated as one.
+treated as one. `millrace ops NAME` shows the whole rule of one.
+
+A class of a module of your own, named by import path in `op:`, is as good an operator as these. The names of NVTabular
+stand in [a table of their own](NVTABULAR.md); [how to add an operator](../README.md#how-to-add-an-operator) is for those
+who change millrace itself.
 """
 
 
@@ -39,11 +43,12 @@ INFINITE = {  # operators: what an infinity does
 
 
 def reference_page() -> str:
-    """The whole page: a line of links, then a section for each operator, expressions and infinities."""
+    """The whole page: a line of links, a table, then a section for each operator, expressions and infinities."""
     named = [*operators(), "Expressions", "Infinities"]
     links = " · ".join(f"[{name}](#{name.lower()})" for name in named)
     sections = [section(name, cls) for name, cls in operators().items()]
-    return "\n".join([HEAD, links, *sections, expressions(), infinities()])
+    table = ["", "## All operators", "", operators_markdown()]
+    return "\n".join([HEAD, links, *table, *sections, expressions(), infinities()])
 
 
 def infinities() -> str:

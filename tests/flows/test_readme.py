@@ -1,8 +1,11 @@
-"""The README is true: its code runs, its keys, commands and operators are those that exist."""
+"""The README and the manuals are true: their code runs, their keys, commands and recipes are those that exist."""
 
 from __future__ import annotations
 
+import ast
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,14 +13,18 @@ import pytest
 import yaml
 
 from flows.job.job import Feature, Job, make_job, recipes
+from infra.clusters.model import Cluster
 from tasks.manifest import Manifest
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+JOBS = (ROOT / "flows" / "README.md").read_text()
+CLUSTERS = (ROOT / "infra" / "README.md").read_text()
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    return str(found)
+    (text,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return str(text)
 
 
 def test_the_two_commands_stand_on_the_first_screen() -> None:
@@ -41,12 +48,31 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_job_is_a_job() -> None:
     assert make_job(yaml.safe_load(block("yaml"))).output.files == 8
+    (text,) = re.findall(r"```yaml\n(.*?)```", JOBS, re.DOTALL)
+    assert make_job(yaml.safe_load(text)).output.files == 8
+
+
+def test_the_clusters_are_clusters() -> None:
+    (text,) = re.findall(r"```yml\n(.*?)```", CLUSTERS, re.DOTALL)
+    kinds = [Cluster.model_validate(yaml.safe_load(line)["cluster"]).kind for line in text.splitlines()]
+    assert kinds == ["address", "ssh", "slurm", "kubernetes"]
+
+
+def test_python_that_is_shown_names_what_exists() -> None:
+    """Blocks of `py` are parts of programs: they parse, and what they import is there."""
+    blocks = re.findall(r"```py\n(.*?)```", README + JOBS, re.DOTALL)
+    assert len(blocks) >= 3
+    for text in blocks:
+        ast.parse(text)
+        for module, name in re.findall(r"from (tasks[\w.]*) import (\w+)", text):
+            assert find_spec(module) is not None, module
+            assert module == "tasks.loading.torch" or hasattr(import_module(module), name)
 
 
 def test_the_keys_of_the_table_exist() -> None:
     sections = {name: getattr(Job.model_fields[name].annotation, "model_fields", {}) for name in Job.model_fields}
     known = {f"{section}.{f.alias or name}" for section, fields in sections.items() for name, f in fields.items()}
-    table = README.partition("| key | default")[2].partition("\n\n")[0]
+    table = JOBS.partition("| key | default")[2].partition("\n\n")[0]
     named = (
         {key for line in table.splitlines() for key in re.findall(r"`([a-z_.]+)`", line.split("|")[1])}
         if table
@@ -55,23 +81,16 @@ def test_the_keys_of_the_table_exist() -> None:
 
     assert named <= known | set(Job.model_fields)
     assert set(Job.model_fields) - {"source", "output", "cluster", "run"} <= named
-    assert all(f"`{name}`" in README or name in README for name in Feature.model_fields)
+    assert all(name in JOBS for name in Feature.model_fields)
 
 
 def test_the_recipes_are_those_that_are_shipped() -> None:
-    assert set(re.findall(r"\(flows/recipes/(\w+)\.yaml\)", README)) == set(recipes())
+    assert set(re.findall(r"\(recipes/(\w+)\.yaml\)", JOBS)) == set(recipes())
 
 
 def test_the_commands_exist() -> None:
     from flows.cli import app
 
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    section = README.partition("## Commands")[2].partition("## ")[0]
+    section = JOBS.partition("## Commands")[2].partition("## ")[0]
     assert set(re.findall(r"^    millrace (\w+)", section, re.MULTILINE)) == known
-
-
-def test_the_operators_are_those_that_exist() -> None:
-    from flows.commands.inspect import operators_markdown
-
-    table = README.partition("<!-- made by: millrace ops --markdown -->\n")[2].partition("\n<!-- end -->")[0]
-    assert table == operators_markdown(), "replace the table by what `millrace ops --markdown` prints"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +36,15 @@ def test_the_page_is_what_the_code_says() -> None:
 
 def test_the_readme_links_the_page() -> None:
     assert "](tasks/ops/README.md)" in (PAGE.parents[2] / "README.md").read_text()
+
+
+def test_the_table_from_nvtabular_names_operators() -> None:
+    """The second column of each row that is about an operator names one that exists."""
+    rows = [row.split(" | ") for row in (PAGE.parent / "NVTABULAR.md").read_text().splitlines() if row.startswith("| ")]
+    named = {word for row in rows for word in re.findall(r"\b[A-Z]\w+", row[0]) if word in operators()}
+    assert named >= {"Categorify", "Normalize", "TargetEncoding", "JoinGroupby", "DifferenceLag"}
+    same = {word for row in rows for word in re.findall(r"^\|? ?([A-Z]\w+)$", row[1].strip())}
+    assert same <= set(operators())
 
 
 @pytest.mark.parametrize("name", ["Clip", "Categorify"])

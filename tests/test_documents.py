@@ -1,0 +1,209 @@
+"""The documents hold together: links and anchors exist, the README is short, and the map shows the code as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.job.job import make_job
+from flows.sample import make_sample
+from tasks.cluster.local_pool import LocalPool
+from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("flows", "tasks", "infra", "tests", ".github")
+PAGES = [ROOT / "README.md", *sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+DOCUMENTS = [str(page.relative_to(ROOT)) for page in PAGES]
+MAP = (ROOT / "tasks" / "README.md").read_text()
+
+
+def prose(text: str) -> str:
+    """A document without its blocks of code and without code in a line."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def links(text: str) -> list[str]:
+    """The targets of the links and pictures of a document that lead into the repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(text))
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a document."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    made: dict[str, int] = {}
+    for heading in re.findall(r"^#{1,6} (.+?)\s*$", without_code, flags=re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        made[anchor] = made.get(anchor, -1) + 1
+        made[f"{anchor}-{made[anchor]}"] = 0
+    return set(made)
+
+
+def broken(document: Path) -> list[str]:
+    wrong = []
+    for target in links(document.read_text()):
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        if not file.exists() or not file.is_relative_to(ROOT):
+            wrong.append(f"{target}: there is no such file")
+        elif anchor and (file.suffix != ".md" or anchor not in anchors(file.read_text())):
+            wrong.append(f"{target}: there is no such heading")
+    return wrong
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_and_anchor_exists(document: str) -> None:
+    assert broken(ROOT / document) == []
+
+
+def test_a_broken_link_would_be_seen() -> None:
+    assert links("[a](x.md#b) `[c](d)` [e](https://f.g) ![h](i.png)") == ["x.md#b", "i.png"]
+    assert anchors("# One, two\n## `three` 4\n```\n# not this\n```\n## One, two") >= {"one-two", "three-4", "one-two-1"}
+    assert "not-this" not in anchors("```\n# not this\n```")
+
+
+def test_every_manual_is_reached_from_the_readme() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        document = waiting.pop()
+        if document not in reached:
+            reached.add(document)
+            targets = [(document.parent / t.partition("#")[0]).resolve() for t in links(document.read_text())]
+            waiting += [target for target in targets if target.suffix == ".md"]
+    assert {ROOT / document for document in DOCUMENTS} <= reached
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def section(title: str) -> str:
+    return MAP.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_map_has_every_room() -> None:
+    rooms = section("The rooms")
+    entries = [p for p in (ROOT / "tasks").iterdir() if p.suffix in ("", ".py") and not p.name.startswith(("_", "."))]
+    assert [p.name for p in entries if f"]({p.name})" not in rooms] == []
+    above = [p for room in ("flows", "infra") for p in (ROOT / room).iterdir() if (p / "__init__.py").exists()]
+    assert [p.name for p in above if f"](../{p.relative_to(ROOT)})" not in rooms] == []
+
+
+def test_the_picture_has_every_room() -> None:
+    picture = section("The house")
+    rooms = [p.name for p in (ROOT / "tasks").iterdir() if (p / "__init__.py").exists()]
+    assert [name for name in rooms if f" {name}/" not in picture] == []
+
+
+def test_the_words_of_the_glossary_are_defined_where_it_says() -> None:
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in section("Glossary").splitlines() if row[:2] == "| "
+    ]
+    gone = []
+    for word, meaning, where in rows[1:]:
+        (target,) = links(where)
+        code = (ROOT / "tasks" / target).read_text()
+        for name in re.findall(r": `([A-Z]\w+)`$", meaning):
+            if not re.search(rf"^class {name}\b", code, flags=re.MULTILINE):
+                gone.append(f"{word}: there is no class {name} in {target}")
+    assert gone == []
+    assert len(rows) > 25
+
+
+def test_names_that_the_map_sends_to_stand_in_the_files_beside_them() -> None:
+    """The steps of `How to add`: classes, constants and functions in a step stand in one of the files that it links."""
+    how = MAP[MAP.index("## How to add an operator") :]
+    steps = re.split(r"^\d\. ", how, flags=re.MULTILINE)[1:]
+    gone, seen = [], 0
+    for step in steps:
+        files = [(ROOT / "tasks" / target.partition("#")[0]).resolve() for target in links(step)]
+        folders = [sorted(file.glob("*.py")) if file.is_dir() else [file] for file in files]
+        code = "\n".join(file.read_text() for files in folders for file in files)
+        for name in re.findall(r"`(?:tasks\.)?([A-Z]\w+|\w+_\w+)(?:\(.*?\)| = True|\.\w+)?`", step):
+            seen += 1
+            gone += [] if re.search(rf"\b{name}\b", code) else [f"{name}: {step.splitlines()[0]}"]
+    assert gone == []
+    assert seen > 40
+
+
+def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_path: Path) -> None:
+    way = section("The way of one partition")
+    make_sample("toy", tmp_path / "data", 1000)
+    job = make_job(
+        {
+            "source": {"path": str(tmp_path / "data")},
+            "features": [{"columns": ["name"], "ops": [{"op": "Categorify"}]}],
+            "output": {"path": str(tmp_path / "out" / "toy"), "files": 1},
+            "run": {"exchange": "disk"},
+        }
+    )
+    request, pool = job.request("pandas"), LocalPool(1)
+    seen: set[str] = set()
+    with request.staging.locked():
+        done = []
+        for stage in (ingest.ingest, statistics.learn):
+            done.append(stage(request, pool))
+        for stage in (transform.cut, shuffle_write.write):
+            done.append(stage(request, "", pool))
+            seen |= {str(p.relative_to(request.staging.folder)) for p in request.staging.folder.rglob("*.*")}
+        commit.commit(request, done)
+    seen |= {str(p.relative_to(tmp_path / "out" / "toy")) for p in (tmp_path / "out" / "toy").iterdir()}
+    named = [
+        name for name in re.findall(r"`([\w./-]+\.(?:json|vocab|arrow|parquet|html))`", way) if "train" not in name
+    ]
+    assert request.staging.folder == tmp_path / "out" / ".toy.millrace"
+    assert len(named) >= 9
+    assert [name for name in named if not any(path.endswith(name) for path in seen)] == []
+
+
+def test_the_benchmarks_that_are_named_are_programs() -> None:
+    text = (ROOT / "tests" / "bench" / "README.md").read_text()
+    named = set(re.findall(r"python -m tests\.bench\.(\w+)", text))
+    programs = {path.stem for path in (ROOT / "tests" / "bench").glob("*.py") if "__main__" in path.read_text()}
+    assert named <= programs
+    assert programs - named <= {"millrace_run"}, "a program that the page does not name"
+
+
+def test_the_changelog_has_the_version_of_the_package() -> None:
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert version
+    headings = re.findall(r"^## (.+)$", (ROOT / ".github" / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert version[1] in headings
+
+
+def test_a_contributor_finds_what_the_page_names() -> None:
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    for extra in re.findall(r"\.\[([\w,]+)\]", text):
+        assert all(re.search(rf"^{name} = \[", extras, flags=re.MULTILINE) for name in extra.split(","))
+    for tool in ("ruff", "mypy", "pytest"):
+        assert re.search(rf'^    "{tool}\b', extras, flags=re.MULTILINE)
+
+
+def test_figures_are_those_of_the_benchmarks() -> None:
+    readme, text = (ROOT / "README.md").read_text(), (ROOT / "tests" / "bench" / "README.md").read_text()
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("| recipe toy")
+    ]
+    seconds = {row[0].partition(" (")[0]: row[1] for row in rows}
+    assert f"takes {seconds['recipe toy, 788 M rows on one']} s on one H200" in readme.replace("\n", " ")
+    assert f"20 million take {seconds['recipe toy, 20 M rows, all of them shuffled']} s on two cores" in readme.replace(
+        "\n", " "
+    )
+
+
+def test_dates_of_the_benchmarks_are_those_of_their_files() -> None:
+    text = (ROOT / "tests" / "bench" / "README.md").read_text()
+    rows = re.findall(r"\| (\d{4}-\d\d-\d\d) \| \[[^\]]*\]\(([^)]+)\)", text)
+    wrong = []
+    for date, target in rows:
+        recorded = json.loads((ROOT / "tests" / "bench" / target).read_text())
+        if recorded.get("date", date) != date:
+            wrong.append((target, date, recorded["date"]))
+    assert wrong == []
+    assert len(rows) > 10
