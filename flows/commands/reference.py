@@ -18,9 +18,9 @@ Every operator is a class of declared parameters; `columns >> Operator(..)` in P
 job. The examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is
 treated as one. `millrace ops NAME` shows the whole rule of one.
 
-A class of a module of your own, named by import path in `op:`, is as good an operator as these. The names of NVTabular
-stand in [a table of their own](NVTABULAR.md); [how to add an operator](../README.md#how-to-add-an-operator) is for those
-who change millrace itself.
+A class of a module of your own, named by import path in `op:`, is as good an operator as these. For users of NVTabular
+there is [a table of names](NVTABULAR.md), for those who change millrace
+[how to add an operator](../README.md#how-to-add-an-operator).
 """
 
 

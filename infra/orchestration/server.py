@@ -53,7 +53,7 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
             if on_wait:
                 on_wait("starting a Prefect server (the first start takes about ten seconds)")
                 if _settings().server.api.auth_string is None:
-                    on_wait("without a password: every user of this host can open it (README: Who may do what)")
+                    on_wait("without a password: every user of this host can open it (infra/README.md: Ports)")
             port = _start(home)
     api_url = f"http://{HOST}:{port}/api"
     _use({"PREFECT_API_URL": api_url})
