@@ -150,6 +150,13 @@ PLANTED = {
         "infra/sizes.py",
         FUNCTION.format("from tasks.core.units import megabytes"),
     ),
+    "flows, from top to ground": ("flows/job/access.py", FUNCTION.format("from flows.preview import text")),
+    "infra, from top to ground": ("infra/workers/garbage.py", TYPES.format("from infra.clusters.model import Cluster")),
+    "clusters, from top to ground": (
+        "infra/clusters/model.py",
+        FUNCTION.format("from infra.clusters.resolve import resolve"),
+    ),
+    "infra knows no flows": ("infra/sizes.py", FUNCTION.format("import flows.job")),
 }
 
 
@@ -204,9 +211,10 @@ def test_tasks_have_at_most_10_floors(tasks_alone: house.Graph) -> None:
     assert max(found.values()) <= 10, found
 
 
-def test_the_house_has_at_most_13_floors(whole: house.Graph) -> None:
+def test_the_house_has_at_most_14_floors(whole: house.Graph) -> None:
+    """Of tasks nine, the stages on top; on these flows: previews, runs, doors, commands, the command line."""
     found = house.floors(house.rooms(whole, ROOT, depth=2))
-    assert max(found.values()) <= 13, found
+    assert max(found.values()) <= 14, found
 
 
 def test_nothing_is_registered_upwards() -> None:
