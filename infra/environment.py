@@ -21,6 +21,8 @@ from tasks.errors import JobError
 BEFORE_START = "distributed.nanny.pre-spawn-environ"
 INTERNAL_LEVEL = "PREFECT_INTERNAL_LOGGING_LEVEL"  # from which on Prefect prints lines about its own machinery
 ROOT = Path(__file__).resolve().parent.parent
+PUBLIC = ROOT / "flows" / "public"  # has `import millrace` in a clone; a wheel has it beside the other packages
+PACKAGES = {"flows": ROOT, "tasks": ROOT, "infra": ROOT, "millrace": PUBLIC if PUBLIC.is_dir() else ROOT}
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker fails its tasks at once: the flow runs the stage again, Dask must not do so behind Prefect's back.
@@ -140,15 +142,17 @@ def _preloads(setting: str, ours: Sequence[str]) -> list[str]:
 
 def _installed_packages_first() -> None:
     """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
-    if any(ROOT / name not in found for name, found in packages_on(sys.path).items()):
-        sys.path.insert(0, str(ROOT))
+    on_path = packages_on(sys.path)
+    missing = [folder for name, folder in PACKAGES.items() if folder / name not in on_path[name]]
+    sys.path[:0] = [str(folder) for folder in dict.fromkeys(missing)]
 
 
 def packages_on(path: Sequence[str]) -> dict[str, list[Path]]:
-    """The folders that a list of folders has for each package of millrace."""
+    """The folders that a list of folders has for each package of millrace. A folder without `__init__.py`, as a clone
+    called millrace is, does not count: every package on a later folder wins over it."""
     finder = importlib.machinery.PathFinder
-    specs = {name: finder.find_spec(name, path) for name in ("flows", "tasks", "infra")}
-    places = {name: (spec.submodule_search_locations or []) if spec else [] for name, spec in specs.items()}
+    specs = {name: finder.find_spec(name, path) for name in PACKAGES}
+    places = {n: (spec.submodule_search_locations or []) if spec and spec.origin else [] for n, spec in specs.items()}
     return {name: [Path(place).resolve() for place in found] for name, found in places.items()}
 
 

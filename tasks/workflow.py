@@ -44,7 +44,7 @@ log = logging.getLogger("millrace")
 class Workflow:
     """A graph of operators; `fit` learns its statistics, `transform` applies it.
 
-    >>> from tasks import ops
+    >>> from millrace import ops
     >>> import pyarrow as pa
     >>> workflow = Workflow(["x"] >> ops.Normalize())
     >>> table = pa.table({"x": [1.0, 2.0, 3.0]})

@@ -30,9 +30,11 @@ def free_port() -> int:
 
 
 def python_path() -> str:
-    """PYTHONPATH of a process elsewhere: this repository, and the folders in which this process was told to look."""
+    """PYTHONPATH of a process elsewhere: this repository with `import millrace`, and the folders in which this process
+    was told to look."""
+    root = Path(__file__).resolve().parents[1]
     told = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(folder).is_absolute()]
-    return os.pathsep.join(dict.fromkeys([str(Path(__file__).resolve().parents[1]), *told]))
+    return os.pathsep.join(dict.fromkeys([str(root), str(root / "flows" / "public"), *told]))
 
 
 for name in [name for name in os.environ if name.startswith("PREFECT_")]:

@@ -10,11 +10,9 @@ import os
 import sys
 
 import torch
+from millrace import Rows, Schema, Tags
 from torch import nn
 from torch.utils.data import DataLoader
-
-from tasks.core.schema import Schema, Tags
-from tasks.loading.torch import Rows
 
 
 class Tower(nn.Module):

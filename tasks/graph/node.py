@@ -69,7 +69,7 @@ def operator_rrshift(self: Operator, columns: Any) -> Node:
     return as_node(columns) >> self
 
 
-Operator.__rrshift__ = operator_rrshift  # type: ignore[attr-defined]
+Operator.__rrshift__ = operator_rrshift  # type: ignore[method-assign]
 
 
 def topological(final: Node) -> list[Node]:

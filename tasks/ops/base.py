@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -93,6 +93,10 @@ class Operator(BaseModel):
             raise JobError(_explain(type(self), error, parameters)) from None
 
     # the graph: before any data is read
+
+    if TYPE_CHECKING:  # tasks.graph.node defines it, and gives a Node
+
+        def __rrshift__(self, columns: Any) -> Any: ...
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class Bucketize(Operator):
     finite boundary; a boundary may be infinite itself. Integers are compared exactly with any boundary, decimals as
     float64.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"age": [5, 10, 99, None]})
     >>> Workflow(["age"] >> Bucketize([10, 20])).fit(table).transform(table).to_pydict()
     {'age': [0, 1, 2, None]}
@@ -96,7 +96,7 @@ class HashBucket(Operator):
     hash 0xFFFFFFFF and so a bucket of its own choice; null lists stay null, their elements are hashed. An infinity is a
     value like any other.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"user": [10, 11, None]})
     >>> Workflow(["user"] >> HashBucket(100)).fit(table).transform(table).to_pydict()
     {'user': [76, 7, 95]}
@@ -141,7 +141,7 @@ class HashedCross(Operator):
     each. A null takes part with its hash 0xFFFFFFFF. `num_buckets` is one number, or a dict by the name of the new
     column.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "brand": ["a", "b", "a"]})
     >>> Workflow([["shop", "brand"]] >> HashedCross(1000)).fit(table).transform(table).to_pydict()
     {'shop_X_brand': [905, 161, 824]}

@@ -45,7 +45,7 @@ class Categorify(Keyed):
     is 1, a null list stays null. Type out: `dtype`, int64 when the ids need it. An infinity is a value like any
     other: it has an id.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"brand": ["b", "a", "b", None, "c"]})
     >>> Workflow(["brand"] >> Categorify(freq_threshold=1)).fit(table).transform(table).to_pydict()
     {'brand': [3, 4, 3, 1, 5]}

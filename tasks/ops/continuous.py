@@ -39,7 +39,7 @@ class Normalize(Learned):
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
     {'n': 4, 'mean': 2.5, 'std': 1.2909944487358056}
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, None, 3.0]})
     >>> Workflow(["x"] >> Normalize()).fit(table).transform(table).to_pydict()
     {'x': [-1.0, 0.0, None, 1.0]}
@@ -110,7 +110,7 @@ class FillMissing(Operator):
     filled, null lists stay, and `<name>_filled` is a list as well. Infinities are no nulls and stay; `fill_value` may
     be one.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [1, None, 3]})
     >>> Workflow(["x"] >> FillMissing(0, add_binary_cols=True)).fit(table).transform(table).to_pydict()
     {'x': [1, 0, 3], 'x_filled': [False, True, False]}
@@ -165,7 +165,7 @@ class Clip(Operator):
 
     Infinities are limited like other values. A limit may be infinite, which is none.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [-5, 3, None, 50]})
     >>> Workflow(["x"] >> Clip(0, 10)).fit(table).transform(table).to_pydict()
     {'x': [0, 3, None, 10]}
@@ -207,7 +207,7 @@ class LogOp(Operator):
 
     inf stays inf; -inf is below -1, so null.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [0.0, -1.0, -2.0, None]})
     >>> Workflow(["x"] >> LogOp()).fit(table).transform(table).to_pydict()
     {'x': [0.0, -inf, None, None]}

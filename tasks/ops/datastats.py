@@ -36,7 +36,7 @@ class DataStats(Learned):
     in seconds. Lists: of their elements, and `lengths`. Infinite values are counted in `infinite` and take no part in
     the rest.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> workflow = Workflow(["x"] >> DataStats()).fit(pa.table({"x": [1, 2, None, 2]}))
     >>> (profile,) = workflow.state.values.values()
     >>> [profile[name] for name in ("rows", "nulls", "min", "max", "distinct")]

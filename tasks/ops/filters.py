@@ -42,7 +42,7 @@ class Filter(_RowFilter):
     gets the frame of the selected columns and returns one boolean per row.
 
     >>> import pyarrow as pa
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"price": [3.0, -1.0, None]})
     >>> Workflow(["price"] >> Filter("price > 0")).fit(table).transform(table).to_pydict()
     {'price': [3.0]}
@@ -105,7 +105,7 @@ class Dropna(_RowFilter):
     """Drop the rows with a null in any of the selected columns; acts as Filter does.
 
     >>> import pyarrow as pa
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [1, None, 3], "y": ["a", "b", None]})
     >>> Workflow(["x", "y"] >> Dropna()).fit(table).transform(table).to_pydict()
     {'x': [1], 'y': ['a']}

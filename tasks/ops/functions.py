@@ -45,7 +45,7 @@ class Lambda(Operator):
     being the selected one: "price * 2", "event_type == 'purchase'". `dtype` is the type out: required for a function
     that changes the type, found from the types of its columns for an expression. `name` is the column's new name.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"price": [1.5, None], "count": [2, 3]})
     >>> Workflow(["price"] >> Lambda(expression="_ * count", name="paid")).fit(table).transform(table).to_pydict()
     {'paid': [3.0, None]}

@@ -26,7 +26,7 @@ class JoinExternal(Learned):
     (duplicates: first). The table is read when fitting, saved with the workflow and from then on independent of the
     file.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> import tempfile
     >>> import pyarrow.parquet as pq
     >>> folder = tempfile.TemporaryDirectory()

@@ -36,7 +36,7 @@ class JoinGroupby(Keyed):
     is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null where both signs
     meet), std and var null; min and max take it as a value, and as a key it is one like any other.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
     >>> workflow = Workflow(["shop"] >> JoinGroupby(cont_cols=["price"], stats=["count", "mean"]))
     >>> workflow.fit(table).transform(table).to_pydict()

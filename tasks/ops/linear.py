@@ -65,7 +65,7 @@ class PCA(_Together):
     largest one on another or on a GPU; the scores of given loadings are the same bits everywhere.
     Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub, LeVeque, 1979.
 
-    >>> from tasks.workflow import Workflow, Dataset
+    >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 3.0, 6.0], "y": [1.0, 5.0, 9.0]})
     >>> workflow = Workflow(["x", "y"] >> PCA(n_components=1)).fit(Dataset(table))
     >>> [round(score, 12) for score in workflow.transform(table)["pca_0"].to_pylist()]
@@ -140,7 +140,7 @@ class PairwiseRegression(_Together):
     Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), kept as their triangular factor; a pair is
     fitted by orthogonalizing its three columns of the factor (modified Gram-Schmidt; Bjorck, 1967).
 
-    >>> from tasks.workflow import Workflow, Dataset
+    >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 1.0, 2.0, 5.0], "z": [0.0, 1.0, 0.0, 1.0], "y": [1.0, 6.0, 5.0, 14.0]})
     >>> workflow = Workflow(["x", "z"] >> PairwiseRegression(target="y")).fit(Dataset(table))
     >>> (fitted,) = workflow.state.values.values()

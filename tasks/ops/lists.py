@@ -18,7 +18,7 @@ class ListSlice(Operator):
     With `pad` every list is filled up on its right with `pad_value` to end - start elements, so that all have one
     length: that needs an end, or a negative start alone (the last -start elements). The type stays.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"seen": [[1, 2, 3], [4], None]})
     >>> Workflow(["seen"] >> ListSlice(0, 2, pad=True)).fit(table).transform(table).to_pydict()
     {'seen': [[1, 2], [4, 0], None]}
@@ -100,7 +100,7 @@ class ValueCount(Learned):
     Null lists do not count; a column without lists learns nothing and its schema stays. Lists of one length throughout
     show min = max. Before fitting the schema shows no lengths.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[1, 2, 3], [4], None]}))
     >>> workflow.output_schema["seen"].properties["value_count"]
     {'min': 1, 'max': 3}

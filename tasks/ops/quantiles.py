@@ -123,7 +123,7 @@ class FillMedian(_Selecting):
     is. Not refittable: the median of more data cannot be found from that of some. Source of the method: radix
     selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})
     >>> Workflow(["x"] >> FillMedian()).fit(table).transform(table).to_pydict()
     {'x': [1.0, 3.0, 4.0, 2.0, 9.0]}
@@ -169,7 +169,7 @@ class QuantileBucketize(_Selecting):
     the boundary is the smallest integer at or above the quantile. Decimals are compared as float64. Infinities are
     values like any other. Lists: their elements. Not refittable.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, 3.0, 40.0, None]})
     >>> Workflow(["x"] >> QuantileBucketize(2)).fit(table).transform(table).to_pydict()
     {'x': [0, 0, 1, 1, None]}

@@ -56,7 +56,7 @@ class NormalizeMinMax(_Ranged):
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [2.0, 6.0, 3.0, None]})
     >>> Workflow(["x"] >> NormalizeMinMax()).fit(table).transform(table).to_pydict()
     {'x': [0.0, 1.0, 0.25, None]}
@@ -94,7 +94,7 @@ class ReduceDtypeSize(_Ranged):
     Before fitting the schema shows the column's own type and the property `settles` = "dtype". Values that do not fit
     the type when applied to other data are an error.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"n": [1, 200]})
     >>> Workflow(["n"] >> ReduceDtypeSize()).fit(table).transform(table).schema.field("n").type
     DataType(uint8)

@@ -18,7 +18,7 @@ class AddTags(Operator):
     """Add tags, by which a graph or a model can select columns; the values stay.
 
     >>> import pyarrow as pa
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> workflow = Workflow(["price"] >> AddTags(["continuous"])).fit(pa.table({"price": [1.0]}))
     >>> sorted(workflow.output_schema["price"].tags)
     ['continuous']
@@ -40,7 +40,7 @@ class AddMetadata(Operator):
     """Add properties to the schema of the columns, as they then stand in the manifest; the values stay.
 
     >>> import pyarrow as pa
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> workflow = Workflow(["price"] >> AddMetadata({"unit": "EUR"})).fit(pa.table({"price": [1.0]}))
     >>> workflow.output_schema["price"].properties
     {'unit': 'EUR'}
@@ -80,7 +80,7 @@ class DropLowCardinality(Learned):
     "presence". A dropped column is gone for everything below that selects it. Of ids made by Categorify the null's id
     counts as a value: drop before coding, or count it in.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2, 1], "user": [7, 8, 9, 7]})
     >>> Workflow(["shop", "user"] >> DropLowCardinality(3)).fit(table).transform(table).to_pydict()
     {'user': [7, 8, 9, 7]}

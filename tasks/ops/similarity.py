@@ -28,7 +28,7 @@ class ColumnSimilarity(Learned):
     TfidfTransformer. A thing without features has similarity 0; null, and a number that has no row, give null. The
     features are saved with the workflow.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> features = [[0, 1], [0], [2]]
     >>> table = pa.table({"seen": [0, 0, 0], "shown": [0, 1, 2]})
     >>> workflow = Workflow([["seen", "shown"]] >> ColumnSimilarity(features, metric="inner"))

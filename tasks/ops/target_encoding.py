@@ -40,7 +40,7 @@ class TargetEncoding(Keyed):
     (int32). The target is not needed when applied. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality
     categorical attributes", 2001.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"shop": ["a", "a", "b"], "bought": [1, 0, 1]})
     >>> encoding = TargetEncoding("bought", kfold=1, p_smooth=0)
     >>> workflow = Workflow(["shop"] >> encoding).fit(table)

@@ -18,7 +18,7 @@ DatePart = Literal["hour", "minute", "second", "weekday", "day", "month", "year"
 class Cross(Operator):
     """The values of a group (nested list) joined as text, in the column `a_b`: light_apple; null if any is null.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"colour": ["light", None], "fruit": ["apple", "pear"]})
     >>> Workflow([["colour", "fruit"]] >> Cross()).fit(table).transform(table).to_pydict()
     {'colour_fruit': ['light_apple', None]}
@@ -56,7 +56,7 @@ class SplitText(Operator):
     The columns are `<prefix>_0` to `<prefix>_<max_parts - 1>`, prefix being the column's name if none is given. Parts
     beyond max_parts are dropped.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"code": ["audio.headphone", "audio", None]})
     >>> Workflow(["code"] >> SplitText(".", 2, "cat")).fit(table).transform(table).to_pydict()
     {'cat_0': ['audio', 'audio', None], 'cat_1': ['headphone', None, None]}
@@ -93,7 +93,7 @@ class DateParts(Operator):
     Takes timestamps, dates and ISO texts ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"). Columns
     `<prefix>_<part>`, prefix being the column's name if none is given.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"at": ["2019-11-01 23:15:00 UTC", None]})
     >>> Workflow(["at"] >> DateParts(["hour", "weekday"])).fit(table).transform(table).to_pydict()
     {'at_hour': [23, None], 'at_weekday': [4, None]}
@@ -132,7 +132,7 @@ class DateParts(Operator):
 class Rename(Operator):
     """Other names for columns: `names` old -> new, or one `name` for one column, or a `postfix` for all.
 
-    >>> from tasks.workflow import Workflow
+    >>> from millrace import Workflow
     >>> table = pa.table({"x": [1]})
     >>> Workflow(["x"] >> Rename(name="price")).fit(table).transform(table).to_pydict()
     {'price': [1]}

@@ -51,7 +51,7 @@ class DifferenceLag(_RunOperator):
     `shift` may be negative, or a list. Times give seconds. Null where either value is null. Integers are
     subtracted exactly and rounded once. The difference to an infinity is infinite, that of two equal ones null.
 
-    >>> from tasks.workflow import Dataset, Workflow
+    >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v"], "t": [1, 2, 1], "x": [3.0, 5.0, 1.0]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> out = Workflow((["x"] >> DifferenceLag(["user"])) + ["t", "x"]).fit_transform(clicks).head(3)
@@ -94,7 +94,7 @@ class Rolling(_RunOperator):
     signs meet; other windows of the run do not see it. Sums of finite values beyond float64 are infinite, means are
     not.
 
-    >>> from tasks.workflow import Dataset, Workflow
+    >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [1, 2, 3], "x": [3.0, 5.0, 1.0]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> rolling = Rolling(2, "sum", ["user"], min_periods=1)
@@ -146,7 +146,7 @@ class Groupby(_RunOperator):
 
     The new row has the smallest row number of its key, and the place of the key's first row.
 
-    >>> from tasks.workflow import Dataset, Workflow
+    >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})
     >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
     >>> groupby = Groupby(["user"], ["t"], {"item": ["list", "count"]})

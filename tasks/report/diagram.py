@@ -31,7 +31,7 @@ class Box:
 def operator_text(op: Operator) -> str:
     """An operator with the parameters that were given, cut where they are long.
 
-    >>> from tasks import ops
+    >>> from millrace import ops
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
     ('FillMissing(fill_value=7)', 'Normalize')
     """

@@ -1,0 +1,105 @@
+"""millrace from Python: data sets, workflows of operators, outputs and batches for training.
+
+    from millrace import Dataset, Workflow, ops
+
+    features = ["x", "y"] >> ops.FillMissing(0) >> ops.Normalize()
+    workflow = Workflow(features + ["label"])
+    workflow.fit_transform(Dataset("data/*.parquet")).to_parquet("out", shuffle="full", seed=0, files=8)
+
+The names in `__all__` are the public interface; where they live in `tasks` may change. A name is imported when it is
+first used (PEP 562), so that `import millrace` takes milliseconds. `Rows` needs PyTorch: pip install 'millrace[torch]'.
+
+>>> import millrace
+>>> import pyarrow as pa
+>>> from millrace import Dataset, Workflow, ops
+>>> workflow = Workflow(["x"] >> ops.FillMissing(0)).fit(Dataset(pa.table({"x": [1, None, 3]})))
+>>> workflow.transform(pa.table({"x": [None, 5]}))["x"].to_pylist()
+[0, 5]
+>>> Dataset("nowhere/*.parquet").schema
+Traceback (most recent call last):
+    ...
+tasks.errors.JobError: no files found...
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millrace import ops
+    from tasks.core.schema import Column, Schema, Tags
+    from tasks.dataset import Dataset
+    from tasks.errors import DataError, GiveUpError, HostError, JobError, MillraceError, TransientError
+    from tasks.loading import Loader, Shard, arrays, loader
+    from tasks.loading.torch import Rows
+    from tasks.manifest import Manifest
+    from tasks.workflow import Transformed, Workflow
+
+    __version__: str
+
+__all__ = [
+    "Column",
+    "DataError",
+    "Dataset",
+    "GiveUpError",
+    "HostError",
+    "JobError",
+    "Loader",
+    "Manifest",
+    "MillraceError",
+    "Schema",
+    "Shard",
+    "Tags",
+    "Transformed",
+    "TransientError",
+    "Workflow",
+    "__version__",
+    "arrays",
+    "loader",
+    "ops",
+]
+if find_spec("torch"):  # `from millrace import *` works without PyTorch, too
+    __all__ += ["Rows"]
+
+# The modules of the imports above, which only type checkers run.
+_MODULES = {
+    "tasks.core.schema": ("Column", "Schema", "Tags"),
+    "tasks.dataset": ("Dataset",),
+    "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "MillraceError", "TransientError"),
+    "tasks.loading": ("Loader", "Shard", "arrays", "loader"),
+    "tasks.loading.torch": ("Rows",),
+    "tasks.manifest": ("Manifest",),
+    "tasks.workflow": ("Transformed", "Workflow"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used. AttributeError for others; ModuleNotFoundError for `Rows` without
+    PyTorch."""
+    value: Any
+    if name == "ops":
+        return importlib.import_module("millrace.ops")
+    if name == "__version__":
+        from tasks.core.versions import millrace_version
+
+        value = millrace_version()
+    elif name in _MODULE_OF:
+        try:
+            value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            do = "pip install 'millrace[torch]'"
+            raise ModuleNotFoundError(f"millrace.{name} needs PyTorch: {do}", name="torch") from error
+    else:
+        raise AttributeError(f"module 'millrace' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,6 @@
+"""The `millrace` command as `python -m millrace`."""
+
+from flows.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,357 @@
+"""`import millrace`: the same names from a wheel, installed in place, by PYTHONPATH alone and in Dask's workers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import millrace
+import pytest
+
+import tasks.ops
+from tests.conftest import python_path
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC = ROOT / "flows" / "public"
+LIBRARIES = sysconfig.get_paths()["purelib"]
+
+# What `tasks.ops` has exported since the first release: operator files of users import these.
+EXPORTED = [
+    "Context", "Learned", "Operator", "Unit", "make_operator", "Bucketize", "HashBucket", "HashedCross",
+    "Normalize", "FillMissing", "Clip", "LogOp", "Categorify", "DataStats", "Lambda", "Filter", "Dropna",
+    "JoinExternal", "JoinGroupby", "PCA", "PairwiseRegression", "ListSlice", "ValueCount", "FillMedian",
+    "QuantileBucketize", "NormalizeMinMax", "ReduceDtypeSize", "AddTags", "AddMetadata", "DropLowCardinality",
+    "ColumnSimilarity", "TargetEncoding", "Cross", "SplitText", "DateParts", "Rename", "DifferenceLag", "Rolling",
+    "Groupby",
+]  # fmt: skip
+
+PROBE = """
+import millrace, tasks
+from millrace.ops import Categorify
+from millrace import Dataset, Workflow
+import pyarrow as pa
+table = pa.table({"x": ["a", "b", "a"]})
+print(Workflow(["x"] >> Categorify()).fit(Dataset(table)).transform(table)["x"].to_pylist())
+print(millrace.__file__, tasks.__file__, millrace.__version__, sep="\\n")
+"""
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
+    """What a command prints, in a folder, with nothing of this process' path; it must end well."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=known | variables, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def beside_a_clone(tmp_path: Path) -> Path:
+    """The folder in which somebody cloned the repository under its own name: `millrace` there is no package."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "millrace").symlink_to(ROOT)
+    return tmp_path / "here"
+
+
+# names
+
+
+def test_the_names_are_those_of_the_modules() -> None:
+    for module, names in millrace._MODULES.items():
+        if module != "tasks.loading.torch":
+            assert all(getattr(millrace, name) is getattr(importlib.import_module(module), name) for name in names)
+    assert millrace.ops.Categorify is tasks.ops.Categorify
+    assert set(millrace.__all__) <= set(dir(millrace))
+
+
+def test_type_checkers_and_python_import_the_same_names() -> None:
+    tree = ast.parse((PUBLIC / "millrace" / "__init__.py").read_text())
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imported = {n.module: tuple(a.name for a in n.names) for n in checked.body if isinstance(n, ast.ImportFrom)}
+    assert imported.pop("millrace") == ("ops",)
+    assert imported == millrace._MODULES
+    names = {name for names in imported.values() for name in names}
+    assert names | {"ops", "__version__"} == {*millrace.__all__, "Rows"}
+
+
+def test_type_checkers_know_every_operator() -> None:
+    stub = ast.parse((PUBLIC / "millrace" / "ops.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    assert {a.asname for node in imports for a in node.names} == set(tasks.ops.__all__), "name it in ops.pyi"
+    for node in imports:
+        module = importlib.import_module(str(node.module))
+        assert all(getattr(module, a.name) is getattr(tasks.ops, a.name) for a in node.names)
+
+
+def test_tasks_ops_keeps_its_names() -> None:
+    assert set(EXPORTED) <= set(tasks.ops.__all__)
+    assert millrace.ops.__all__ == tasks.ops.__all__
+
+
+def test_a_wrong_name_is_an_error_with_the_right_one() -> None:
+    with pytest.raises(AttributeError, match="module 'millrace' has no attribute 'Datset'"):
+        millrace.Datset
+    with pytest.raises(ImportError):
+        exec("from millrace import Datset")
+
+
+def test_rows_without_pytorch_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "tasks.loading.torch", raising=False)
+    monkeypatch.delitem(vars(millrace), "Rows", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"millrace.Rows needs PyTorch: pip install 'millrace\[torch\]'"):
+        millrace.Rows
+
+
+def test_a_star_gives_the_names_that_can_be_imported() -> None:
+    names: dict[str, object] = {}
+    exec("from millrace import *", names)
+    assert set(millrace.__all__) <= set(names)
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    import tomllib
+
+    assert millrace.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_nothing_imports_it() -> None:
+    from tests.infra.test_layout import MODULES, imports
+
+    users = [path for path in MODULES if any(name.split(".")[0] == "millrace" for name in imports(path))]
+    assert {str(path.relative_to(ROOT)) for path in users} <= {"flows/recipes/torch_example.py"}  # an example
+    assert sorted(entry.name for entry in PUBLIC.iterdir() if entry.name != "__pycache__") == ["millrace"]
+
+
+def test_the_import_is_fast_and_loads_nothing_else(tmp_path: Path) -> None:
+    program = """
+import sys, time
+begin = time.process_time()  # other tests run meanwhile
+import millrace
+print(time.process_time() - begin, sorted({name.split(".")[0] for name in sys.modules} & {"tasks", "flows", "infra",
+      "pyarrow", "pandas", "numpy", "dask", "prefect", "pydantic"}))
+"""
+    shown = [run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=python_path()).split(" ", 1) for _ in range(3)]
+    assert {loaded.strip() for _, loaded in shown} == {"[]"}
+    assert min(float(seconds) for seconds, _ in shown) < 0.05
+
+
+# ways to have it
+
+
+def test_two_folders_in_pythonpath_are_enough(beside_a_clone: Path) -> None:
+    """-S: no installed packages and no .pth; the libraries are a folder like others."""
+    path = os.pathsep.join([str(ROOT), str(PUBLIC), LIBRARIES])
+    printed = run(sys.executable, "-S", "-c", PROBE, cwd=beside_a_clone, PYTHONPATH=path).splitlines()
+    assert printed[0] == "[3, 4, 3]"
+    assert printed[1:3] == [str(PUBLIC / "millrace" / "__init__.py"), str(ROOT / "tasks" / "__init__.py")]
+    assert "Usage: python -m millrace" in run(
+        sys.executable, "-S", "-m", "millrace", "--help", cwd=beside_a_clone, PYTHONPATH=path
+    )
+
+
+def environment_in(folder: Path) -> Path:
+    """The Python of a new virtual environment with the libraries of this one, but not what is installed in place."""
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip())
+    (site / "libraries.pth").write_text(f"{LIBRARIES}\n")  # a .pth in there is not read
+    return python
+
+
+def install(python: Path, *what: str | Path) -> None:
+    pytest.importorskip("hatchling", reason="needs hatchling: pip install '.[test]'")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed"]
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", *options, *what, cwd=python.parent)
+
+
+SHIPPED = """
+from pathlib import Path
+from flows.job.job import recipes
+from prefect.flows import load_flow_from_entrypoint
+import flows, infra, tasks
+print(*sorted(recipes()))
+print(load_flow_from_entrypoint("flows.preprocess.preprocess").name)
+print(load_flow_from_entrypoint(str(Path(flows.__file__).parent / "preprocess.py") + ":preprocess").name)
+print((Path(infra.__file__).parent / "prefect.yaml").exists())
+print((Path(tasks.__file__).parent / "report" / "page.html.j2").exists())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["wheel", "in place"])
+def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path) -> None:
+    python = environment_in(tmp_path / "venv")
+    install(python, *([ROOT] if way == "wheel" else ["-e", ROOT]))
+
+    answer, public, own, version = run(python, "-c", PROBE, cwd=beside_a_clone).splitlines()
+    site = Path(own).parent.parent
+    assert (answer, version) == ("[3, 4, 3]", "0.1.0")
+    if way == "wheel":
+        assert site.is_relative_to(tmp_path / "venv")
+        assert Path(public) == site / "millrace" / "__init__.py"
+        assert not (site / "flows" / "public").exists()
+        assert not (site / "tests").exists()
+    else:
+        assert (site, Path(public)) == (ROOT, PUBLIC / "millrace" / "__init__.py")
+
+    assert "Usage: python -m millrace" in run(python, "-m", "millrace", "--help", cwd=beside_a_clone)
+    assert "Usage: millrace" in run(python.parent / "millrace", "--help", cwd=beside_a_clone)
+    shipped = run(python, "-W", "ignore", "-c", SHIPPED, cwd=beside_a_clone).splitlines()
+    assert shipped == ["criteo ecommerce pca sessions toy", "preprocess", "preprocess", "True", "True"]
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_module_and_the_files_they_read(tmp_path: Path) -> None:
+    builder = pytest.importorskip("hatchling.builders.wheel", reason="needs hatchling: pip install '.[test]'")
+    (wheel,) = builder.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    kinds = {".py", ".yaml", ".html", ".j2", ".pyi", ".typed"}
+    files = [path for room in ("flows", "tasks", "infra") for path in (ROOT / room).rglob("*") if path.suffix in kinds]
+    assert names == {str(path.relative_to(PUBLIC if path.is_relative_to(PUBLIC) else ROOT)) for path in files}
+
+
+TYPED = """
+from millrace import Dataset, Manifest, Workflow, loader, ops
+from millrace.ops import Categorify
+
+features = ["x"] >> Categorify()
+features += ["y"] >> ops.Clip(0, 1)
+reveal_type(Dataset("data").num_rows)
+reveal_type(Workflow(features).fit_transform(Dataset("data")).to_parquet("out"))
+reveal_type(Categorify)
+reveal_type(loader("out"))
+Workflow(features).transfrom
+ops.Clp
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["mypy_path", "wheel"])
+def test_type_checkers_know_it(way: str, tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="needs mypy: pip install '.[dev]'")
+    (tmp_path / "program.py").write_text(TYPED)
+    mypy = [sys.executable, "-m", "mypy", "--ignore-missing-imports", "--follow-imports=silent"]
+    path = f"{ROOT}{os.pathsep}{PUBLIC}"
+    if way == "wheel":  # what is installed counts only with its py.typed
+        site = next(Path(venv_of(tmp_path)).glob("lib/python*/site-packages"))
+        (site / "libraries.pth").unlink()
+        mypy += ["--python-executable", str(tmp_path / "venv" / "bin" / "python")]
+        path = ""
+    else:
+        mypy += ["--no-site-packages"]
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [*mypy, "program.py"], cwd=tmp_path, env=known | {"MYPYPATH": path}, capture_output=True, text=True
+    )
+    revealed = [line.partition("Revealed type is ")[2] for line in done.stdout.splitlines() if "Revealed" in line]
+    assert [name in line for name, line in zip(["int", "Manifest", "Categorify", "Loader"], revealed, strict=True)] == (
+        [True] * 4
+    ), done.stdout
+    assert '"Workflow" has no attribute "transfrom"' in done.stdout
+    assert 'Module has no attribute "Clp"' in done.stdout
+    assert "Found 2 errors" in done.stdout
+
+
+def venv_of(folder: Path) -> Path:
+    install(environment_in(folder / "venv"), ROOT)
+    return folder / "venv"
+
+
+# workers, and operators of users
+
+WORKERS = """
+import os, sys
+sys.path[:0] = {first!r}
+import millrace
+from millrace import Column
+from distributed import Client, LocalCluster
+from infra.workers import forkserver
+
+def where(column):
+    from millrace.ops import Categorify
+    return millrace.__file__, type(column).__name__, Categorify.__name__, os.getppid()
+
+if __name__ == "__main__":
+    forkserver.start()
+    os.environ.update({variables!r})
+    with (LocalCluster(n_workers=1, dashboard_address=None, **forkserver.use()) as cluster,
+          Client(cluster, set_as_default=False) as client):
+        *shown, parent = client.submit(where, Column("x", None)).result()
+        print(*shown, "spawned" if parent == os.getpid() else "forked", sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "start"), [("PYTHONPATH", "forked"), ("PYTHONPATH", "spawned"), ("sys.path", "forked")]
+)
+def test_a_worker_has_it(how: str, start: str, tmp_path: Path) -> None:
+    """In a fork of the fork server, and in an interpreter of its own, which a worker in another time zone has."""
+    first, path = ([], [str(PUBLIC)]) if how == "PYTHONPATH" else ([str(PUBLIC)], [])
+    variables = {"TZ": "Asia/Tokyo"} if start == "spawned" else {}
+    (tmp_path / "program.py").write_text(WORKERS.format(first=first, variables=variables))
+    path = os.pathsep.join([str(ROOT), *path, LIBRARIES])
+    printed = run(sys.executable, "-W", "ignore", "-S", tmp_path / "program.py", cwd=tmp_path, PYTHONPATH=path)
+    assert printed.splitlines() == [str(PUBLIC / "millrace" / "__init__.py"), "Column", "Categorify", start]
+
+
+def test_workers_take_this_one_not_that_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from infra import environment
+
+    (tmp_path / "millrace").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(ROOT), str(PUBLIC)])
+    assert environment.packages_on([str(tmp_path)])["millrace"] == []  # a folder, as a clone is
+    environment._installed_packages_first()
+    assert sys.path == [str(tmp_path), str(ROOT), str(PUBLIC)]
+    (tmp_path / "millrace" / "__init__.py").touch()
+    environment._installed_packages_first()
+    assert sys.path == [str(PUBLIC), str(tmp_path), str(ROOT), str(PUBLIC)]
+
+
+OPERATOR = """
+from typing import Any
+{imports}
+
+class LessMean(Learned):
+    def dtype_out(self, column: Column) -> Any:
+        return column.dtype
+    def observe(self, column: Any) -> list[float]:
+        return [float(column.sum()), len(column)]
+    def merge(self, a: list[float], b: list[float]) -> list[float]:
+        return [a[0] + b[0], a[1] + b[1]]
+    def finalize(self, partial: list[float]) -> dict[str, Any]:
+        return {{"mean": partial[0] / partial[1]}}
+    def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
+        return column - fitted["mean"]
+"""
+SAVE = """
+import pyarrow as pa
+from millrace import Dataset, Workflow
+from own import LessMean
+Workflow(["x"] >> LessMean()).fit(Dataset(pa.table({"x": [1.0, 3.0]}))).save("fitted")
+"""
+LOAD = """
+import pyarrow as pa
+from millrace import Workflow
+print(Workflow.load("fitted").transform(pa.table({"x": [5.0, 2.0]}))["x"].to_pylist())
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["from tasks.ops import Learned\nColumn = Any", "from millrace import Column\nfrom millrace.ops import Learned"],
+)
+def test_an_operator_file_works_from_a_saved_workflow(imports: str, tmp_path: Path) -> None:
+    """One that was written before there was `import millrace`, and one of today."""
+    (tmp_path / "own.py").write_text(OPERATOR.format(imports=imports))
+    path = f"{tmp_path}{os.pathsep}{python_path()}"
+    run(sys.executable, "-c", SAVE, cwd=tmp_path, PYTHONPATH=path)
+    assert run(sys.executable, "-c", LOAD, cwd=tmp_path, PYTHONPATH=path).strip() == "[3.0, 0.0]"
