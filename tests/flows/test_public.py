@@ -273,7 +273,9 @@ import os, sys
 sys.path[:0] = {first!r}
 import millrace
 from millrace import Column
-from distributed import Client, LocalCluster
+from distributed import Client
+from infra.clusters.kinds import make_cluster
+from infra.clusters.model import Cluster
 from infra.workers import forkserver
 
 def where(column):
@@ -283,8 +285,7 @@ def where(column):
 if __name__ == "__main__":
     forkserver.start()
     os.environ.update({variables!r})
-    with (LocalCluster(n_workers=1, dashboard_address=None, **forkserver.use()) as cluster,
-          Client(cluster, set_as_default=False) as client):
+    with make_cluster(Cluster(kind="cpu", workers=1)) as cluster, Client(cluster, set_as_default=False) as client:
         *shown, parent = client.submit(where, Column("x", None)).result()
         print(*shown, "spawned" if parent == os.getpid() else "forked", sep="\\n")
 """

@@ -18,7 +18,8 @@ first used (PEP 562), so that `import millrace` takes milliseconds. `Rows` needs
 >>> Dataset("nowhere/*.parquet").schema
 Traceback (most recent call last):
     ...
-tasks.errors.JobError: no files found...
+tasks.errors.JobError: there is no input
+  where: nowhere/*.parquet...
 """
 
 from __future__ import annotations
