@@ -142,16 +142,16 @@ def _preloads(setting: str, ours: Sequence[str]) -> list[str]:
 
 def _installed_packages_first() -> None:
     """Make workers, which inherit `sys.path`, import this millrace, not a flows/ or tasks/ of the current folder."""
-    on_path = packages_on(sys.path)
+    on_path = packages_on(sys.path, tuple(PACKAGES))
     missing = [folder for name, folder in PACKAGES.items() if folder / name not in on_path[name]]
     sys.path[:0] = [str(folder) for folder in dict.fromkeys(missing)]
 
 
-def packages_on(path: Sequence[str]) -> dict[str, list[Path]]:
-    """The folders that a list of folders has for each package of millrace. A folder without `__init__.py`, as a clone
+def packages_on(path: Sequence[str], packages: Sequence[str] = ("flows", "tasks", "infra")) -> dict[str, list[Path]]:
+    """The folders that a list of folders has for each of these packages. A folder without `__init__.py`, as a clone
     called millrace is, does not count: every package on a later folder wins over it."""
     finder = importlib.machinery.PathFinder
-    specs = {name: finder.find_spec(name, path) for name in PACKAGES}
+    specs = {name: finder.find_spec(name, path) for name in packages}
     places = {n: (spec.submodule_search_locations or []) if spec and spec.origin else [] for n, spec in specs.items()}
     return {name: [Path(place).resolve() for place in found] for name, found in places.items()}
 

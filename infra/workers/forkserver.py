@@ -18,7 +18,7 @@ from typing import Any
 
 import dask.config
 
-from infra.environment import BEFORE_START, ENVIRONMENT, PACKAGES, cpu_environment, local_variables, packages_on
+from infra.environment import BEFORE_START, ENVIRONMENT, ROOT, cpu_environment, local_variables, packages_on
 from infra.workers.forked import FORKED, IMPORTS_VARIABLE
 from infra.workers.multiprocessing_leftovers import remove_leftovers
 
@@ -59,7 +59,7 @@ def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
 def _finds_others() -> bool:
     """Whether the server, which has no `sys.path` of this process, would load a flows/ or tasks/ that is not ours."""
     folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return any(found and PACKAGES[name] / name not in found for name, found in packages_on(folders).items())
+    return any(found and ROOT / name not in found for name, found in packages_on(folders).items())
 
 
 def _of_server() -> dict[str, str | None]:

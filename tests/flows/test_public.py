@@ -309,7 +309,7 @@ def test_workers_take_this_one_not_that_of_the_current_folder(tmp_path: Path, mo
 
     (tmp_path / "millrace").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(ROOT), str(PUBLIC)])
-    assert environment.packages_on([str(tmp_path)])["millrace"] == []  # a folder, as a clone is
+    assert environment.packages_on([str(tmp_path)], ["millrace"]) == {"millrace": []}  # a folder, as a clone is
     environment._installed_packages_first()
     assert sys.path == [str(tmp_path), str(ROOT), str(PUBLIC)]
     (tmp_path / "millrace" / "__init__.py").touch()
