@@ -19,6 +19,7 @@ from tasks.learning.observe import observe
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.group_by_keys import write_block
 from tasks.shuffle.writing import write_part
+from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_GPU: Any = SimpleNamespace(engine="cudf")
@@ -78,7 +79,7 @@ if __name__ == "__main__":
 
 
 def test_the_engine_leaves_dask_alone_and_the_first_task_stops_its_profiler() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(tests=str(ROOT / "tests/tasks"))],
         cwd=ROOT, env=environment, capture_output=True, text=True,

@@ -16,6 +16,7 @@ from tasks.engines.task_result import PiecesResult, TaskResult
 from tasks.learning.large_table_types import Part, Piece, Split
 from tasks.learning.partials import Observed
 from tasks.shuffle.pieces import Cut, Packed
+from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECES, TABLES = ["frames", "pieces", "rest"], ["buffer", "known", "value"]  # what a header has
@@ -38,7 +39,7 @@ ARRIVED = {
 )
 def test_results_travel_alike_whoever_registers_first(steps: str) -> None:
     script = ROOT / "tests/tasks/results_without_gpu.py"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(
         [sys.executable, str(script), *steps.split()], cwd=ROOT, env=environment, capture_output=True, text=True
     )
