@@ -226,6 +226,9 @@ def test_where_folders_cannot_be_exchanged_two_renames_do_it_and_the_log_says_so
     assert beside(tmp_path) == ["old", "out"]
 
 
+PUBLISHING = ("tasks/storage/staging.py", "tasks/storage/atomic.py")
+
+
 def killed_at(step: int, out: Path, scratch: Path | None, can_exchange: bool) -> bool:
     """Replace in a process of its own, which ends without a word before its `step`th line of the commit; False once
     the work has fewer lines."""
@@ -242,7 +245,7 @@ def killed_at(step: int, out: Path, scratch: Path | None, can_exchange: bool) ->
             return line
 
         def traced(frame: Any, event: str, argument: Any) -> Any:
-            return line if frame.f_code.co_filename.endswith("tasks/storage/staging.py") else None
+            return line if frame.f_code.co_filename.endswith(PUBLISHING) else None
 
         if not can_exchange:
             storage_staging.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
