@@ -66,8 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Up to four processes beside each other; one where a GPU's memory is given to whoever starts first."""
-    return 0 if config.getoption("--engine") == "cudf" else min(4, os.cpu_count() or 1)
+    """One more than cores, since many tests wait, and at most four; one where a GPU's memory is given to whoever starts
+    first."""
+    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

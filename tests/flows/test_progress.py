@@ -40,7 +40,9 @@ class Observer(threading.Thread):
 
         chosen = ArtifactFilter(key=ArtifactFilterKey(any_=[self.key]))
         with get_client(sync_client=True) as client:
-            while not self.over.wait(0.3):
+            last = False
+            while not last:
+                last = self.over.wait(0.3)  # after the end once more: what came since the last look
                 for artifact in client.read_artifacts(artifact_filter=chosen):
                     state = (float(artifact.data), str(artifact.description))
                     if f"of {self.rows:,} rows" in state[1] and state not in self.seen:
