@@ -46,7 +46,6 @@ os.environ |= {
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "DO_NOT_TRACK": "1",
-    "MPLBACKEND": "Agg",
 }
 (SESSION / "home").mkdir(exist_ok=True)
 os.environ.setdefault("MILLRACE_TEST_PORT", str(free_port()))

@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tasks.core.settings import STAGES
 from tasks.core.versions import stable_json
 from tasks.job.request import Request
 
 KEPT = 300  # runs
 USED = 5  # of them for one estimate: those nearest in size
-STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 log = logging.getLogger("millrace")
 
 

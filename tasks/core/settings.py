@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from tasks.errors import JobError
 
+STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their order
 UNITS = {
     "": 1,
     "B": 1,

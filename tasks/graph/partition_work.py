@@ -16,6 +16,7 @@ import numpy as np
 from tasks import engines
 from tasks.cluster import column_cache, gpu_setup
 from tasks.cluster.column_cache import Keeping
+from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
@@ -51,7 +52,7 @@ class StateFolder:
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(PickledFields):
     """What every partition of a stage shares. `source` is whatever `tasks.sources.reader.read` takes: a plan, or a
     frame's handle."""
 
@@ -64,9 +65,6 @@ class Work:
     training: bool = False
     depth: int | None = None  # the phase of the statistics that this pass is; None when all is learned
     keeping: Keeping | None = None  # what passes over the same rows leave for each other
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
 
     @cached_property
     def kernels(self) -> ModuleType:

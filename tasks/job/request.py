@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core import versions
+from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, File, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Output, Run, Source
@@ -28,7 +29,7 @@ from tasks.storage.staging import Staging
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(PickledFields):
     """What a run is asked to do: the same request finds the same staging folder.
 
     `sections` are source, output and run as JSON: Prefect walks through the arguments of its tasks, and cannot walk
@@ -95,9 +96,6 @@ class Request:
         paths = [Path(path) for node in topological(self.final) if node.op for path in node.op.files]
         files = [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
         return [[str(p), *_seen(p)] for p in files]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
 
     @property
     def plan_fingerprint(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
+from tasks.core.pickled_fields import PickledFields
 from tasks.engines.convert.sizes import nbytes
 from tasks.engines.task_result import TaskResult
 from tasks.graph.binding import Step
@@ -22,7 +23,7 @@ Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [in
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(PickledFields):
     """One pass: the steps that are learned in it. After a phase's first pass, those with a question left open."""
 
     work: Work
@@ -37,9 +38,6 @@ class Phase:
 
     def question(self, step: Step) -> Any:
         return None if self.questions is None else self.questions[step.key]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True)

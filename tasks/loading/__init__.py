@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tasks.core.dtypes import is_list
+from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import stored_type
 from tasks.errors import DataError, JobError, near
@@ -62,7 +63,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Loader:
+class Loader(PickledFields):
     """Batches of the rows of an output folder, as Arrow tables: `for batch in loader(..)` gives those of the first
     epoch, `batches` those of any epoch and shard.
 
@@ -175,9 +176,6 @@ class Loader:
                     yield table.slice(low, high - low)
             if before >= last:
                 return
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
 
 
 class _Files:

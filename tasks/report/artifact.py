@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tasks.core.settings import STAGES
 from tasks.core.units import amount
 from tasks.report import series
 from tasks.report.svg import data_url
 from tasks.report.text import markdown_table, stage_line
 
-STAGES = ("ingest", "statistics", "transform", "shuffle_write")
 HIDDEN = {"parts", "digest", "tables", "began", "ended", "failed_casts"}
 PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Plan
 from tasks.core.schema import check_ordered
 from tasks.core.settings import Output
@@ -21,7 +21,7 @@ HASHES = 1 << 32
 
 
 @dataclass(frozen=True)
-class Order:
+class Order(PickledFields):
     """Which row goes where: a shuffle mode over the plan's rows, and the ranges of position that pieces are cut
     into."""
 
@@ -42,9 +42,6 @@ class Order:
     @cached_property
     def edges(self) -> np.ndarray:
         return permutation.range_edges(HASHES if self.mode == "key" else self.rows, self.ranges)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
 
 
 def number_of_files(output: Output, rows: int, workers: int) -> int:

@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.orc as paorc
 
 from tasks.core.dtypes import dtype_name
+from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
 from tasks.errors import DataError, JobError
@@ -87,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Writing:
+class Writing(PickledFields):
     """What every file of the stage shares."""
 
     folder: str
@@ -111,9 +112,6 @@ class Writing:
             c for c in self.schema.columns if "categorical" in c.tags and c.properties.get("cardinality", 0) <= 1 << 17
         ]
         return [c.name for c in self.schema.columns if c in few or pa.types.is_string(c.leaf)]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k in self.__dataclass_fields__}
 
 
 def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> list[Part]:

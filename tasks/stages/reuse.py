@@ -28,8 +28,6 @@ from tasks.storage.atomic import read_json
 from tasks.storage.metadata_forms import DIGEST
 from tasks.storage.staging import Staging
 
-STAGES = ("ingest", "statistics", "transform", "shuffle_write")
-
 
 def check_side_files(request: Request, before: list[Any]) -> None:
     """A DataError if a file that an operator reads besides the source is not what it was `before`."""
