@@ -50,8 +50,8 @@ def output_digests(folder: Path) -> dict[str, str]:
     }
 
 
-def run(recipe: str, mode: str, folder: Path, address: str) -> dict[str, dict[str, str]]:
-    """Digests of every folder that one job commits."""
+def run(recipe: str, mode: str, folder: Path, where: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Digests of every folder that one job commits; `where` is its section `cluster`."""
     from flows.job.job import load_job
     from flows.preprocess import preprocess
 
@@ -59,7 +59,7 @@ def run(recipe: str, mode: str, folder: Path, address: str) -> dict[str, dict[st
     target = folder / f"out-{recipe}-{mode}"
     shutil.rmtree(target, ignore_errors=True)
     changes += [f"output.path={target}", f"output.shuffle={mode}", "output.files_per_worker=null", "output.files=4"]
-    changes += ["cluster.kind=address", f"cluster.address={address}", "run.report=false"]
+    changes += [f"cluster.{key}={json.dumps(value)}" for key, value in where.items()] + ["run.report=false"]
     if mode == "key":
         changes.append(f"output.keys=[{KEYS[recipe]}]")
     job = load_job(recipe, changes).model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -81,6 +81,7 @@ def main() -> None:
     from infra.clusters.model import Cluster
     from infra.orchestration.server import ensure_server, stop_server
     from tests.clusters import make_cluster
+    from tests.running import section_of
 
     logging.getLogger("prefect").setLevel(logging.WARNING)
     ensure_server()
@@ -90,7 +91,7 @@ def main() -> None:
         with make_cluster(Cluster.model_validate(json.loads(args.cluster))) as cluster:
             for recipe in ROWS:
                 for mode in MODES:
-                    digests[f"{recipe} {mode}"] = run(recipe, mode, args.folder, cluster.scheduler_address)
+                    digests[f"{recipe} {mode}"] = run(recipe, mode, args.folder, section_of(cluster))
                     print(recipe, mode, json.dumps(digests[f"{recipe} {mode}"]), flush=True)
     finally:
         stop_server()
