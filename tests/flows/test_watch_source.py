@@ -84,6 +84,7 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     assert "no data is there to announce" in refused.stderr
 
 
+@pytest.mark.usefixtures("prefect_server")
 def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) -> None:
     (folder / "in").rmdir()
     first, second = watched(), watched()
@@ -100,5 +101,6 @@ def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) ->
     assert (folder / "in").is_dir()
 
 
+@pytest.mark.usefixtures("prefect_server")
 def test_an_empty_folder_is_no_failure(folder: Path) -> None:
     assert watched().is_completed()
