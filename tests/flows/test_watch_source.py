@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import python_path
 from tests.infra.elsewhere import until
 
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
 
 @pytest.fixture
 def api(prefect_server: Any) -> Iterator[Any]:
@@ -84,7 +86,6 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
     assert "no data is there to announce" in refused.stderr
 
 
-@pytest.mark.usefixtures("prefect_server")
 def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) -> None:
     (folder / "in").rmdir()
     first, second = watched(), watched()
@@ -101,6 +102,5 @@ def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) ->
     assert (folder / "in").is_dir()
 
 
-@pytest.mark.usefixtures("prefect_server")
 def test_an_empty_folder_is_no_failure(folder: Path) -> None:
     assert watched().is_completed()
