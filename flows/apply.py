@@ -10,9 +10,11 @@ from flows.job.form import application_form, with_form
 from flows.job.job import Application, make_application
 from flows.job.parameters import job_data
 from flows.run.run_names import run_name
-from flows.run.session import ingested, looked_at, on_cluster, started, write_out
+from flows.run.session import committing, ingested, looked_at, on_cluster, published, started
+from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
+from tasks.stages import task
 
 
 @flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -48,6 +50,11 @@ with_form(apply, application_form())
 
 
 def run_apply(job: Application) -> list[str]:
-    """The three stages in the current flow run; returns the folder that was committed."""
+    """Run the three stages in the current flow run; return the folder that is committed."""
     with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.apply")) as request:
-        return write_out(job, request, [ingested(job, request)])
+        results = [ingested(job, request)]
+        with committing(job, request) as closing:
+            for split in request.splits:
+                results.append(run_stage(task.transform, job, request, split))
+                results.append(run_stage(task.shuffle_write, job, request, split))
+            return published(job, request, results, closing)

@@ -64,14 +64,14 @@ def without_valid(job: Job) -> Job:
 
 
 def run_fit(job: Job) -> str:
-    """Both stages of a fit in the current flow run; returns the folder of the fitted workflow."""
+    """Run both stages of a fit in the current flow run; return the folder of the fitted workflow."""
     job = without_valid(job)
     request = replace(job.request(resolved(job.cluster).engine), flow="fit")
     with started(job, request, worker_imports("flows.fit")) as request:
         make_samples(job)
-        done = [ingested(job, request), run_stage(task.statistics, job, request)]
+        results = [ingested(job, request), run_stage(task.statistics, job, request)]
         folder = commit.commit_fitted(request)
         COMMITTED[:] = [folder]
-        history.record(request, done, job.recipe)
+        history.record(request, results, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)
     return folder

@@ -11,7 +11,7 @@ from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_of
 from flows.run.run_names import run_name
-from flows.run.session import ingested, looked_at, make_samples, on_cluster, started, write_out
+from flows.run.session import committing, ingested, looked_at, make_samples, on_cluster, published, started
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -68,11 +68,15 @@ with_form(preprocess, job_form())
 
 
 def run_job(job: Job) -> list[str]:
-    """All stages of a job in the current flow run; returns the folders that were committed."""
+    """Run the four stages of a job in the current flow run; return the folders that are committed."""
     with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.preprocess")) as request:
         make_samples(job)
-        done = [ingested(job, request), run_stage(task.statistics, job, request)]
-        return write_out(job, request, done)
+        results = [ingested(job, request), run_stage(task.statistics, job, request)]
+        with committing(job, request) as closing:
+            for split in request.splits:
+                results.append(run_stage(task.transform, job, request, split))
+                results.append(run_stage(task.shuffle_write, job, request, split))
+            return published(job, request, results, closing)
 
 
 logging.getLogger("distributed.shuffle").setLevel(logging.ERROR)

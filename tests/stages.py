@@ -9,15 +9,15 @@ from tasks.job.request import Request
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 
-def run_stages(request: Request, threads: int = 2) -> list[dict[str, Any]]:
-    """Ingest to commit; the summaries of the stages."""
-    pool, kept = LocalPool(threads), dict[str, Any]()
+def run_stages(request: Request, threads: int = 2) -> list[Any]:
+    """Ingest to commit; the results of the stages."""
+    pool = LocalPool(threads)
     with request.staging.locked():
-        done = [ingest.ingest(request, pool), *([] if request.fitted else [statistics.learn(request, pool)])]
+        results: list[Any] = [ingest.ingest(request, pool)]
+        if not request.fitted:
+            results.append(statistics.statistics(request, pool))
         for split in request.splits:
-            done += [
-                transform.cut(request, split, pool, kept=kept),
-                shuffle_write.write(request, split, pool, kept=kept),
-            ]
-        commit.commit(request, done)
-    return done
+            results.append(transform.transform(request, split, pool))
+            results.append(shuffle_write.shuffle_write(request, split, pool))
+        commit.commit(request, results)
+    return results

@@ -145,9 +145,9 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
     seen: set[str] = set()
     with request.staging.locked():
         done = []
-        for stage in (ingest.ingest, statistics.learn):
+        for stage in (ingest.ingest, statistics.statistics):
             done.append(stage(request, pool))
-        for stage in (transform.cut, shuffle_write.write):
+        for stage in (transform.transform, shuffle_write.shuffle_write):
             done.append(stage(request, "", pool))
             seen |= {str(p.relative_to(request.staging.folder)) for p in request.staging.folder.rglob("*.*")}
         commit.commit(request, done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.run.listeners import listening
+from tasks.core.stage_results import StageResult
 from tasks.core.units import rate
 from tasks.manifest import Manifest
 from tasks.storage.atomic import read_json
@@ -78,14 +79,14 @@ class Watch:
             elif number == place + 1 and self.lines[key].state == "done" and line.state == "waiting":  # type: ignore[index]
                 line.state = "running"
 
-    def hear(self, summary: Mapping[str, Any]) -> None:
+    def hear(self, result: StageResult) -> None:
         """The figures of a stage that is done. The last file of a short one may be gone before anybody looked at it."""
-        key = (summary["stage"], summary.get("split", ""))
+        key = (result.stage, result.split)
         if key in self.lines:
             self.told.add(key)
             line = self.lines[key]
-            line.done = line.total = summary["rows"]
-            line.seconds, line.state = summary["seconds"], "done"
+            line.done = line.total = result.rows
+            line.seconds, line.state = result.seconds, "done"
             following = next((other for other in self.lines.values() if other.state == "waiting"), None)
             if following:
                 following.state = "running"

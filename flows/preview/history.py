@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from tasks.core.settings import STAGES
+from tasks.core.stage_results import IngestResult, StageResult
 from tasks.core.versions import stable_json
 from tasks.job.request import Request
 
@@ -35,17 +36,17 @@ def state_folder() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "state") / "millrace"
 
 
-def record(request: Request, summaries: Sequence[Mapping[str, Any]], recipe: str | None = None) -> None:
+def record(request: Request, results: Sequence[StageResult], recipe: str | None = None) -> None:
     """Note the rates of a run that is done. A folder that cannot be written is no reason for a run to fail."""
-    ingest = next((s for s in summaries if s["stage"] == "ingest"), None)
-    stages = {name: _seconds(summaries, name) for name in STAGES}
+    ingest = next((result for result in results if isinstance(result, IngestResult)), None)
+    stages = {name: _seconds(results, name) for name in STAGES}
     done = {name: seconds for name, seconds in stages.items() if seconds is not None}
     if ingest is None or not done:
         return
     entry = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"), "recipe": recipe, "job": job_key(request),
-        "engine": request.engine, "host": socket.gethostname(), "threads": ingest["threads"],
-        "rows": ingest["rows"], "bytes": ingest["bytes"], "seconds": done,
+        "engine": request.engine, "host": socket.gethostname(), "threads": ingest.threads,
+        "rows": ingest.rows, "bytes": ingest.nbytes, "seconds": done,
     }  # fmt: skip
     try:
         _append(entry)
@@ -53,12 +54,12 @@ def record(request: Request, summaries: Sequence[Mapping[str, Any]], recipe: str
         log.debug("the rates of this run were not kept: %s", error)
 
 
-def _seconds(summaries: Sequence[Mapping[str, Any]], stage: str) -> float | None:
-    """Seconds of a stage over all splits; None where some of its work was found done."""
-    own = [s for s in summaries if s["stage"] == stage]
-    if not own or any(s.get("reused") for s in own):
+def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
+    """Seconds of a stage over all splits; None where an earlier start had done the work."""
+    own = [result for result in results if result.stage == stage]
+    if not own or any(result.reused for result in own):
         return None
-    return round(sum(float(s["seconds"]) for s in own), 4)
+    return round(sum(result.seconds for result in own), 4)
 
 
 def job_key(request: Request) -> str:

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
 
+from tasks.core.stage_results import ProgressArtifact, StageArtifacts
 from tasks.stages.progress_artifact import fresh_client
 
 PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
@@ -43,28 +43,26 @@ def all_shown() -> Iterator[None]:
             thread.join(PATIENCE)
 
 
-def show(text: dict[str, Any] | None, progress: tuple[str, str] | None, task_run: UUID) -> None:
-    """Write what `tasks.stages.task.texts` made as the artifacts of a task run, soon, and that all of it is done in the
-    artifact of its progress."""
-    if not text and not progress:
+def show(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, task_run: UUID) -> None:
+    """Write the artifacts of a task run soon, in a thread, and 100 % into the artifact of its progress."""
+    if not artifacts and not progress:
         return
     shown, context = _shown.get(), contextvars.copy_context()
 
     def create() -> None:
         shown.ending.wait(DELAY)
-        context.run(_create, text, progress, task_run)
+        context.run(_create, artifacts, progress, task_run)
 
     shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
     shown.threads[-1].start()
 
 
-def _create(text: dict[str, Any] | None, progress: tuple[str, str] | None, task_run: UUID) -> None:
+def _create(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, task_run: UUID) -> None:
     with fresh_client():
         if progress:
-            artifact, description = progress
-            update_progress_artifact(UUID(artifact), 100.0, description=description)
-        if not text:
+            update_progress_artifact(UUID(progress.artifact), 100.0, description=progress.description)
+        if not artifacts:
             return
-        key, named = text["key"], {"description": text["description"], "task_run_id": task_run}
-        MarkdownArtifact(key=f"{key}-summary", markdown=text["markdown"], **named).create(_sync=True)  # type: ignore[call-arg]
-        TableArtifact(key=f"{key}-table", table=text["table"], **named).create(_sync=True)  # type: ignore[call-arg]
+        key, named = artifacts.key, {"description": artifacts.description, "task_run_id": task_run}
+        MarkdownArtifact(key=f"{key}-summary", markdown=artifacts.markdown, **named).create(_sync=True)  # type: ignore[call-arg]
+        TableArtifact(key=f"{key}-table", table=list(artifacts.table), **named).create(_sync=True)  # type: ignore[call-arg]

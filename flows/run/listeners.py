@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-Listener = Callable[[Mapping[str, Any]], None]  # takes the summary of a stage that is done
+from tasks.core.stage_results import StageResult
+
+Listener = Callable[[StageResult], None]
 
 _listeners: list[Listener] = []  # of this process
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call `listener` with the summary of each stage that ends in this process while the block runs."""
+    """Call `listener` with the result of each stage that ends in this process while the block runs."""
     _listeners.append(listener)
     try:
         yield
@@ -21,7 +22,7 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def tell(summary: Mapping[str, Any]) -> None:
-    """What a stage that is done says of itself, to whoever watches the run in this process."""
+def notify(result: StageResult) -> None:
+    """Call all listeners of this process with the result of a stage that is done."""
     for listener in _listeners:
-        listener(summary)
+        listener(result)

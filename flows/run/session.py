@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,14 @@ from flows.preview import dry_run, history
 from flows.run.artifacts import all_shown
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.signs_of_life import signs_of_life
-from flows.run.stages import Summary, _done, run_stage
+from flows.run.stages import _done, run_stage
 from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
+from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request
 from tasks.manifest import Manifest
 from tasks.report.html import Making
@@ -70,17 +71,18 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
         yield replace(request, owner=owner)
 
 
-def ingested(job: Job | Application, request: Request) -> Summary:
-    """The stage ingest; what people must know of the source is a warning."""
-    log, summary = get_run_logger(), run_stage(task.ingest, job, request)
-    if summary.get("made_up"):
+def ingested(job: Job | Application, request: Request) -> IngestResult:
+    """Run the stage ingest, and log as warnings what people must know of the source."""
+    log = get_run_logger()
+    result: IngestResult = run_stage(task.ingest, job, request)
+    if result.made_up:
         mark_made_up()
-        log.warning("made-up data: %s", summary["made_up"])
-    if "left_out" in summary:
-        log.warning("left out, since the source lacks their columns: %s", summary["left_out"])
-    if "differs_from_fit" in summary:
-        log.warning("different from the fit: %s", summary["differs_from_fit"])
-    return summary
+        log.warning("made-up data: %s", result.made_up)
+    if result.left_out:
+        log.warning("left out, since the source lacks their columns: %s", result.left_out)
+    if result.differs_from_fit:
+        log.warning("different from the fit: %s", result.differs_from_fit)
+    return result
 
 
 def mark_made_up() -> None:
@@ -94,19 +96,23 @@ def mark_made_up() -> None:
         client.update_flow_run(run.id, tags=run.tags)
 
 
-def write_out(job: Job | Application, request: Request, done: list[Summary]) -> list[str]:
-    """transform and shuffle_write of every split, then the commit of all; the folders that were committed."""
-    log = get_run_logger()
+@contextmanager
+def committing(job: Job | Application, request: Request) -> Iterator[commit.Closing]:
+    """Prepare the commit of a run beside its last stages: the fitted workflow, and the report's look at the source."""
     report = Making(request, job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page())
     with commit.Closing(request, report) as closing:
-        for split in request.splits:
-            done.append(run_stage(task.transform, job, request, split))
-            done.append(run_stage(task.shuffle_write, job, request, split))
-        retries, shown = {s["stage"]: s["retries"] for s in done}, links()
-        report.performance = shown.performance() if shown else ""
-        manifests = commit.commit(request, done, _run_id(), retries, closing)
+        yield closing
+
+
+def published(
+    job: Job | Application, request: Request, results: Sequence[StageResult], closing: commit.Closing
+) -> list[str]:
+    """Commit the outputs of all splits; return their folders."""
+    log, shown = get_run_logger(), links()
+    closing.report.performance = shown.performance() if shown else ""
+    manifests = commit.commit(request, results, _run_id(), closing)
     COMMITTED[:] = [m.path for m in manifests]
-    history.record(request, done, getattr(job, "recipe", None))
+    history.record(request, results, getattr(job, "recipe", None))
     if shown:
         shown.show_reports(manifests)
     for manifest in manifests:

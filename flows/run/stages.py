@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from prefect import get_run_logger
@@ -15,26 +16,27 @@ from prefect.states import Completed, Crashed, State
 from flows.job.job import Application, Job
 from flows.run.artifacts import show
 from flows.run.links import links
-from flows.run.listeners import tell
+from flows.run.listeners import notify
 from flows.run.lost_workers import Workers, in_every_attempt, workers_of
 from flows.run.stopping import mark_task_run, stop_stage
 from flows.run.worker_checks import check_workers
 from tasks.cluster import stalled_tasks
+from tasks.core.stage_results import StageRun
 from tasks.errors import GiveUpError
 from tasks.graph.failed_casts import sentence
 from tasks.job.request import Request
 from tasks.stages import task as stages_task
 from tasks.storage.files_being_read import FOLDER, listed, notes_left
 
-Summary = dict[str, Any]
 RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
 NO_WORKERS_SECONDS = 60.0
 STALLED_SECONDS = 300.0
 WAKE_SECONDS = 0.5
 
 
-def run_stage(function: Any, job: Job | Application, request: Request, split: str | None = None) -> Summary:
-    """Run a stage; when its worker is lost, mark that attempt as crashed and run it again, `run.retries` times.
+def run_stage(function: Any, job: Job | Application, request: Request, split: str | None = None) -> Any:
+    """Run a stage and return its result (of tasks.core.stage_results); when its worker is lost, mark that attempt as
+    crashed and run it again, `run.retries` times.
 
     Prefect's own retries answer exceptions; a killed worker leaves its task run Running for ever unless the flow says
     so.
@@ -54,7 +56,7 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
         before = before if attempt else workers_of(future.wrapped_future.client, request.engine)
         try:
             wait_for(future, name, job.run.stalled_after)
-            summary = future.result()
+            run: StageRun = future.result()
         except stages_task.LOST as error:
             _mark_crashed(future.task_run_id, error, runnable)
             files = notes_left(request.staging.folder / FOLDER)
@@ -75,16 +77,16 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
             stop_stage(future.task_run_id)
             raise
         else:
-            summary["retries"] += attempt
-            show(summary.pop("shown"), summary.pop("progress"), future.task_run_id)
+            result = replace(run.result, retries=run.result.retries + attempt)
+            show(run.artifacts, run.progress, future.task_run_id)
             last = "statistics" if request.flow == "fit" else "transform"  # of the stages that make the same columns
-            for failed in summary.get("failed_casts", []) if summary["stage"] == last else ():
-                log.warning(sentence(failed))
-            tell(summary)
+            for failed in result.failed_casts if result.stage == last else ():
+                log.warning(sentence(dict(failed)))
+            notify(result)
             _done.set(future.task_run_id)
-            return summary
+            return result
         finally:
-            future.wrapped_future.release()  # a result that is held and lost with its worker would be made again
+            future.wrapped_future.release()  # Dask would run the stage again for a future whose worker is lost
             del future
     raise in_every_attempt(name, attempts, before, files)
 
@@ -93,24 +95,23 @@ _done: ContextVar[uuid.UUID | None] = ContextVar("stage_that_is_done", default=N
 
 
 def stages_before() -> list[State]:
-    """What a stage follows in the run's graph: the state of the stage before it, without its future, whose result would
-    be made again with a worker that is lost."""
+    """The state of the stage before, for the run's graph. Its future is left out: Dask would run that stage again for a
+    future whose worker is lost."""
     before = _done.get()
     return [Completed(data=True, state_details=StateDetails(task_run_id=before))] if before else []
 
 
 def untagged() -> TagsContext:
-    """No tags for task runs in this block, the flow run has them: Prefect asks for a slot of each tag of a task run
-    over a connection that the server has closed by then, and waits two seconds before it asks again."""
+    """Leave the flow run's tags off the task runs of this block: Prefect asks the server for a slot of each tag over a
+    connection that the server has closed by then, and waits two seconds before it asks again."""
     return TagsContext(current_tags=set())
 
 
 def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS) -> None:
-    """Until the stage is done; GiveUpError when there has been no worker for `NO_WORKERS_SECONDS`, NotBegunError when
-    there are some, but for `stalled_after` seconds none has begun with it, nor done anything else.
+    """Wait until the stage is done; GiveUpError when there was no worker for `NO_WORKERS_SECONDS`, NotBegunError when
+    workers are there but none began with the stage, or did anything else, for `stalled_after` seconds.
 
-    A signal that comes as this thread is about to wait, or to another thread, does not end the wait: Python looks for
-    it when the wait is over, so that each one is short.
+    Each wait is short: Python looks for signals between two waits only.
     """
     client, context = future.wrapped_future.client, FlowRunContext.get()
     cluster = getattr(context.task_runner, "_cluster", None) if context else None

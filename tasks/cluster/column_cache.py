@@ -4,7 +4,7 @@ them again."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +15,18 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Partition
 from tasks.engines.convert.sizes import nbytes
 
-FREE = 0.25  # of the host's memory, which stays free
+FREE = 0.25  # share of the host's memory that the cache leaves free
 Rows = Any  # an Arrow table in host memory, or a dict of columns on a GPU
-Read = Callable[[Sequence[str]], Rows]
 Place = tuple[int, int, int]  # number, first row and rows of a partition: those of a run may be cut anew in the next
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """What the passes over some rows leave for each other, under the name of these rows.
+class CacheKey:
+    """Which columns the passes over some rows cache for each other; `name` is a fingerprint of these rows.
 
-    `columns` are those that a later pass reads, of which a process holds `limit` bytes at most; with a limit of 0 a
-    pass only takes what is there. `together`: more columns of the rows at once cost less than reading twice, as where a
-    format parses whole records. `on_device`: they stay in the GPU's memory.
+    `columns` are those that a later pass reads, of which a process caches `limit` bytes at most; with a limit of 0 a
+    pass only takes what is cached. `together`: it costs less to read more columns at once than to read twice, as
+    where a format parses whole records. `on_device`: they stay in the GPU's memory.
     """
 
     name: str
@@ -71,9 +70,9 @@ class _Store:
 
     def close(self) -> bool:
         with self.lock:
-            held, self.closed = bool(self.tables), True
+            had_tables, self.closed = bool(self.tables), True
             self._drop()
-            return held
+            return had_tables
 
     def release(self, name: str) -> None:
         with self.lock:
@@ -86,7 +85,7 @@ class _Store:
 
 
 def _memory_is_free() -> bool:
-    """Whether other programs have left enough of the host's memory: what is held only saves time."""
+    """Whether other programs leave enough of the host's memory: the cache only saves time."""
     host = psutil.virtual_memory()
     return bool(host.available > FREE * host.total)
 
@@ -94,27 +93,45 @@ def _memory_is_free() -> bool:
 _store = _Store()
 
 
-def are_on_device(keeping: Keeping, partition: Partition) -> bool:
-    """Whether columns of a partition are kept, or to be kept, in the GPU's memory."""
-    return keeping.on_device or _store.is_on_device(keeping.name, _place(partition))
+def is_on_device(key: CacheKey, partition: Partition) -> bool:
+    """Whether columns of a partition are cached in the GPU's memory, or are going to be."""
+    return key.on_device or _store.is_on_device(key.name, _place(partition))
 
 
-def read(keeping: Keeping, partition: Partition, names: Sequence[str], reader: Read) -> Rows:
-    """The columns `names` of a whole partition: what an earlier pass left here, the others by `reader(names)`. What a
-    later pass needs is kept."""
-    place = _place(partition)
-    there = _store.take(keeping.name, place)
-    known = _names(there) if there is not None else []
-    missing = [name for name in names if name not in known]
-    if missing and keeping.together and _store.room(keeping.name, partition.nbytes, keeping.limit):
-        missing += [name for name in keeping.columns if name not in {*known, *missing}]
-    made = there if there is not None and not missing else reader(missing)
-    if there is not None and missing:
-        made = _joined(made, there)
-    kept = [name for name in keeping.columns if name in _names(made)]
-    if kept and keeping.limit:
-        _store.put(keeping.name, place, _selected(made, kept), keeping.limit)
-    return _selected(made, names)
+@dataclass(frozen=True)
+class Taken:
+    """What the cache had of a partition: `rows`, None if nothing, and the names of the columns that must be `read`."""
+
+    rows: Rows | None
+    missing: list[str]
+
+    @property
+    def complete(self) -> bool:
+        return self.rows is not None and not self.missing
+
+
+def take(key: CacheKey, partition: Partition, names: Sequence[str]) -> Taken:
+    """Take the cached columns of a whole partition out of the cache.
+
+    `missing` are those of `names` that are not cached, and where a format parses whole records also the columns that
+    later passes need.
+    """
+    rows = _store.take(key.name, _place(partition))
+    cached = _names(rows) if rows is not None else []
+    missing = [name for name in names if name not in cached]
+    if missing and key.together and _store.room(key.name, partition.nbytes, key.limit):
+        missing += [name for name in key.columns if name not in {*cached, *missing}]
+    return Taken(rows, missing)
+
+
+def put(key: CacheKey, partition: Partition, taken: Taken, read: Rows | None) -> Rows:
+    """All columns of a partition: those that were `taken` and those that were `read` (None if the cache had all). What
+    a later pass needs goes into the cache, as far as there is room."""
+    rows = taken.rows if read is None else read if taken.rows is None else _joined(read, taken.rows)
+    later = [name for name in key.columns if name in _names(rows)]
+    if later and key.limit:
+        _store.put(key.name, _place(partition), selected(rows, later), key.limit)
+    return rows
 
 
 def _place(partition: Partition) -> Place:
@@ -125,7 +142,7 @@ def _names(rows: Rows) -> list[str]:
     return list(rows) if isinstance(rows, dict) else list(rows.column_names)
 
 
-def _selected(rows: Rows, names: Sequence[str]) -> Rows:
+def selected(rows: Rows, names: Sequence[str]) -> Rows:
     return {name: rows[name] for name in names} if isinstance(rows, dict) else rows.select(list(names))
 
 
@@ -141,30 +158,30 @@ def _size(rows: Rows) -> int:
     return nbytes(rows) if isinstance(rows, dict) else int(rows.get_total_buffer_size())
 
 
-def held(name: str) -> tuple[list[int], int]:
-    """(the partitions of which this process holds columns, their bytes)."""
+def cached(name: str) -> tuple[list[int], int]:
+    """(the partitions of which this process caches columns, their bytes)."""
     with _store.lock:
         return ([number for number, _, _ in _store.tables], _store.nbytes) if name == _store.name else ([], 0)
 
 
-def nbytes_held(pool: Pool, keeping: Keeping | None) -> int:
-    """The bytes of columns that all workers hold."""
-    return sum(size for _, size in pool.on_workers(held, keeping.name).values()) if keeping else 0
+def cached_bytes(pool: Pool, key: CacheKey | None) -> int:
+    """The bytes of columns that all workers cache."""
+    return sum(size for _, size in pool.on_workers(cached, key.name).values()) if key else 0
 
 
-def held_by(pool: Pool, keeping: Keeping | None) -> dict[int, str]:
-    """Partition -> the worker that holds columns of it; of one worker nobody has to know."""
-    if keeping is None or len(pool.workers) == 1:
+def workers_of(pool: Pool, key: CacheKey | None) -> dict[int, str]:
+    """Partition -> the worker that caches columns of it; {} where there is one worker only."""
+    if key is None or len(pool.workers) == 1:
         return {}
-    found = pool.on_workers(held, keeping.name)
-    return {number: worker for worker, (numbers, _) in found.items() for number in numbers}
+    by_worker = pool.on_workers(cached, key.name)
+    return {number: worker for worker, (numbers, _) in by_worker.items() for number in numbers}
 
 
-def release(pool: Pool, keeping: Keeping | None) -> None:
-    """Let go of what nobody has taken, as far as the workers can be reached: the next run's columns take its place."""
-    if keeping is not None:
+def release(pool: Pool, key: CacheKey | None) -> None:
+    """Empty the cache of a key on all workers that can be reached."""
+    if key is not None:
         with suppress(Exception):
-            pool.on_workers(_release, keeping.name)
+            pool.on_workers(_release, key.name)
 
 
 def _release(name: str) -> None:
@@ -172,6 +189,5 @@ def _release(name: str) -> None:
 
 
 def give_up() -> bool:
-    """Let go of everything, and keep nothing more until the next release: memory is short. Whether anything was
-    held."""
+    """Empty the cache, because memory is short, and cache nothing until the next release; True if it had columns."""
     return _store.close()

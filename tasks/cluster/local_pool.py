@@ -21,6 +21,7 @@ class LocalPool:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.workers: Sequence[str] = ("this process",)
         self.memory = psutil.virtual_memory().available
+        self.published: dict[str, list[Any]] = {}  # by name: results that outlive the call that made them
 
     @property
     def device_memory(self) -> int:

@@ -6,16 +6,17 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster import column_cache, gpu_setup
-from tasks.cluster.column_cache import Keeping
+from tasks.cluster.column_cache import CacheKey
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
@@ -38,7 +39,7 @@ _loading, _binding = threading.Lock(), threading.Lock()
 
 @dataclass(frozen=True)
 class StateFolder:
-    """A saved state by its place and digest: workers load it themselves, once per process, instead of receiving it."""
+    """A saved state by its folder and digest: workers load the state themselves, once per process."""
 
     path: str
     digest: str
@@ -64,7 +65,7 @@ class Work(PickledFields):
     filter: str | None = None
     training: bool = False
     depth: int | None = None  # the phase of the statistics that this pass is; None when all is learned
-    keeping: Keeping | None = None  # what passes over the same rows leave for each other
+    cache: CacheKey | None = None  # columns that passes over the same rows leave for each other
 
     @cached_property
     def kernels(self) -> ModuleType:
@@ -77,7 +78,7 @@ class Work(PickledFields):
 
     @property
     def bound(self) -> Bound:
-        """Made once in a process: its threads begin their first partitions at the same time."""
+        """The graph bound to the schema, once per process: threads begin their first partitions at the same time."""
         with _binding:
             return self._bound
 
@@ -117,7 +118,7 @@ class Work(PickledFields):
 
     def _plain(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
-        if self.engine != "pandas" or self.keeping is not None:
+        if self.engine != "pandas" or self.cache is not None:
             return []
         bound = self.bound
         steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
@@ -140,43 +141,67 @@ class Work(PickledFields):
         self, partition: Partition, columns: list[str], plain: list[str], failed: Counter[str]
     ) -> tuple[Columns, Any, Any]:
         """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
-        engine, keyed, wanted = self.kernels, ROW in self.schema, self._read_for(columns)
-        keeping = self._keeping(partition)
-        if keeping and column_cache.are_on_device(keeping, partition):
-            source = column_cache.read(keeping, partition, wanted, partial(self._read, partition, plain, None))
-        else:
-            source = self._read(partition, plain, keeping, wanted)
+        engine, keyed = self.kernels, ROW in self.schema
+        source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed else None
         if keyed:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
         if self.condition:
             try:
-                kept = true_rows(self.condition, source, failed)
+                passing = true_rows(self.condition, source, failed)
             except DataError as error:
                 where = f"{SOURCE_FILTER}, {_place(partition)}"
                 raise DataError(error.what, where=where, why=error.why, do=error.do) from None
-            source, rows = engine.take({n: source[n] for n in columns}, kept), rows.take(kept)
-            order = None if order is None else order.take(kept)
+            source, rows = engine.take({n: source[n] for n in columns}, passing), rows.take(passing)
+            order = None if order is None else order.take(passing)
         return {n: source[n] for n in columns}, rows, order
 
-    def _keeping(self, partition: Partition) -> Keeping | None:
-        """What passes leave for each other of a partition: nothing of a half."""
-        whole = self.keeping and partition.rows == self.source.partitions[partition.number].rows
-        return self.keeping if whole else None
+    def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
+        """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
 
-    def _read(self, partition: Partition, plain: list[str], keeping: Keeping | None, columns: Sequence[str]) -> Columns:
-        """Columns of the engine: those read by it that it can read, the others by the host, which may have them from an
-        earlier pass, as `keeping` says."""
-        reader = getattr(self.kernels, "read_partition", None)
-        found: Columns = reader(self.source, partition, columns) if reader else {}
-        rest = [name for name in columns if name not in found]
-        if rest or not found:
-            large = partial(read_side_by_side, self.source, partition)
-            from_files = large if reader else partial(read, self.source, partition, plain=plain)
-            table = column_cache.read(keeping, partition, rest, from_files) if keeping else from_files(rest)
-            found = found | self.kernels.from_arrow(table)
-        return {name: found[name] for name in columns}
+        1. the cache in the GPU's memory, where an earlier pass left it,
+        2. the GPU's own reader of the format,
+        3. the cache in host memory,
+        4. the host's reader of the format.
+        """
+        cache = self._cache_of(partition)
+        if cache and column_cache.is_on_device(cache, partition):
+            taken = column_cache.take(cache, partition, columns)
+            read = None if taken.complete else self._read_files(partition, taken.missing, plain, None)
+            by_name = column_cache.put(cache, partition, taken, read)
+        else:
+            by_name = self._read_files(partition, columns, plain, cache)
+        return {name: by_name[name] for name in columns}
+
+    def _read_files(
+        self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None
+    ) -> Columns:
+        """Columns of the engine out of the source's files: steps 2 to 4 of `_read`."""
+        gpu_reader = getattr(self.kernels, "read_partition", None)
+        on_gpu: Columns = gpu_reader(self.source, partition, columns) if gpu_reader else {}
+        rest = [name for name in columns if name not in on_gpu]
+        if on_gpu and not rest:
+            return on_gpu
+        table = self._host_table(partition, rest, [] if gpu_reader else plain, cache, side_by_side=bool(gpu_reader))
+        return on_gpu | self.kernels.from_arrow(table)
+
+    def _host_table(
+        self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None, side_by_side: bool
+    ) -> pa.Table:
+        """Columns as an Arrow table: steps 3 and 4 of `_read`."""
+        taken = column_cache.take(cache, partition, columns) if cache else column_cache.Taken(None, columns)
+        table = None
+        if not taken.complete and side_by_side:
+            table = read_side_by_side(self.source, partition, taken.missing)
+        elif not taken.complete:
+            table = read(self.source, partition, taken.missing, plain=plain)
+        return column_cache.selected(column_cache.put(cache, partition, taken, table), columns) if cache else table
+
+    def _cache_of(self, partition: Partition) -> CacheKey | None:
+        """The cache of a whole partition; None for a part of one that was divided because memory is short."""
+        whole = self.cache and partition.rows == self.source.partitions[partition.number].rows
+        return self.cache if whole else None
 
 
 def _place(partition: Partition) -> str:
@@ -184,6 +209,6 @@ def _place(partition: Partition) -> str:
 
 
 def block_offsets(partition: Partition, rows: Any, xp: Any) -> list[int]:
-    """Where each block begins in the partition's kept rows (their numbers ascend), and where the last one ends."""
+    """Where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

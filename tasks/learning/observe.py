@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks import engines
 from tasks.cluster import gpu_setup, monitor
-from tasks.cluster.column_cache import Keeping
+from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Partition, Plan
@@ -31,22 +31,22 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           floor: int = 0, progress: Callable[[int, int], None] | None = None,
           halved: Callable[[int], None] | None = None,
           known: Callable[[Mapping[str, Any]], None] | None = None,
-          keeping: Keeping | None = None,
+          cache: CacheKey | None = None,
           failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
     `halved(times)` is told after each pass how often partitions were halved in it for want of memory, `known(values)`
     what a step with large tables has learned, from a thread, while others are worked on. A phase is one pass; steps
     whose operator left a question open (exact quantiles) share further passes over their columns alone, which
-    `progress` does not hear of. What `keeping` names stays decoded on the workers. `failed(records)` is told after each
-    pass which casts failed in it.
+    `progress` does not hear of. The columns of `cache` stay decoded on the workers. `failed(records)` is called
+    after each pass with the casts that failed in it.
     """
     bound = Bound(final, schema)
     state = State(*given(bound))
     for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
         done = functools.partial(_report, progress, plan, number) if progress else None
         work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth,
-                    keeping=keeping)  # fmt: skip
+                    cache=cache)  # fmt: skip
         phase = Phase(work, depth, floor)
         while phase.steps:
             observed = pool.gather(observe, merge, phase, plan.partitions, done)

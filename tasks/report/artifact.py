@@ -2,66 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks.core.settings import STAGES
+from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, WriteResult
 from tasks.core.units import amount
 from tasks.report import series
 from tasks.report.svg import data_url
 from tasks.report.text import markdown_table, stage_line
 
-HIDDEN = {"parts", "digest", "tables", "began", "ended", "failed_casts"}
 PARTS, MARKDOWN = 300, 80_000  # rows of the table of files; characters of a Markdown artifact
 
 
 def stage_markdown(
-    summary: Mapping[str, Any], diagram: str = "", workers: series.Workers | None = None, dashboard: str = ""
+    result: StageResult, diagram: str = "", workers: series.Workers | None = None, dashboard: str = ""
 ) -> str:
     """Numbers of a stage, what its workers did, throughput and memory as plots, and the workflow as a diagram.
 
     `diagram` is an SVG, `workers` are samples as tasks.cluster.monitor takes them, `dashboard` is a link that works
     while the run lives.
     """
-    where = " → ".join(f"**{s}**" if s == summary["stage"] else s for s in STAGES)
-    sample = [f"**Made-up data**: {summary['made_up']}."] if summary.get("made_up") else []
-    parts = [f"### {stage_line(summary)}", *sample, where, markdown_numbers(summary)]
-    if workers and not summary.get("reused"):
-        parts += _of_workers(summary, workers)
+    where = " → ".join(f"**{stage}**" if stage == result.stage else stage for stage in STAGES)
+    made_up = result.made_up if isinstance(result, IngestResult) else ""
+    sample = [f"**Made-up data**: {made_up}."] if made_up else []
+    parts = [f"### {stage_line(result)}", *sample, where, markdown_numbers(result)]
+    if workers and not result.reused:
+        parts += _of_workers(result, workers)
     if dashboard:
         parts.append(f"[Dask dashboard]({dashboard}) (while the run lives)")
     if diagram:
         parts.append(f"![workflow]({data_url(diagram)})")
-    if failed := summary.get("failed_casts"):
+    if failed := result.failed_casts:
         parts.append(f"#### Casts that failed, their rows are null\n\n{markdown_table(failed[:PARTS])}")
-    for title, rows in summary.get("tables", {}).items():
+    tables = result.tables if isinstance(result, StatisticsResult) else {}
+    for title, rows in tables.items():
         parts.append(f"#### {title}\n\n{markdown_table(rows)}")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
         parts.pop()
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_numbers(summary: Mapping[str, Any]) -> str:
-    """The figures of a summary as a Markdown table."""
-    seconds = max(summary["seconds"], 1e-9)
-    rows = [("rows", f"{summary['rows']:,}"), ("seconds", f"{summary['seconds']:.2f}")]
-    rows += [("rows per second", f"{summary['rows'] / seconds:,.0f}"), ("bytes", amount(summary["bytes"]))]
-    rows += [("bytes per second", amount(summary["bytes"] / seconds))]
-    rows += [(name, clock(summary[name])) for name in ("began", "ended") if name in summary]
-    known = {"stage", "split", "rows", "bytes", "seconds", *HIDDEN}
-    rows += [(name.replace("_", " "), _shown(value)) for name, value in summary.items() if name not in known]
+def markdown_numbers(result: StageResult) -> str:
+    """The figures of a stage as a Markdown table."""
+    seconds = max(result.seconds, 1e-9)
+    rows = [("rows", f"{result.rows:,}"), ("seconds", f"{result.seconds:.2f}")]
+    rows += [("rows per second", f"{result.rows / seconds:,.0f}"), ("bytes", amount(result.nbytes))]
+    rows += [("bytes per second", amount(result.nbytes / seconds))]
+    rows += [(name, clock(moment)) for name, moment in _moments(result).items()]
+    known = {"stage", "split", "rows", "bytes", "seconds"}
+    rows += [(name.replace("_", " "), _shown(value)) for name, value in result.figures().items() if name not in known]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
 
-def _of_workers(summary: Mapping[str, Any], workers: series.Workers) -> list[str]:
-    began, ended = summary["began"], summary["ended"]
+def _moments(result: StageResult) -> dict[str, float]:
+    """When a stage began and ended, as far as that is known."""
+    moments = {"began": result.began, "ended": result.ended}
+    return {name: moment for name, moment in moments.items() if moment is not None}
+
+
+def _of_workers(result: StageResult, workers: series.Workers) -> list[str]:
+    began, ended = result.began or 0.0, result.ended or result.seconds
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
-    found = [markdown_table(rows[:32])] if rows else []
+    texts = [markdown_table(rows[:32])] if rows else []
     if moved := series.moved(workers):
-        found.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
-    return [*found, *(f"![{summary['stage']}]({data_url(picture)})" for picture in pictures)]
+        texts.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
+    return [*texts, *(f"![{result.stage}]({data_url(picture)})" for picture in pictures)]
 
 
 def _shown(value: Any) -> str:
@@ -77,21 +84,19 @@ def clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-5] + " UTC"
 
 
-def stage_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def stage_table(result: StageResult) -> list[dict[str, Any]]:
     """Rows of plain scalars: the files of a shuffle_write (the first `PARTS`), for other stages name and value."""
-    if parts := summary.get("parts"):
+    if isinstance(result, WriteResult):
+        parts = result.parts
         rows = [{name: part[name] for name in ("path", "rows", "bytes", "xxh3_128")} for part in parts[:PARTS]]
         if len(parts) > PARTS:
             rest = parts[PARTS:]
             more = {"rows": sum(p["rows"] for p in rest), "bytes": sum(p["bytes"] for p in rest), "xxh3_128": ""}
             rows.append({"path": f"and {len(rest):,} more", **more})
         return rows
-    found: list[dict[str, Any]] = []
-    for name, value in summary.items():
-        if name in ("began", "ended"):
-            found.append({"what": name, "value": clock(value)})
-        elif name not in HIDDEN and value is not None:
-            found.append(
-                {"what": name, "value": value if isinstance(value, int | str | bool) else round(float(value), 3)}
-            )
-    return found
+    values = {
+        name: value if isinstance(value, int | str | bool) else round(float(value), 3)
+        for name, value in result.figures().items()
+    }
+    values |= {name: clock(moment) for name, moment in _moments(result).items()}
+    return [{"what": name, "value": value} for name, value in values.items()]

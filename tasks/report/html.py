@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.cluster import monitor
 from tasks.core.schema import ROW, Schema
+from tasks.core.stage_results import StageResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node
@@ -18,7 +19,7 @@ from tasks.manifest import Manifest, outputs
 from tasks.report import page
 from tasks.report.profile import Profile
 from tasks.report.redaction import job_text, without_secrets
-from tasks.report.text import samples_path, title_of
+from tasks.report.text import samples_path
 from tasks.storage.atomic import no_space
 from tasks.storage.own_files import REPORTS
 
@@ -49,7 +50,7 @@ class Making:
             log.debug("the report's look at the source failed: %s: %s", type(error).__name__, error)
 
     def write(
-        self, folder: Path, summaries: Sequence[Mapping[str, Any]], manifests: Mapping[str, Mapping[str, Any]],
+        self, folder: Path, results: Sequence[StageResult], manifests: Mapping[str, Mapping[str, Any]],
         bound: Bound, values: Mapping[str, Mapping[str, Any]],
     ) -> None:  # fmt: skip
         """A `_report.html` into the folder of every output, from the manifests that it will have."""
@@ -59,12 +60,12 @@ class Making:
             return
         try:
             staging = self.request.staging
-            samples = {title_of(s): monitor.load(samples_path(staging.folder, s)) for s in summaries}
+            samples = {r.title: monitor.load(samples_path(staging.folder, r)) for r in results}
             job = job_text(self.job if self.job is not None else _asked(self.request))
             for split, manifest in manifests.items():
                 source, note = self.sources.get(split, ([], ""))
                 beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
-                facts = page.Facts(manifest, bound, values, split, summaries, samples, source, note, job, self.run_page,
+                facts = page.Facts(manifest, bound, values, split, results, samples, source, note, job, self.run_page,
                                    str(staging.target / split), beside)  # fmt: skip
                 page.write(facts, folder / split)
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import jinja2
 import pyarrow as pa
 
+from tasks.core.stage_results import StageResult, StatisticsResult, TransformResult
 from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.report import diagram, profile, sampling, series, svg
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
-from tasks.report.text import title_of
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
 from tasks.storage.sample_data import made_up_text
@@ -33,7 +33,7 @@ class Facts:
     bound: Bound
     values: Mapping[str, Mapping[str, Any]]
     split: str = ""
-    summaries: Sequence[Mapping[str, Any]] = ()
+    results: Sequence[StageResult] = ()
     samples: Mapping[str, series.Workers] = field(default_factory=dict)  # by the title of the stage
     source: Sequence[profile.Profile] = ()
     source_note: str = ""
@@ -119,54 +119,68 @@ def known_nulls(profiles: Sequence[profile.Profile], folder: Path, manifest: Map
 
 def stage_rows(facts: Facts) -> list[dict[str, Any]]:
     """The stages as rows of a table: of the run, else as the manifest keeps them."""
-    kept = facts.summaries or [{"stage": name, **numbers} for name, numbers in facts.manifest["stages"].items()]
+    results = facts.results or [_of_manifest(name, numbers) for name, numbers in facts.manifest["stages"].items()]
     rows = []
-    for summary in kept:
-        seconds = max(summary["seconds"], 1e-9)
-        notes = ["found done, not run again"] if summary.get("reused") else []
-        notes += [f"{summary['halved']:,} partitions halved for want of memory"] if summary.get("halved") else []
-        notes += [sentence(failed) for failed in summary.get("failed_casts", [])]
-        notes += [f"{amount(summary['decoded'])} stay decoded for transform"] if summary.get("decoded") else []
-        notes += [f"exchange in {summary['exchange']}: {summary['because']}"] if summary.get("because") else []
-        moved = series.moved(facts.samples.get(title_of(summary), {}))
+    for result in results:
+        seconds = max(result.seconds, 1e-9)
+        notes = ["found done, not run again"] if result.reused else []
+        notes += [f"{result.halved:,} partitions halved for want of memory"] if result.halved else []
+        notes += [sentence(dict(failed)) for failed in result.failed_casts]
+        if isinstance(result, StatisticsResult) and result.decoded:
+            notes.append(f"{amount(result.decoded)} stay decoded for transform")
+        if isinstance(result, TransformResult):
+            notes.append(f"exchange in {result.exchange}: {result.because}")
+        moved = series.moved(facts.samples.get(result.title, {}))
         notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items()]
-        notes += _stayed(summary, kept, sum(moved.values()))
-        per_second = {"rate": rate(summary["rows"], seconds), "bytes_rate": f"{amount(summary['bytes'] / seconds)}/s"}
-        known = {name: summary[name] for name in ("rows", "seconds")} | {"bytes": amount(summary["bytes"])}
-        more = {"retries": summary.get("retries", 0), "notes": "; ".join(notes)}
-        rows.append({"title": title_of(summary), **known, **per_second, **more})
+        notes += _stayed(result, results, sum(moved.values()))
+        rows.append(
+            {
+                "title": result.title,
+                "rows": result.rows,
+                "seconds": result.seconds,
+                "bytes": amount(result.nbytes),
+                "rate": rate(result.rows, seconds),
+                "bytes_rate": f"{amount(result.nbytes / seconds)}/s",
+                "retries": result.retries,
+                "notes": "; ".join(notes),
+            }
+        )
     return rows
 
 
-def _stayed(summary: Mapping[str, Any], every: Sequence[Mapping[str, Any]], sent: float) -> list[str]:
+def _of_manifest(stage: str, numbers: Mapping[str, Any]) -> StageResult:
+    """What a manifest says of a stage."""
+    more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds")}
+    return StageResult(stage=stage, rows=numbers["rows"], nbytes=numbers["bytes"], seconds=numbers["seconds"], **more)
+
+
+def _stayed(result: StageResult, every: Sequence[StageResult], sent: float) -> list[str]:
     """How many bytes of pieces shuffle_write took from the memory of the worker that wrote them."""
-    if summary["stage"] != "shuffle_write":
+    if result.stage != "shuffle_write" or result.reused:
         return []
-    cuts = [
-        s for s in every if s["stage"] == "transform" and s.get("split") == summary.get("split") and s.get("exchange")
-    ]
-    here = max(cuts[0]["bytes"] - sent, 0) if cuts and cuts[0]["exchange"] == "memory" else 0
-    return (
-        [f"{amount(here)} of pieces were where they were written, in process"]
-        if here and not summary.get("reused")
-        else []
-    )
+    of_split = [one for one in every if isinstance(one, TransformResult) and one.split == result.split]
+    here = max(of_split[0].nbytes - sent, 0) if of_split and of_split[0].exchange == "memory" else 0
+    return [f"{amount(here)} of pieces were where they were written, in process"] if here else []
 
 
 def gantt(facts: Facts) -> str:
     """The stages on a time axis; empty where it is not known when they ran."""
-    timed = [s for s in facts.summaries if "began" in s]
-    rows = [(title_of(s), s["began"], s["ended"], f"{s['ended'] - s['began']:.2f} s") for s in timed]
+    rows = [(result.title, began, ended, f"{ended - began:.2f} s") for result, began, ended in _timed(facts.results)]
     return svg.stages(rows) if rows else ""
+
+
+def _timed(results: Iterable[StageResult]) -> list[tuple[StageResult, float, float]]:
+    """(result, began, ended) of the stages of which that is known."""
+    return [(r, r.began, r.ended) for r in results if r.began is not None and r.ended is not None]
 
 
 def plots(facts: Facts) -> list[str]:
     """Throughput, memory, computing, spill over the whole run, the stages as bands."""
-    timed = [s for s in facts.summaries if "began" in s and not s.get("reused")]
+    timed = _timed(result for result in facts.results if not result.reused)
     if not timed:
         return []
-    zero, last = min(s["began"] for s in timed), max(s["ended"] for s in timed)
-    bands = [(title_of(s), s["began"] - zero, s["ended"] - zero) for s in timed]
+    zero, last = min(began for _, began, _ in timed), max(ended for _, _, ended in timed)
+    bands = [(result.title, began - zero, ended - zero) for result, began, ended in timed]
     return series.plots(_together(facts.samples, zero), zero, (0.0, last - zero), bands)
 
 
@@ -184,9 +198,9 @@ def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, d
 def worker_table(facts: Facts) -> list[dict[str, Any]]:
     """What each worker did in each stage."""
     rows = []
-    for summary in facts.summaries:
-        workers = facts.samples.get(title_of(summary), {})
-        rows += [{"stage": title_of(summary)} | row for row in series.worker_rows(workers, summary["seconds"])]
+    for result in facts.results:
+        workers = facts.samples.get(result.title, {})
+        rows += [{"stage": result.title} | row for row in series.worker_rows(workers, result.seconds)]
     return rows[:MOST_WORKERS]
 
 

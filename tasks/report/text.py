@@ -6,34 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.stage_results import StageResult
 from tasks.core.units import rate
 
 TABLE_ROWS = 20
 
 
-def title_of(summary: Mapping[str, Any]) -> str:
-    """A stage with its split, if there are several.
-
-    >>> title_of({"stage": "transform", "split": "valid"}), title_of({"stage": "ingest"})
-    ('transform valid', 'ingest')
-    """
-    return " ".join(part for part in (summary["stage"], summary.get("split") or "") if part)
-
-
-def samples_path(staging: Path, summary: Mapping[str, Any]) -> Path:
+def samples_path(staging: Path, result: StageResult) -> Path:
     """Where the samples of a stage's workers wait for the report."""
-    return staging / "samples" / f"{title_of(summary).replace(' ', '-')}.json"
+    return staging / "samples" / f"{result.title.replace(' ', '-')}.json"
 
 
-def stage_line(summary: Mapping[str, Any]) -> str:
+def stage_line(result: StageResult) -> str:
     """One sentence on a stage."""
-    per_second = rate(summary["rows"], summary["seconds"])
-    text = f"{title_of(summary)}: {summary['rows']:,} rows in {summary['seconds']:.2f} s, {per_second}"
-    if summary.get("halved"):
-        text += f", halved {summary['halved']:,} times for want of memory"
-    if failed := summary.get("failed_casts"):
-        text += f", casts failed in {sum(f['rows'] for f in failed):,} rows"
-    return text + (" (found done, not run again)" if summary.get("reused") else "")
+    per_second = rate(result.rows, result.seconds)
+    text = f"{result.title}: {result.rows:,} rows in {result.seconds:.2f} s, {per_second}"
+    if result.halved:
+        text += f", halved {result.halved:,} times for want of memory"
+    if result.failed_casts:
+        text += f", casts failed in {sum(failed['rows'] for failed in result.failed_casts):,} rows"
+    return text + (" (found done, not run again)" if result.reused else "")
 
 
 def learned_tables(steps: Iterable[Any], values: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

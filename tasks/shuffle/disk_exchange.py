@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.memory_exchange import Ranges
-from tasks.shuffle.pieces import Cutting, summary
+from tasks.shuffle.pieces import CutSummary, Cutting, summary
 from tasks.storage.atomic import no_space, partial_file, read_json, write_json
 from tasks.storage.checksum import digest, is_noted
 
@@ -41,15 +41,15 @@ class ScratchCut:
 
     def ranges(self, first: int, last: int) -> list[Any]:
         """The rows of ranges [first, last), as the engine's pieces (one for each part of a halved partition)."""
-        kernels, found = engines.engine(self.engine), []
+        kernels, pieces = engines.engine(self.engine), []
         reader = pa.ipc.open_file(pa.memory_map(self.path))
         for number, offsets in enumerate(self.offsets):
             low, high = offsets[first], offsets[last]
             table = pa.Table.from_batches([reader.get_batch(number).slice(low, high - low)])
             positions = np.asarray(table.column(POSITION).combine_chunks())
             inside = np.array(offsets[first : last + 1], dtype=np.int64) - low
-            found.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside, mapped=True))
-        return found
+            pieces.append(kernels.pieces_from_host(table.drop_columns([POSITION]), positions, inside, mapped=True))
+        return pieces
 
     def rows_of(self, first: int, last: int) -> np.ndarray:
         """The rows of each of the ranges [first, last); nothing is read for it."""
@@ -68,24 +68,24 @@ def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
     kernels = scratch.cutting.work.kernels
     with no_space(path), partial_file(path) as partial:
         offsets = write_scratch(partial, [kernels.pieces_to_host(p) for p in cut.pieces])
-        found = {**summary(cut), "counts": cut.counts.tolist(), "offsets": offsets, "bytes": partial.stat().st_size,
-                 "xxh3_128": digest(partial), "path": str(path)}  # fmt: skip
-    write_json(note, {**found, "mtime": path.stat().st_mtime_ns})
-    return found
+        content = {**asdict(summary(cut)), "counts": cut.counts.tolist(), "offsets": offsets,
+                   "bytes": partial.stat().st_size, "xxh3_128": digest(partial), "path": str(path)}  # fmt: skip
+    write_json(note, {**content, "mtime": path.stat().st_mtime_ns})
+    return content
 
 
 def is_untouched(note: str) -> bool:
     """True if the file of a note is there as it was written; its bytes are read only where its time says that it
     changed."""
-    said = read_json(Path(note))
-    if not isinstance(said, dict):
+    content = read_json(Path(note))
+    if not isinstance(content, dict):
         return False
-    path = Path(said["path"])
+    path = Path(content["path"])
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return False
-    return (found.st_size, found.st_mtime_ns) == (said["bytes"], said["mtime"]) or is_noted(path, said)
+    return (stat.st_size, stat.st_mtime_ns) == (content["bytes"], content["mtime"]) or is_noted(path, content)
 
 
 def write_scratch(path: Path, pieces: Sequence[tuple[pa.Table, np.ndarray, np.ndarray]]) -> list[list[int]]:
@@ -111,22 +111,22 @@ class DiskExchange:
     def __init__(self, pool: Pool, folder: Path) -> None:
         self.pool, self.folder = pool, folder
 
-    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[dict[str, Any]]:
+    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition into its file; the summaries in the order of the partitions."""
         with no_space(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         notes = self.pool.map(scratch_partition, Scratch(cutting, str(self.folder)), partitions, done)
         self.cuts = [cut_of(note, cutting.work.engine) for note in notes]
-        return [{**note, "counts": np.array(note["counts"], dtype=np.int64)} for note in notes]
+        return [summary_of(note) for note in notes]
 
     def deliver(
         self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
         """function(shared, item, cuts) for every item, on any worker."""
-        cuts = getattr(self, "cuts", None) or self._found(shared.engine)
+        cuts = getattr(self, "cuts", None) or self._noted(shared.engine)
         return self.pool.map(_deliver, (function, shared, cuts), items, done)
 
-    def _found(self, engine: str) -> list[ScratchCut]:
+    def _noted(self, engine: str) -> list[ScratchCut]:
         return [cut_of(read_json(note), engine) for note in sorted(self.folder.glob("partition-*.json"))]
 
     def whole(self, partitions: int) -> bool:
@@ -136,6 +136,12 @@ class DiskExchange:
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def summary_of(note: dict[str, Any]) -> CutSummary:
+    """The summary that the note of a partition's file has."""
+    values = {field.name: note[field.name] for field in fields(CutSummary)}
+    return CutSummary(**{**values, "counts": np.array(note["counts"], dtype=np.int64)})
 
 
 def cut_of(note: dict[str, Any], engine: str) -> ScratchCut:

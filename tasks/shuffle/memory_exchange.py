@@ -14,24 +14,30 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
 from tasks.shuffle.cutting import cut_partition
-from tasks.shuffle.pieces import Cutting, packed_ranges, shares_of, summary, together
+from tasks.shuffle.pieces import Cut, CutSummary, Cutting, packed_ranges, shares_of, summary, together
 
 Ranges = Callable[[Any], tuple[int, int]]  # the ranges of position [first, last) that an item wants
 MOVING = 10  # priority of what moves pieces: before further partitions, so that both go on at the same time
 
 
 class LocalMemory:
-    """Pieces in the memory of this process."""
+    """Pieces in the memory of this process, published in the pool under a name until the commit."""
 
     kind = "memory"
 
-    def __init__(self, pool: LocalPool) -> None:
-        self.pool, self.cuts = pool, []  # type: ignore[var-annotated]
+    def __init__(self, pool: LocalPool, name: str = "pieces") -> None:
+        self.pool, self.name = pool, name
 
-    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[dict[str, Any]]:
+    @property
+    def cuts(self) -> list[Cut]:
+        """The pieces of each partition; none before `fill`."""
+        return self.pool.published.get(self.name, [])
+
+    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition; the summaries in the order of the partitions."""
-        self.cuts = self.pool.map(cut_partition, cutting, partitions, done and (lambda i, _: done(i, None)))
-        return [summary(cut) for cut in self.cuts]
+        cuts = self.pool.map(cut_partition, cutting, partitions, done and (lambda i, _: done(i, None)))
+        self.pool.published[self.name] = cuts
+        return [summary(cut) for cut in cuts]
 
     def whole(self, partitions: int) -> bool:
         """True if the pieces of all partitions are here."""
@@ -45,14 +51,16 @@ class LocalMemory:
         return self.pool.map(lambda _, item: function(shared, item, cuts), None, items, done)
 
     def close(self) -> None:
-        self.cuts = []
+        self.pool.published.pop(self.name, None)
 
 
 @dataclass
-class Kept:
-    """The pieces on the workers. Ranges of position [bounds[w], bounds[w + 1]) are those of the w-th worker's files;
-    `pieces` has a future of them for each (number of the first partition, w), `notes` one of each partition's
-    summary."""
+class PublishedPieces:
+    """Futures of the pieces on the workers.
+
+    Ranges of position [bounds[w], bounds[w + 1]) are those of the w-th worker's files; `pieces` has a future of them
+    for each (number of the first partition, w), `notes` has one of each partition's summary.
+    """
 
     bounds: tuple[int, ...] = (0, 0)
     notes: dict[int, Any] = field(default_factory=dict)
@@ -86,32 +94,34 @@ class DaskMemory:
     def __init__(self, pool: DaskPool, name: str | None = None) -> None:
         self.pool, self.name = pool, name or f"millrace-{uuid.uuid4().hex[:12]}"
 
-    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[dict[str, Any]]:
+    def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition, and move the pieces to where they will be written; the summaries in the order of the
         partitions."""
-        kept = self._there()
-        if not kept.pieces:
-            kept = Kept(shares_of(cutting.order.ranges, len(self.pool.workers)))
+        published = self._there()
+        if not published.pieces:
+            published = PublishedPieces(shares_of(cutting.order.ranges, len(self.pool.workers)))
         count = len(partitions)
-        lacking = kept.lacks(count)
-        groups = {first: range(first, min(first + kept.step, count)) for first, _ in lacking}
-        numbers = sorted({i for group in groups.values() for i in group} | {*range(count)} - {*kept.notes})
-        held = column_cache.held_by(self.pool, cutting.work.keeping)
-        places = {place: held[i] for place, i in enumerate(numbers) if i in held}
-        cutting = replace(cutting, shares=kept.bounds)
+        lacking = published.lacks(count)
+        groups = {first: range(first, min(first + published.step, count)) for first, _ in lacking}
+        numbers = sorted({i for group in groups.values() for i in group} | {*range(count)} - {*published.notes})
+        holders = column_cache.workers_of(self.pool, cutting.work.cache)
+        places = {place: holders[i] for place, i in enumerate(numbers) if i in holders}
+        cutting = replace(cutting, shares=published.bounds)
         cuts = self.pool.start(cut_partition, cutting, [partitions[i] for i in numbers], places)
-        kept.notes |= dict(zip(numbers, self.pool.each(summary, cuts, priority=MOVING), strict=True))
-        made = dict(zip(numbers, cuts, strict=True))
-        if kept.step == 1:
-            kept.pieces |= {(i, 0): made[i] for i in groups}
+        published.notes |= dict(zip(numbers, self.pool.each(summary, cuts, priority=MOVING), strict=True))
+        cut_of = dict(zip(numbers, cuts, strict=True))
+        if published.step == 1:
+            published.pieces |= {(i, 0): cut_of[i] for i in groups}
         elif lacking:
-            kept.pieces |= self._moved(kept.bounds, {place: [made[i] for i in groups[place[0]]] for place in lacking})
-        del made, cuts  # what has moved is let go
-        self.pool.client.unpublish_dataset(self.name)  # put in its place, a name would hold what it stood for before
-        self.pool.client.publish_dataset(kept.__dict__, name=self.name)
-        found = self.pool.finish([kept.notes[i] for i in range(count)], done)
-        self.pool.finish([kept.pieces[place] for place in lacking], results=False)
-        return found
+            cuts_of = {place: [cut_of[i] for i in groups[place[0]]] for place in lacking}
+            published.pieces |= self._moved(published.bounds, cuts_of)
+            del cuts_of
+        del cut_of, cuts  # what has moved is let go
+        self.pool.client.unpublish_dataset(self.name)  # publishing over a name would keep the old futures
+        self.pool.client.publish_dataset(published.__dict__, name=self.name)
+        summaries = self.pool.finish([published.notes[i] for i in range(count)], done)
+        self.pool.finish([published.pieces[place] for place in lacking], results=False)
+        return summaries
 
     def _moved(self, bounds: Sequence[int], cuts: dict[tuple[int, int], list[Any]]) -> dict[tuple[int, int], Any]:
         """Futures of the pieces of some partitions for a worker, on that worker."""
@@ -127,19 +137,19 @@ class DaskMemory:
     def _worker(self, number: int) -> str:
         return self.pool.workers[number % len(self.pool.workers)]
 
-    def _there(self) -> Kept:
+    def _there(self) -> PublishedPieces:
         """What is published and a worker holds at this moment; what is lost or failed is not in it."""
-        kept = Kept(**(self.pool.client.get_dataset(self.name, default=None) or {}))
-        futures = [*kept.notes.values(), *kept.pieces.values()]
-        held = self.pool.client.who_has(futures) if futures else {}
-        kept.notes = {i: future for i, future in kept.notes.items() if held.get(future.key)}
-        kept.pieces = {place: future for place, future in kept.pieces.items() if held.get(future.key)}
-        return kept
+        published = PublishedPieces(**(self.pool.client.get_dataset(self.name, default=None) or {}))
+        futures = [*published.notes.values(), *published.pieces.values()]
+        holders = self.pool.client.who_has(futures) if futures else {}
+        published.notes = {i: future for i, future in published.notes.items() if holders.get(future.key)}
+        published.pieces = {place: future for place, future in published.pieces.items() if holders.get(future.key)}
+        return published
 
     def whole(self, partitions: int) -> bool:
         """True if the pieces of all partitions are there."""
-        kept = self._there()
-        return bool(kept.pieces) and not kept.lacks(partitions)
+        published = self._there()
+        return bool(published.pieces) and not published.lacks(partitions)
 
     def deliver(
         self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
@@ -147,24 +157,24 @@ class DaskMemory:
         """function(shared, item, cuts) for every item, where its pieces are."""
         if not items:
             return []
-        kept = Kept(**self.pool.client.get_dataset(self.name))
-        (call, given), futures = self.pool.given(function, shared, len(items)), []
+        published = PublishedPieces(**self.pool.client.get_dataset(self.name))
+        (call, arguments), futures = self.pool.given(function, shared, len(items)), []
         for item in items:
             first, last = ranges(item)
             last = max(last, first + 1)
-            owner = bisect_right(kept.bounds, first) - 1
-            where = self.pool.first_asked(self._worker(owner) if kept.step > 1 else None)
-            parts = list(self._parts(kept, owner, first, last))
-            futures.append(self.pool.submit(call, *given, item, parts, **where))
+            owner = bisect_right(published.bounds, first) - 1
+            where = self.pool.first_asked(self._worker(owner) if published.step > 1 else None)
+            parts = list(self._parts(published, owner, first, last))
+            futures.append(self.pool.submit(call, *arguments, item, parts, **where))
         return self.pool.finish(futures, done)
 
-    def _parts(self, kept: Kept, owner: int, first: int, last: int) -> Iterator[Any]:
+    def _parts(self, published: PublishedPieces, owner: int, first: int, last: int) -> Iterator[Any]:
         """Futures of what holds ranges [first, last); of what another worker than the owner has only these move."""
-        for place in sorted(kept.pieces):
+        for place in sorted(published.pieces):
             w = place[1]
-            low, high = max(first, kept.bounds[w]), min(last, kept.bounds[w + 1])
+            low, high = max(first, published.bounds[w]), min(last, published.bounds[w + 1])
             if low < high:
-                future = kept.pieces[place]
+                future = published.pieces[place]
                 yield future if w == owner else self.pool.submit(packed_ranges, future, low, high, priority=MOVING)
 
     def close(self) -> None:
@@ -179,4 +189,4 @@ def release(client: Any, prefix: str) -> None:
 
 
 def memory_exchange(pool: Pool, name: str | None = None) -> LocalMemory | DaskMemory:
-    return DaskMemory(pool, name) if isinstance(pool, DaskPool) else LocalMemory(pool)  # type: ignore[arg-type]
+    return DaskMemory(pool, name) if isinstance(pool, DaskPool) else LocalMemory(pool, name or "pieces")  # type: ignore[arg-type]

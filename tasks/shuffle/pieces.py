@@ -90,26 +90,37 @@ class Cutting:
     shares: tuple[int, ...] = ()  # bounds of the ranges that each worker will write
 
 
-def summary(cut: Cut) -> dict[str, Any]:
-    """What the flow has to know of a cut: small plain values."""
-    return {
-        "rows_in": cut.rows_in,
-        "rows_out": cut.rows_out,
-        "counts": cut.counts,
-        "nbytes": cut.nbytes,
-        "halved": len(cut.pieces) - 1,
-        "failed_casts": added(cut.failed),
-    }
+@dataclass(frozen=True)
+class CutSummary:
+    """What the flow has to know of the pieces of one partition, or of all: plain values.
+
+    `counts` are the rows of each range of position; `rows_in` rows were read, `rows_out` are in the pieces; `halved`
+    says how often a partition was divided because memory was short.
+    """
+
+    counts: np.ndarray
+    rows_in: int
+    rows_out: int
+    nbytes: int
+    halved: int
+    failed_casts: list[Record]
 
 
-def totals(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of every range, and the sums over all partitions."""
-    counts = np.sum([s["counts"] for s in summaries], axis=0, dtype=np.int64)
-    return {
-        "counts": counts,
-        "rows_in": sum(s["rows_in"] for s in summaries),
-        "rows_out": int(counts.sum()),
-        "nbytes": sum(s["nbytes"] for s in summaries),
-        "halved": sum(s["halved"] for s in summaries),
-        "failed_casts": added(s.get("failed_casts", []) for s in summaries),
-    }
+def summary(cut: Cut) -> CutSummary:
+    """The summary of one partition's pieces."""
+    return CutSummary(
+        np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed)
+    )
+
+
+def totals(summaries: Sequence[CutSummary]) -> CutSummary:
+    """The summary of all partitions."""
+    counts = np.asarray(np.sum([s.counts for s in summaries], axis=0, dtype=np.int64))
+    return CutSummary(
+        counts,
+        rows_in=sum(s.rows_in for s in summaries),
+        rows_out=int(counts.sum()),
+        nbytes=sum(s.nbytes for s in summaries),
+        halved=sum(s.halved for s in summaries),
+        failed_casts=added(s.failed_casts for s in summaries),
+    )

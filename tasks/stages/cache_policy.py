@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tasks.cluster import column_cache
-from tasks.cluster.column_cache import Keeping
+from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.graph.binding import Bound
@@ -19,40 +19,40 @@ from tasks.storage.files import is_remote
 
 
 @contextmanager
-def kept_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Iterator[Keeping | None]:
-    """What the passes of statistics keep in the block. It stays for transform if there is one and the block goes
-    well."""
-    keeping, stays = keeping_of(request, plan, bound, pool), False
+def cached_for_transform(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Iterator[CacheKey | None]:
+    """The key under which the passes of statistics cache columns while the block runs. The columns stay for transform,
+    if the flow has one and the block raises nothing."""
+    key, stays = cache_key(request, plan, bound, pool), False
     try:
-        yield keeping
+        yield key
         stays = request.flow != "fit"
     finally:
         if not stays:
-            column_cache.release(pool, keeping)
+            column_cache.release(pool, key)
 
 
-def keeping_of(request: Request, plan: Plan, bound: Bound, pool: Pool) -> Keeping | None:
-    """What the passes of statistics keep: all that is read again, as far as pieces leave memory for it; None where that
-    is nothing.
+def cache_key(request: Request, plan: Plan, bound: Bound, pool: Pool) -> CacheKey | None:
+    """The key of what the passes of statistics cache: the columns that a later pass or transform reads again, as far as
+    pieces leave memory for them; None where there are none.
 
-    On a GPU it stays there. In host memory local Parquet, ORC and Arrow files are not kept: to hold a byte costs
-    clearing its memory first, 2 to 4 ns, which is what decoding it takes.
+    On a GPU the columns stay there. Columns of local Parquet, ORC and Arrow files are not cached in host memory: a
+    cached byte costs clearing its memory first, 2 to 4 ns, as long as decoding it takes.
     """
     on_gpu, costly = request.engine == "cudf", is_costly(plan)
     columns = read_again(request, plan, bound) if on_gpu or costly else ()
     if not columns:
         return None
-    name, asked = name_of(request, plan), request.run.exchange
+    name, exchange = name_of(request, plan), request.run.exchange
     rows = 0 if request.flow == "fit" else plan.rows
-    if on_gpu and (limit := spare_on_device(asked, rows, bound.output, pool)):
-        return Keeping(name, columns, limit, together=True, on_device=True)
-    limit = spare(asked, rows, bound.output, pool, request.engine) if costly else 0
-    return Keeping(name, columns, limit, FORMATS[plan.format].ranged) if limit else None
+    if on_gpu and (limit := spare_on_device(exchange, rows, bound.output, pool)):
+        return CacheKey(name, columns, limit, together=True, on_device=True)
+    limit = spare(exchange, rows, bound.output, pool, request.engine) if costly else 0
+    return CacheKey(name, columns, limit, FORMATS[plan.format].ranged) if limit else None
 
 
-def taking_of(request: Request, plan: Plan) -> Keeping | None:
-    """What transform takes of it."""
-    return Keeping(name_of(request, plan)) if is_costly(plan) or request.engine == "cudf" else None
+def taking_key(request: Request, plan: Plan) -> CacheKey | None:
+    """The key under which transform takes cached columns; None where statistics never caches any."""
+    return CacheKey(name_of(request, plan)) if is_costly(plan) or request.engine == "cudf" else None
 
 
 def is_costly(plan: Plan) -> bool:
@@ -61,7 +61,7 @@ def is_costly(plan: Plan) -> bool:
 
 
 def name_of(request: Request, plan: Plan) -> str:
-    """What the columns of a plan are kept under."""
+    """The fingerprint under which the columns of a plan are cached."""
     return request.state_fingerprint(plan.fingerprint)
 
 

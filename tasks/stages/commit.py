@@ -13,6 +13,14 @@ from typing import Any, NamedTuple, Self
 from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
+from tasks.core.stage_results import (
+    IngestResult,
+    PartRecord,
+    StageResult,
+    StatisticsResult,
+    TransformResult,
+    WriteResult,
+)
 from tasks.core.stored_types import stored
 from tasks.core.versions import PERMUTATION_VERSION, millrace_version, versions
 from tasks.errors import DataError
@@ -95,9 +103,8 @@ class Closing:
 
 def commit(
     request: Request,
-    summaries: Sequence[dict[str, Any]],
+    results: Sequence[StageResult],
     run_id: str = "",
-    retries: dict[str, int] | None = None,
     closing: Closing | None = None,
 ) -> list[Manifest]:
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
@@ -106,15 +113,17 @@ def commit(
     closing = closing or Closing(request)
     state, bound, fitted = closing.learned()
     manifests = {}
-    _only_parts(staging, {Path(s["split"]) / r["path"] for s in summaries if "parts" in s for r in s["parts"]})
+    written = {result.split: result for result in results if isinstance(result, WriteResult)}
+    _only_parts(staging, {Path(split) / part["path"] for split, result in written.items() for part in result.parts})
     for split in request.splits:
-        manifests[split] = _manifest(request, split, summaries, bound, run_id, retries or {}, plans.plan(split))
+        own = [result for result in results if result.split in ("", split)]
+        manifests[split] = _manifest(request, own, written[split], bound, run_id, plans.plan(split))
     fitted.rename(staging.new / WORKFLOW)
     for split, data in manifests.items():
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["seconds"] = round(time.time() - plans.data["started"], 3)
-    closing.report.write(staging.new, summaries, manifests, bound, state.values)
+    closing.report.write(staging.new, results, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         write_json(staging.new / split / MANIFEST, seal(data))
@@ -160,35 +169,19 @@ def _only_parts(staging: Staging, parts: set[Path]) -> None:
 
 
 def _manifest(
-    request: Request,
-    split: str,
-    summaries: Sequence[dict[str, Any]],
-    bound: Bound,
-    run_id: str,
-    retries: dict[str, int],
-    plan: Plan,
+    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plan: Plan
 ) -> dict[str, Any]:
-    own = [s for s in summaries if s.get("split", split) == split]
-    last = next(s for s in own if s["stage"] == "shuffle_write")
-    _check_rows(plan.rows, last)
-    state = next((s["digest"] for s in own if s["stage"] == "statistics"), "")
-    stages = {
-        s["stage"]: {
-            "seconds": round(s["seconds"], 3),
-            "rows": s["rows"],
-            "bytes": s["bytes"],
-            "retries": retries.get(s["stage"], 0),
-            **{name: s[name] for name in ("halved", "failed_casts") if s.get(name)},
-        }
-        for s in own
-    }
+    """The manifest of one split, of which `results` are those of its stages."""
+    _check_rows(plan.rows, written)
+    state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
+    exchange = next((result.exchange for result in results if isinstance(result, TransformResult)), "memory")
+    left_out = next((result.left_out for result in results if isinstance(result, IngestResult)), "")
+    stages = {result.stage: _figures(result) for result in results}
     job, labels = request.parts_fingerprint(), [name for name in request.labels if name in bound.output]
-    exchange = next((s["exchange"] for s in own if "exchange" in s), "memory")
-    left_out: list[str] = next((s["left_out"].split(", ") for s in own if "left_out" in s), [])
     differs = differences_of(request, plan)
     return describe(
         plan.rows,
-        last["parts"],
+        written.parts,
         bound.output,
         request.output,
         request.engine,
@@ -201,23 +194,32 @@ def _manifest(
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
-        **({"left_out": left_out} if left_out else {}),
+        **({"left_out": left_out.split(", ")} if left_out else {}),
     )
 
 
-def _check_rows(rows: int, last: dict[str, Any]) -> None:
-    """rows in - dropped + added = rows out: all rows came in, and what was left of them stands in the files."""
-    for what, found, wanted in (
-        ("transformed", last["rows_in"], rows),
-        ("written", last["rows"], last["rows_out"]),
-    ):
-        if found != wanted:
-            raise DataError(f"{found:,} of {wanted:,} rows were {what}", why="the output would not be whole",
+def _figures(result: StageResult) -> dict[str, Any]:
+    """What a manifest says of a stage."""
+    return {
+        "seconds": round(result.seconds, 3),
+        "rows": result.rows,
+        "bytes": result.nbytes,
+        "retries": result.retries,
+        **({"halved": result.halved} if result.halved else {}),
+        **({"failed_casts": list(result.failed_casts)} if result.failed_casts else {}),
+    }
+
+
+def _check_rows(rows: int, written: WriteResult) -> None:
+    """All rows of the plan were transformed, and all that transform made of them are in the files."""
+    for verb, count, wanted in (("transformed", written.rows_in, rows), ("written", written.rows, written.rows_out)):
+        if count != wanted:
+            raise DataError(f"{count:,} of {wanted:,} rows were {verb}", why="the output would not be whole",
                             do="run the same job again; if it stays, report it")  # fmt: skip
 
 
 def describe(
-    rows_in: int, records: Sequence[dict[str, Any]], schema: Schema, output: Output, engine: str, **more: Any
+    rows_in: int, records: Sequence[PartRecord], schema: Schema, output: Output, engine: str, **more: Any
 ) -> dict[str, Any]:
     """The manifest's content; `more` are run, labels, fingerprints, exchange, seconds and stages."""
     rows_out = sum(r["rows"] for r in records)

@@ -1,16 +1,22 @@
-"""Stage 1, ingest: a plan of partitions, of source files whose schemas agree."""
+"""Stage 1, ingest: a plan of partitions, of source files whose schemas agree.
+
+In: the request. Out: `plan.json` in the staging folder, with files, blocks and partitions of each split, and with
+`source.keys` the rows brought together in scratch files.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tasks.cluster.parallelism import dividing_threads, partition_limit
 from tasks.cluster.pool import Pool
-from tasks.core.plan import Plan
+from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
+from tasks.core.settings import Source
+from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
@@ -20,7 +26,7 @@ from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
 from tasks.sources.planning import make_plan, partition_size, read_options
 from tasks.stages.needs import checked_needs
-from tasks.stages.progress import Progress, _silent
+from tasks.stages.progress import Progress, no_progress
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import expand
@@ -28,57 +34,80 @@ from tasks.storage.files_being_read import FOLDER
 from tasks.storage.sample_data import made_up, made_up_text
 
 
-def ingest(request: Request, pool: Pool, progress: Progress = _silent) -> dict[str, Any]:
-    """Look at the source; the plans are kept in `plan.json` and used again while the source stays as it is."""
+def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> IngestResult:
+    """Look at the source and write the plan of each split to `plan.json`; the plan of an earlier start is used again
+    while the source stays as it is."""
     start = time.perf_counter()
-    source = request.source
     if request.fitted:
         adopt(request)
+    paths = _paths(request.source)
+    storage_options = read_options(request.source)["storage_options"]
+    listed = {split: {file.path: file for file in expand(path, storage_options)} for split, path in paths.items()}
+    sample = _made_up_files(listed) + request.fitted.get("made_up", [])
+    reused = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
-    names = {"": source.path} if not source.valid else {"train": source.path, "valid": source.valid}
-    listed = {
-        split: {f.path: f for f in expand(path, read_options(source)["storage_options"])}
-        for split, path in names.items()
-    }
-    listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
-    asked = fingerprint(request.plan_fingerprint, listing)
-    sample = [
+    plans = {split: saved.plan(split) for split in paths}
+    rows = sum(plan.rows for plan in plans.values())
+    progress(rows, rows)
+    first = plans[request.splits[0]]
+    bound = Bound(*subject(request, first.schema))
+    check_columns(request, bound)
+    return IngestResult(
+        rows=rows,
+        nbytes=sum(plan.nbytes for plan in plans.values()),
+        reused=reused,
+        files=sum(len(plan.files) for plan in plans.values()),
+        skipped=sum(len(plan.skipped) for plan in plans.values()),
+        blocks=sum(len(plan.blocks) for plan in plans.values()),
+        partitions=sum(len(plan.partitions) for plan in plans.values()),
+        columns=len(first.schema),
+        output_columns=len(bound.output),
+        threads=pool.threads,
+        workers=len(pool.workers),
+        left_out=", ".join(missing_labels(request, first.schema)),
+        differs_from_fit="; ".join(differences_of(request, first)),
+        made_up=made_up_text(sample) if sample else "",
+        estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _paths(source: Source) -> dict[str, Any]:
+    """The path of each split of a job."""
+    return {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
+
+
+def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, Any]]:
+    """The look-alike data among the files of each split."""
+    return [
         {**one, **({"of": "valid"} if split == "valid" else {})}
-        for split, files in listing.items() for one in made_up(str(file[0]) for file in files)
-    ] + request.fitted.get("made_up", [])  # fmt: skip
-    now = {"asked": asked, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
+        for split, files in listed.items()
+        for one in made_up(files)
+    ]
+
+
+def _plan(
+    request: Request, pool: Pool, paths: Mapping[str, Any], listed: Mapping[str, Mapping[str, File]],
+    sample: list[dict[str, Any]],
+) -> bool:  # fmt: skip
+    """Write the plans of all splits to `plan.json`; True if those of an earlier start are still right."""
+    saved = PlanOf(request)
+    listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
+    wanted = fingerprint(request.plan_fingerprint, listing)
     reused = (
-        saved.data.get("asked") == asked
-        and all(saved.is_of(split, listed[split]) for split in names)
-        and (not source.keys or saved.complete(request.splits))
+        saved.data.get("fingerprint") == wanted
+        and all(saved.is_of(split, listed[split]) for split in paths)
+        and (not request.source.keys or saved.complete(request.splits))
     )
     if not reused:
         origins: dict[str, Any] = {}
-        plans = {split: _planned(request, split, path, pool, origins) for split, path in names.items()}
-        if source.valid:
+        plans = {split: _planned(request, split, path, pool, origins) for split, path in paths.items()}
+        if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
-    write_json(saved.path, {**saved.data, **now})
-    saved = PlanOf(request)
-    plans = {split: saved.plan(split) for split in names}
-    rows = sum(p.rows for p in plans.values())
-    progress(rows, rows)
-    schema = plans[request.splits[0]].schema
-    bound, left_out = Bound(*subject(request, schema)), ", ".join(missing_labels(request, schema))
-    differs = "; ".join(differences_of(request, plans[request.splits[0]]))
-    check_columns(request, bound)
-    estimate = {} if request.flow == "fit" else checked_needs(request, plans, pool).summary()
-    return {
-        "stage": "ingest", "rows": rows, "bytes": sum(p.nbytes for p in plans.values()), "reused": reused,
-        "files": sum(len(p.files) for p in plans.values()), "skipped": sum(len(p.skipped) for p in plans.values()),
-        "blocks": sum(len(p.blocks) for p in plans.values()),
-        "partitions": sum(len(p.partitions) for p in plans.values()),
-        "columns": len(schema), "output_columns": len(bound.output),
-        "threads": pool.threads, "workers": len(pool.workers), "seconds": time.perf_counter() - start,
-        **({"left_out": left_out} if left_out else {}), **({"differs_from_fit": differs} if differs else {}),
-        **({"made_up": made_up_text(sample)} if sample else {}),
-        **estimate,
-    }  # fmt: skip
+    run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
+    write_json(saved.path, {**saved.data, **run})
+    return reused
 
 
 def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:

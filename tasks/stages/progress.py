@@ -6,16 +6,18 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Told how far a stage is: rows done of rows in all."""
+    """A function that hears how far a stage is: rows done of rows in all."""
 
     def __call__(self, done: int, total: int) -> None: ...
 
 
-def _silent(done: int, total: int) -> None:
-    return
+def no_progress(done: int, total: int) -> None:
+    """Nobody listens."""
 
 
-class _Counter:
+class RowCounter:
+    """Adds up the rows of partitions or files that are done, and calls `progress` each time."""
+
     def __init__(self, progress: Progress, total: int) -> None:
         self.progress, self.total, self.done = progress, total, 0
 

@@ -17,6 +17,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import SyncClientContext
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from tasks.core.stage_results import ProgressArtifact
 from tasks.errors import GiveUpError
 from tasks.job.request import Request
 from tasks.storage.atomic import write_json
@@ -82,11 +83,11 @@ class LiveProgress:
                 self._publish_beside(100.0 * done / max(total, 1))
                 self.published = now
 
-    def ended(self) -> tuple[str, str] | None:
-        """(the artifact, its last text) of a stage that is done; None if it was too short for one."""
+    def ended(self) -> ProgressArtifact | None:
+        """The progress artifact of a stage that is done; None if the stage was too short for one."""
         if self.publishing:
             self.publishing.join(PATIENCE)
-        return (str(self.artifact), self.text) if self.artifact else None
+        return ProgressArtifact(str(self.artifact), self.text) if self.artifact else None
 
     def _publish_beside(self, percent: float) -> None:
         """Unless the server has not taken the last one yet."""

@@ -1,105 +1,136 @@
-"""What a run finds of an earlier one: prepared partitions, pieces that are there, parts that are missing."""
+"""What a run reuses of an earlier start of the same job: pieces that wait in an exchange, and files that are whole."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any
-
-import numpy as np
+import logging
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
-from tasks.errors import DataError
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.job.apply_fitted import subject
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import seal
-from tasks.shuffle.choice import make_exchange
-from tasks.shuffle.disk_exchange import DiskExchange
-from tasks.shuffle.memory_exchange import DaskMemory, LocalMemory
-from tasks.shuffle.order import carried_columns, make_order, number_of_files
-from tasks.shuffle.parts import Part, plan_parts, written
-from tasks.shuffle.pieces import Cutting
-from tasks.stages.cache_policy import taking_of
-from tasks.storage.atomic import read_json
+from tasks.shuffle.choice import Choice, make_exchange
+from tasks.shuffle.parts import Part, written
+from tasks.shuffle.pieces import CutSummary
+from tasks.shuffle.rows_to_files import Exchange, RowsToFiles, rows_to_files
+from tasks.stages.cache_policy import taking_key
+from tasks.storage.atomic import read_json, write_json
+from tasks.storage.checksum import _is_whole
 from tasks.storage.metadata_forms import DIGEST
 from tasks.storage.staging import Staging
 
-
-def check_side_files(request: Request, before: list[Any]) -> None:
-    """A DataError if a file that an operator reads besides the source is not what it was `before`."""
-    for file, now in zip_longest(before, request.side_files, fillvalue=["a file of a folder"]):
-        if file != now:
-            raise DataError(
-                "a side table changed while the run worked",
-                where=file[0],
-                why=f"its size, time and inode were {file[1:]} and are {now[1:]} now",
-                do="run the same job again once nobody writes to it",
-            )
+log = logging.getLogger("millrace")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What transform and shuffle_write of one split both need."""
+    """What transform and shuffle_write of one split both need.
 
-    plan: Plan
-    work: Work
-    cutting: Cutting
-    files: int
+    The fingerprint covers everything that the bytes of the split's files depend on; `name` is that of the pieces on a
+    scheduler.
+    """
+
+    shuffle: RowsToFiles
     fingerprint: str
-
     name: str
+
+    @property
+    def plan(self) -> Plan:
+        return self.shuffle.plan
+
+    @property
+    def work(self) -> Work:
+        return self.shuffle.cutting.work
 
 
 def prepared(request: Request, split: str) -> Prepared:
-    source, output, run = request.source, request.output, request.run
+    """Read the plan and the state of a split, and bind the graph to the columns."""
     plans = PlanOf(request)
     plan = plans.plan(split)
     folder = request.staging.folder / "state"
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
     final, schema = subject(request, plan.schema)
     training = split != "valid" and not request.fitted
-    keeping = taking_of(request, plan) if training else None
-    work = Work(plan, final, schema, request.engine, state, source.filter, training, keeping=keeping)
-    files = number_of_files(output, plan.rows, plans.workers)
-    order = make_order(output, plan, files)
-    carried_columns(work, order)
-    named = request.parts_fingerprint(plan.fingerprint, state.digest, files, split)
-    name = f"{exchange_prefix(request.staging)}{named[:16]}"
-    cutting = Cutting(work, order, run.min_partition_size, tuple(output.partition_on))
-    return Prepared(plan, work, cutting, files, named, name)
+    cache = taking_key(request, plan) if training else None
+    work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache)
+    shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)
+    fingerprint = request.parts_fingerprint(plan.fingerprint, state.digest, shuffle.files, split)
+    return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}")
 
 
 def exchange_prefix(staging: Staging) -> str:
-    """What the names of a target's pieces on a scheduler begin with: those of other runs stay untouched."""
+    """The beginning of the names of a target's pieces on a scheduler; pieces of other runs have other names."""
     return f"millrace-{hashlib.sha256(str(staging.folder).encode()).hexdigest()[:12]}-"
 
 
-def exchange_of(request: Request, ready: Prepared, pool: Pool, kind: str) -> LocalMemory | DaskMemory | DiskExchange:
-    """Where the pieces of a split go, or already are."""
-    need = ready.plan.rows * row_bytes(ready.work.bound.output)
+def exchange_of(request: Request, ready: Prepared, pool: Pool, kind: str) -> Exchange:
+    """Where the pieces of a split go, or wait already."""
+    need = ready.plan.rows * row_bytes(ready.shuffle.schema)
     return make_exchange(kind, pool, ready.name, request.staging.folder / "exchange", need)
 
 
-def found_cut(request: Request, split: str, ready: Prepared) -> dict[str, Any] | None:
-    """What the transform of exactly this work found, None if there was none yet."""
-    found = read_json(request.staging.folder / f"exchange{split}.json")
-    if not isinstance(found, dict) or found.get("fingerprint") != ready.fingerprint:
+@dataclass(frozen=True)
+class PiecesNote:
+    """What transform notes of the pieces of a split in `exchange{split}.json` of the staging folder."""
+
+    fingerprint: str
+    choice: Choice
+    summary: CutSummary
+
+    def write(self, request: Request, split: str) -> None:
+        kind, because, on_host = self.choice
+        content = {
+            **asdict(self.summary), "counts": self.summary.counts.tolist(), "fingerprint": self.fingerprint,
+            "exchange": kind, "because": because, "on_host": on_host,
+        }  # fmt: skip
+        write_json(_pieces_note(request, split), seal(content))
+
+
+def _pieces_note(request: Request, split: str) -> Path:
+    return request.staging.folder / f"exchange{split}.json"
+
+
+def noted_pieces(request: Request, split: str, ready: Prepared) -> PiecesNote | None:
+    """The note of exactly this work; None if there is none yet, or if the note is damaged."""
+    content = read_json(_pieces_note(request, split))
+    if not isinstance(content, dict) or content.get("fingerprint") != ready.fingerprint:
         return None
-    return found if found.get(DIGEST) == seal(found)[DIGEST] else None  # one that was damaged is made again
+    if content.get(DIGEST) != seal(content)[DIGEST]:
+        return None
+    choice = Choice(content["exchange"], content["because"], content["on_host"])
+    return PiecesNote(ready.fingerprint, choice, CutSummary(**{f.name: content[f.name] for f in fields(CutSummary)}))
 
 
-def missing_parts(
-    request: Request, split: str, ready: Prepared, found: dict[str, Any]
-) -> tuple[list[Part], list[Part]]:
+def missing_parts(request: Request, split: str, ready: Prepared, note: PiecesNote) -> tuple[list[Part], list[Part]]:
     """(all parts, those that are not written yet) of a split."""
-    output, staging = request.output, request.staging
-    parts = plan_parts(np.array(found["counts"]), output, ready.cutting.order, ready.files)
-    names = {p: p.name(output.format) for p in parts}
-    return parts, [
-        p for p, n in names.items()
-        if written(staging.notes / split / f"{n}.json", staging.new / split, ready.fingerprint) is None
-    ]  # fmt: skip
+    parts = ready.shuffle.parts(note.summary.counts)
+    notes, folder = request.staging.notes / split, request.staging.new / split
+    names = {part: part.name(request.output.format) for part in parts}
+    return parts, [p for p, name in names.items() if written(notes / f"{name}.json", folder, ready.fingerprint) is None]
+
+
+def drop_damaged(folder: Path, notes: Path, pool: Pool) -> list[str]:
+    """Remove the notes of files in `folder` whose size or digest has changed, so that they are written again; return
+    their names.
+
+    The workers read every byte: only files that are whole may go on to the output.
+    """
+    every = [str(note) for note in sorted(notes.glob("*.json"))]
+    whole = pool.map(_is_whole, str(folder), every)
+    damaged = [Path(note) for note, is_whole in zip(every, whole, strict=True) if not is_whole]
+    for note in damaged:
+        note.unlink(missing_ok=True)
+    names = [note.stem for note in damaged]
+    if names:
+        log.warning("written again, since damaged or gone: %s", ", ".join(names))
+    return names
+
+
+def halvings(notes: Path) -> int:
+    """How often the writing of the noted files was divided because memory was short."""
+    return sum(int((read_json(note) or {}).get("halved", 0)) for note in notes.glob("*.json"))

@@ -1,16 +1,22 @@
-"""Stage 2, statistics: all operators learn, phase by phase."""
+"""Stage 2, statistics: all operators learn, phase by phase.
+
+In: the plan of the training data. Out: the learned state of the workflow and its manifest, in `state/` of the staging
+folder, and decoded columns in the workers' memory for transform.
+"""
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tasks.cluster import column_cache
-from tasks.cluster.column_cache import Keeping
+from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
+from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import Record, largest
@@ -18,72 +24,82 @@ from tasks.graph.state import Saving, check_saved
 from tasks.job.request import PlanOf, Request
 from tasks.learning import observe
 from tasks.report import learned_tables
-from tasks.stages.cache_policy import kept_for_transform
-from tasks.stages.progress import Progress, _Counter, _silent
-from tasks.stages.reuse import check_side_files
+from tasks.stages.cache_policy import cached_for_transform
+from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
 from tasks.storage.files import check_unchanged
 
 
-def learn(request: Request, pool: Pool, progress: Progress = _silent) -> dict[str, Any]:
-    """Stage 2, statistics: the state of the workflow, kept in `state/`."""
+def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -> StatisticsResult:
+    """Learn what the operators of the workflow learn, and save it in `state/`, unless an earlier start did so."""
     start = time.perf_counter()
     plan = PlanOf(request).plan(request.splits[0])
     folder = request.staging.folder / "state"
-    asked = request.state_fingerprint(plan.fingerprint)
+    fingerprint = request.state_fingerprint(plan.fingerprint)
     manifest = read_json(folder / "manifest.json") or {}
-    reused = manifest.get("fingerprint") == asked and is_whole(folder, manifest["digest"])
+    reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
     phases, bound = observe.passes(request.final, plan.schema), Bound(request.final, plan.schema)
-    keeping = None
+    cache = None
     if not reused:
-        counter = _Counter(progress, plan.rows * max(phases, 1))
-        with kept_for_transform(request, plan, bound, pool) as keeping:
-            manifest = _learned(request, plan, bound, pool, folder, asked, counter, keeping)
+        counter = RowCounter(progress, plan.rows * max(phases, 1))
+        with cached_for_transform(request, plan, bound, pool) as cache:
+            manifest = _learned(request, plan, bound, pool, folder, fingerprint, counter, cache)
     progress(plan.rows, plan.rows)
-    return {
-        "stage": "statistics",
-        "rows": plan.rows * phases,
-        "bytes": _needed_bytes(plan, bound),
-        "phases": phases,
-        "operators": len({s.node for s in bound.learned}),
-        "learned": len(bound.learned),
-        "digest": manifest["digest"],
-        "reused": reused,
-        "tables": manifest.get("tables", {}),
-        "halved": manifest.get("halved", 0),
-        **({"failed_casts": manifest["failed_casts"]} if manifest.get("failed_casts") else {}),
-        "decoded": column_cache.nbytes_held(pool, keeping),
-        "seconds": time.perf_counter() - start,
-    }
+    return StatisticsResult(
+        rows=plan.rows * phases,
+        nbytes=_needed_bytes(plan, bound),
+        phases=phases,
+        operators=len({step.node for step in bound.learned}),
+        learned=len(bound.learned),
+        digest=manifest["digest"],
+        reused=reused,
+        tables=manifest.get("tables", {}),
+        halved=manifest.get("halved", 0),
+        failed_casts=manifest.get("failed_casts", ()),
+        decoded=column_cache.cached_bytes(pool, cache),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _learned(
-    request: Request, plan: Plan, bound: Bound, pool: Pool, folder: Path, asked: str, counter: _Counter,
-    keeping: Keeping | None,
+    request: Request, plan: Plan, bound: Bound, pool: Pool, folder: Path, fingerprint: str, counter: RowCounter,
+    cache: CacheKey | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The statistics; the state and its manifest in `folder`, put there by one rename. Large tables are written while
-    others are still put in order."""
+    """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
+    written while others are still put in order."""
     source, run = request.source, request.run
     halved: list[int] = []
     failed: list[list[Record]] = []
     side_files = request.side_files
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with no_space(folder):
-            partial = held.enter_context(partial_folder(folder))
-        saving = held.enter_context(Saving(partial))
+            partial = stack.enter_context(partial_folder(folder))
+        saving = stack.enter_context(Saving(partial))
         state = observe.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, keeping, failed.append)  # fmt: skip
+                                 saving.begin, cache, failed.append)  # fmt: skip
         check_unchanged(*PlanOf(request).sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
             digest = state.save(partial, saving)
-            manifest = {"fingerprint": asked, "digest": digest, "tables": tables, "halved": sum(halved)}
+            manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": largest(failed)}
             write_json(partial / "manifest.json", manifest)
-            held.close()
+            stack.close()
     return manifest
+
+
+def check_side_files(request: Request, before: list[Any]) -> None:
+    """A DataError if a file that an operator reads besides the source is not what it was `before`."""
+    for file, now in zip_longest(before, request.side_files, fillvalue=["a file of a folder"]):
+        if file != now:
+            raise DataError(
+                "a side table changed while the run worked",
+                where=file[0],
+                why=f"its size, time and inode were {file[1:]} and are {now[1:]} now",
+                do="run the same job again once nobody writes to it",
+            )
 
 
 def is_whole(folder: Path, digest: str) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from distributed import KilledWorker, get_client, secede
@@ -20,6 +21,7 @@ from prefect.states import State as PrefectState
 from tasks import report
 from tasks.cluster import monitor, out_of_memory, stalled_tasks
 from tasks.cluster.dask_pool import DaskPool
+from tasks.core.stage_results import StageArtifacts, StageResult, StageRun
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, MillraceError
 from tasks.job.request import Request
@@ -53,20 +55,20 @@ def may_pass(task: Any, task_run: Any, state: PrefectState) -> bool:
 
 
 class ToRun(logging.Handler):
-    """Hands records on to the log of a task run, where people read them on the run's page."""
+    """Passes records on to the log of a task run, where people read them on the run's page."""
 
-    def __init__(self, told: Any) -> None:
+    def __init__(self, run_log: Any) -> None:
         super().__init__(logging.INFO)
-        self.told = told
+        self.run_log = run_log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.log(record.levelno, record.getMessage())
+        self.run_log.log(record.levelno, record.getMessage())
 
 
 @contextmanager
-def reported(title: str, told: Any) -> Iterator[None]:
-    """What nobody foresaw in a stage as an error that says where it was and how to report it; its traceback stands in
-    the log of the run. It is tried again as before."""
+def reported(title: str, run_log: Any) -> Iterator[None]:
+    """Raise an unforeseen error of a stage as one that says where it happened and how to report it, and log its
+    traceback. Prefect tries the stage again as before."""
     try:
         yield
     except (MillraceError, *LOST):
@@ -74,24 +76,23 @@ def reported(title: str, told: Any) -> Iterator[None]:
     except Exception as error:
         if out_of_memory.is_out_of_memory(error):
             raise
-        found = defect(error, f"the stage {title}")
-        if isinstance(found, DefectError):
-            told.error("%s", found.trace)
-        raise found from None
+        described = defect(error, f"the stage {title}")
+        if isinstance(described, DefectError):
+            run_log.error("%s", described.trace)
+        raise described from None
 
 
 @contextmanager
-def own_log() -> Iterator[Any]:
-    """The log of this task run. What millrace itself says in this process meanwhile stands in it too, Dask's chatter
-    not."""
+def run_logger() -> Iterator[Any]:
+    """The log of this task run. While the block runs, millrace's own log of this process goes there, too."""
     if TaskRunContext.get() is None:
         yield log
         return
-    told = get_run_logger()
-    handler = ToRun(told)
+    run_log = get_run_logger()
+    handler = ToRun(run_log)
     log.addHandler(handler)
     try:
-        yield told
+        yield run_log
     finally:
         log.removeHandler(handler)
 
@@ -105,31 +106,35 @@ def leave_pool() -> None:
         secede()
 
 
-def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
-    """The Prefect task `name` around work(request, [split,] pool, progress) -> summary."""
+def stage(name: str, work: Callable[..., StageResult]) -> Any:
+    """The Prefect task `name` around work(request, [split,] pool, progress); the task returns a StageRun."""
 
-    def body(request: Request, split: str | None = None, resources: dict[str, float] | None = None) -> dict[str, Any]:
+    def body(request: Request, split: str | None = None, resources: dict[str, float] | None = None) -> StageRun:
         progress = LiveProgress(request, name, split or "")
         progress.check_owner()
         leave_pool()
         began = time.time()
-        with prefect_client(None), limited(request.roots), out_of_memory.told(name, request.engine), own_log() as told:
+        with (
+            prefect_client(None),
+            limited(request.roots),
+            out_of_memory.told(name, request.engine),
+            run_logger() as log,
+        ):
             pool = DaskPool(get_client(), resources)
-            told.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
-            patience = request.run.stalled_after
+            log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
                 monitor.watched(pool.client, pool.workers, request.run.report) as watch,
-                stalled_tasks.watched(progress.title, pool, patience),
+                stalled_tasks.watched(progress.title, pool, request.run.stalled_after),
+                reported(progress.title, log),
             ):
-                given = [] if split is None else [split]
                 options = storage(request.source.storage_options)
-                with reported(progress.title, told):
-                    summary = call_masked(options, work, request, *given, pool, progress)
+                splits = [] if split is None else [split]
+                result: StageResult = call_masked(options, work, request, *splits, pool, progress)
         context = TaskRunContext.get()
-        summary["retries"] = (context.task_run.run_count - 1) if context else 0
-        summary |= {"began": began, "ended": time.time()}
-        told.info(report.stage_line(summary))
-        return summary | {"shown": texts(summary, request, watch), "progress": progress.ended()}
+        retries = (context.task_run.run_count - 1) if context else 0
+        result = replace(result, retries=retries, began=began, ended=time.time())
+        log.info(report.stage_line(result))
+        return StageRun(result, artifacts(result, request, watch), progress.ended())
 
     body.__name__, body.__doc__ = name, work.__doc__
     return task(
@@ -141,23 +146,22 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
     )(body)
 
 
-def texts(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> dict[str, Any] | None:
-    """What the flow shows of a stage: one Markdown and one table artifact, under keys that stay the same from run to
-    run of a flow.
+def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> StageArtifacts | None:
+    """The artifacts of a stage, under keys that stay the same from run to run of a flow; None if they fail.
 
-    The samples of the workers stay in the staging folder, for the report; those of a stage that was found done are
-    older.
+    The samples of the workers go to the staging folder, for the report, unless the stage reused what an earlier start
+    had done.
     """
-    if watch.workers and not summary.get("reused"):
-        monitor.save(samples_path(request.staging.folder, summary), watch.workers)
+    if watch.workers and not result.reused:
+        monitor.save(samples_path(request.staging.folder, result), watch.workers)
     try:
-        text = report.stage_markdown(summary, workflow_diagram(request), watch.workers, dashboard_of(watch.client))
-        return {
-            "key": stage_key(request, summary["stage"], summary.get("split", "")),
-            "description": report.stage_line(summary),
-            "markdown": text,
-            "table": report.stage_table(summary),
-        }
+        diagram, dashboard = workflow_diagram(request), dashboard_of(watch.client)
+        return StageArtifacts(
+            key=stage_key(request, result.stage, result.split),
+            description=report.stage_line(result),
+            markdown=report.stage_markdown(result, diagram, watch.workers, dashboard),
+            table=report.stage_table(result),
+        )
     except Exception as error:  # the work is done all the same
         log.warning("an artifact could not be made: %s: %s", type(error).__name__, error)
         return None
@@ -174,6 +178,6 @@ def dashboard_of(client: Any) -> str:
 LOADERS[1:] = [from_block]
 
 ingest = stage("ingest", stages_ingest.ingest)
-statistics = stage("statistics", stages_statistics.learn)
-transform = stage("transform", stages_transform.cut)
-shuffle_write = stage("shuffle_write", stages_shuffle_write.write)
+statistics = stage("statistics", stages_statistics.statistics)
+transform = stage("transform", stages_transform.transform)
+shuffle_write = stage("shuffle_write", stages_shuffle_write.shuffle_write)

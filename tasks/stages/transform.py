@@ -1,62 +1,65 @@
-"""Stage 3, transform: every partition is transformed and cut into pieces."""
+"""Stage 3, transform: every partition is read, transformed and cut into pieces, which wait in an exchange.
+
+In: the plan of the split and the learned state. Out: pieces in the memory of the workers or in scratch files, and a
+note of how many rows there are in each range of position (`exchange{split}.json`).
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any
 
 from tasks.cluster import column_cache
 from tasks.cluster.pool import Pool
+from tasks.core.stage_results import TransformResult
 from tasks.job.request import PlanOf, Request
-from tasks.manifest import seal
 from tasks.shuffle.choice import choose
-from tasks.shuffle.pieces import totals
-from tasks.stages.progress import Progress, _Counter, _silent
-from tasks.stages.reuse import exchange_of, found_cut, missing_parts, prepared
-from tasks.storage.atomic import write_json
+from tasks.shuffle.rows_to_files import Exchange
+from tasks.stages.progress import Progress, RowCounter, no_progress
+from tasks.stages.reuse import PiecesNote, Prepared, exchange_of, missing_parts, noted_pieces, prepared
 from tasks.storage.files import check_unchanged
 
 
-def cut(
-    request: Request, split: str, pool: Pool, progress: Progress = _silent, kept: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Stage 3, transform: every partition of a split cut into pieces, which stay where they were made.
+def transform(request: Request, split: str, pool: Pool, progress: Progress = no_progress) -> TransformResult:
+    """Cut every partition of a split into pieces, which stay where they are made.
 
-    Pieces that an earlier start left are kept; when all files are written none are needed. `kept` holds the exchange
-    for shuffle_write where pieces live in this process.
+    Pieces of an earlier start are used again; when all files are written, no pieces are needed.
     """
     start = time.perf_counter()
     ready = prepared(request, split)
-    partitions, found = ready.plan.partitions, found_cut(request, split, ready)
-    reused = found is not None and not missing_parts(request, split, ready, found)[1]
-    if not reused:
-        asked, output = request.run.exchange, ready.work.bound.output
-        chosen = choose(asked, ready.plan.rows, output, pool, request.engine)
-        exchange = exchange_of(request, ready, pool, chosen.kind)
-        cutting = replace(ready.cutting, on_host=chosen.on_host)
-        if kept is not None:
-            kept[split] = exchange
-        counter = _Counter(progress, ready.plan.rows)
-        try:
-            found = totals(exchange.fill(cutting, partitions, lambda i, _: counter.add(partitions[i].rows)))
-        finally:
-            column_cache.release(pool, ready.work.keeping)
-        check_unchanged(*PlanOf(request).sources(split))
-        found |= {
-            "fingerprint": ready.fingerprint,
-            "exchange": chosen.kind,
-            "because": chosen.because,
-            "on_host": chosen.on_host,
-            "counts": found["counts"].tolist(),
-        }
-        write_json(request.staging.folder / f"exchange{split}.json", seal(found))
-    assert found is not None
+    note = noted_pieces(request, split, ready)
+    reused = note is not None and not missing_parts(request, split, ready, note)[1]
+    if note is None or not reused:
+        note, _ = cut_split(request, split, ready, pool, progress)
     progress(ready.plan.rows, ready.plan.rows)
-    return {
-        "stage": "transform", "split": split, "rows": found["rows_in"], "rows_out": found["rows_out"],
-        "bytes": found["nbytes"], "halved": found["halved"], "partitions": len(partitions),
-        "exchange": found["exchange"], "because": found["because"], "reused": reused,
-        **({"failed_casts": found["failed_casts"]} if found.get("failed_casts") else {}),
-        "seconds": time.perf_counter() - start,
-    }  # fmt: skip
+    summary, choice = note.summary, note.choice
+    return TransformResult(
+        split=split,
+        rows=summary.rows_in,
+        nbytes=summary.nbytes,
+        seconds=time.perf_counter() - start,
+        reused=reused,
+        halved=summary.halved,
+        failed_casts=summary.failed_casts,
+        rows_out=summary.rows_out,
+        partitions=len(ready.plan.partitions),
+        exchange=choice.kind,
+        because=choice.because,
+    )
+
+
+def cut_split(
+    request: Request, split: str, ready: Prepared, pool: Pool, progress: Progress = no_progress
+) -> tuple[PiecesNote, Exchange]:
+    """Cut all partitions of a split, as far as their pieces are not there; (the note, the exchange that has them)."""
+    plan, partitions = ready.plan, ready.plan.partitions
+    choice = choose(request.run.exchange, plan.rows, ready.shuffle.schema, pool, request.engine)
+    exchange = exchange_of(request, ready, pool, choice.kind)
+    counter = RowCounter(progress, plan.rows)
+    try:
+        summary = ready.shuffle.cut(exchange, choice.on_host, lambda i, _: counter.add(partitions[i].rows))
+    finally:
+        column_cache.release(pool, ready.work.cache)
+    check_unchanged(*PlanOf(request).sources(split))
+    note = PiecesNote(ready.fingerprint, choice, summary)
+    note.write(request, split)
+    return note, exchange

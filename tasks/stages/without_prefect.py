@@ -1,4 +1,4 @@
-"""Transform and write from Python, without Prefect: the same cutting, writing and commit as in a flow."""
+"""Transform and write from Python, without Prefect: the same decisions, pieces and files as in a flow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
@@ -22,10 +20,8 @@ from tasks.graph.partition_work import StateFolder, Work
 from tasks.graph.saved_workflow import read_fitted, save_fitted
 from tasks.manifest import Manifest, seal
 from tasks.shuffle.memory_exchange import memory_exchange
-from tasks.shuffle.order import carried_columns, make_order, number_of_files
-from tasks.shuffle.parts import Writing, check_types, plan_parts
-from tasks.shuffle.pieces import Cutting, totals
-from tasks.shuffle.writing import write_part
+from tasks.shuffle.parts import check_types
+from tasks.shuffle.rows_to_files import rows_to_files, write_files
 from tasks.stages.commit import describe
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
@@ -56,30 +52,27 @@ def write_transformed(
         staging.reset()
         for folder in (staging.new, staging.notes):
             folder.mkdir(parents=True)
-        files = number_of_files(output, plan.rows, len(pool.workers))
-        order = make_order(output, plan, files)
-        carried_columns(work, order)
-        hive.check_columns(output.partition_on, work.bound.output)
-        check_types(output, work.bound.output)
+        shuffle = rows_to_files(work, plan, output, len(pool.workers))
+        hive.check_columns(output.partition_on, shuffle.schema)
+        check_types(output, shuffle.schema)
         save_fitted(final or work.final, work.schema, work.learned, staging.new / WORKFLOW, reading)
+        shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, staging.new / WORKFLOW, pool)))
         exchange = memory_exchange(pool)
         try:
-            cutting = Cutting(sent(work, staging.new / WORKFLOW, pool), order, partition_on=tuple(output.partition_on))
-            found = totals(exchange.fill(cutting, plan.partitions, None))
+            pieces = shuffle.cut(exchange)
             between = time.perf_counter()
-            parts = plan_parts(np.asarray(found["counts"]), output, order, files)
-            writing = Writing(str(staging.new), str(staging.notes), work.engine, output, order, work.bound.output)
-            made = exchange.deliver(write_part, writing, parts, lambda p: (p.first, p.last), None)
-            records = [record for of_file in made for record in of_file]
+            parts = shuffle.parts(pieces.counts)
+            records_of_parts = write_files(exchange, shuffle.writing(staging.new, staging.notes), parts)
+            records = [record for of_part in records_of_parts for record in of_part]
         finally:
             exchange.close()
         check_unchanged(plan.files, plan.options.get("storage_options"))
         done = time.perf_counter()
-        warn(found["failed_casts"])
+        warn(pieces.failed_casts)
         stages = {
-            "transform": _stage(between - started, plan.rows, found["nbytes"])
-            | ({"failed_casts": found["failed_casts"]} if found["failed_casts"] else {}),
-            "shuffle_write": _stage(done - between, found["rows_out"], sum(r["bytes"] for r in records)),
+            "transform": _figures(between - started, plan.rows, pieces.nbytes)
+            | ({"failed_casts": pieces.failed_casts} if pieces.failed_casts else {}),
+            "shuffle_write": _figures(done - between, pieces.rows_out, sum(r["bytes"] for r in records)),
         }
         sample = made_up(file.path for file in plan.files)
         data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
@@ -97,11 +90,11 @@ def write_transformed(
 
 
 def sent(work: Work, fitted: Path, pool: Pool) -> Work:
-    """The work as workers get it: other processes read what was learned from the folder, not from tasks."""
+    """The work as workers get it: other processes load the state from the folder of the fitted workflow."""
     if not isinstance(pool, DaskPool):
         return work
     return replace(work, state=StateFolder(str(fitted), read_fitted(fitted)["state"]))
 
 
-def _stage(seconds: float, rows: int, nbytes: int) -> dict[str, Any]:
+def _figures(seconds: float, rows: int, nbytes: int) -> dict[str, Any]:
     return {"seconds": round(seconds, 3), "rows": rows, "bytes": nbytes, "retries": 0}

@@ -121,16 +121,16 @@ def run_stages(job: dict[str, Any]) -> list[str]:
 
     made = make_job(job)
     request = made.request("pandas")
-    staging, pool, kept = request.staging, LocalPool(2), dict[str, Any]()
+    staging, pool = request.staging, LocalPool(2)
     staging.check(made.output.on_existing)
     with staging.locked(wait=made.run.lock == "wait") as owner:
         staging.check(made.output.on_existing)
         request = replace(request, owner=owner)
-        done = [ingest.ingest(request, pool), statistics.learn(request, pool)]
+        done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
         for split in request.splits:
             done += [
-                transform.cut(request, split, pool, kept=kept),
-                shuffle_write.write(request, split, pool, kept=kept),
+                transform.transform(request, split, pool),
+                shuffle_write.shuffle_write(request, split, pool),
             ]
         return [manifest.path for manifest in commit.commit(request, done)]
 

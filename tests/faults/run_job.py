@@ -34,7 +34,7 @@ def main() -> None:
         if function.name == victim:
             die()
         summary = run_stage(function, *args)
-        reused.append((summary["stage"], summary["reused"]))
+        reused.append((summary.stage, summary.reused))
         return summary
 
     def committed(*args: Any) -> Any:

@@ -102,4 +102,4 @@ def test_single_empty_files_are_skipped_and_counted(tmp_path: Path, engine: str)
         {"source": {"path": str(folder)}, "features": NORMALIZE, "output": {"path": str(tmp_path / "out"), "files": 2}}
     )
     ingest = run_stages(job.request(engine))[0]
-    assert (ingest["files"], ingest["skipped"], ingest["rows"]) == (1, 1, 3)
+    assert (ingest.files, ingest.skipped, ingest.rows) == (1, 1, 3)

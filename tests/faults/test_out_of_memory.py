@@ -80,8 +80,8 @@ def written(folder: Path) -> list[tuple[str, bytes]]:
 def run(source: Path, out: Path, engine: str, **sections: dict[str, Any]) -> dict[str, int]:
     """The stages in this process; how often each halved."""
     done = run_stages(job_of(small_job(source, out, **sections)).request(engine), threads=1)
-    assert (done[0]["blocks"], done[0]["partitions"]) == (17, 4 if engine == "cudf" else 5)  # equal ones on a GPU
-    return {s["stage"]: s["halved"] for s in done if s["stage"] != "ingest"}
+    assert (done[0].blocks, done[0].partitions) == (17, 4 if engine == "cudf" else 5)  # equal ones on a GPU
+    return {s.stage: s.halved for s in done if s.stage != "ingest"}
 
 
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {

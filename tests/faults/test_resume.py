@@ -37,9 +37,9 @@ def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[]
     request, pool, done = job_of(asked).request(engine), LocalPool(2), []
     work = {
         "ingest": ingest.ingest,
-        "statistics": statistics.learn,
-        "transform": transform.cut,
-        "shuffle_write": shuffle_write.write,
+        "statistics": statistics.statistics,
+        "transform": transform.transform,
+        "shuffle_write": shuffle_write.shuffle_write,
     }
     request.staging.check(request.output.on_existing)
     with request.staging.locked():
@@ -50,7 +50,7 @@ def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[]
         if before == "commit":
             action()
         commit.commit(request, done)
-    return [s["stage"] for s in done if s["reused"]]
+    return [s.stage for s in done if s.reused]
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,9 @@ from tests.faults.jobs import BLOCK, digests, make_data, make_job
 
 STAGES = {
     "ingest": ingest.ingest,
-    "statistics": statistics.learn,
-    "transform": transform.cut,
-    "shuffle_write": shuffle_write.write,
+    "statistics": statistics.statistics,
+    "transform": transform.transform,
+    "shuffle_write": shuffle_write.shuffle_write,
 }
 
 
@@ -57,7 +57,7 @@ def go(asked: dict[str, Any], engine: str, during: str = "", action: Callable[[]
 
             done.append(stage(request, *([""] if name in ("transform", "shuffle_write") else []), pool, told))
         commit.commit(request, done)
-    return [summary["stage"] for summary in done if summary["reused"]]
+    return [summary.stage for summary in done if summary.reused]
 
 
 def replace(path: Path) -> None:

@@ -80,7 +80,7 @@ def fit_here(data: dict[str, Any], engine: str) -> Path:
     request = make_job(data).request(engine)
     with request.staging.locked():
         ingest.ingest(request, LocalPool(2))
-        statistics.learn(request, LocalPool(2))
+        statistics.statistics(request, LocalPool(2))
         return Path(commit.commit_fitted(request))
 
 
@@ -170,13 +170,13 @@ def test_a_fit_that_was_cut_off_does_not_learn_again(tmp_path: Path, engine: str
     request = make_job(job(tmp_path, written(TRAIN, tmp_path / "train.parquet"))).request(engine)
     pool = LocalPool(2)
     with request.staging.locked():
-        first = [ingest.ingest(request, pool), statistics.learn(request, pool)]
+        first = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
     with request.staging.locked():
-        second = [ingest.ingest(request, pool), statistics.learn(request, pool)]
+        second = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
         commit.commit_fitted(request)
 
-    assert [s["reused"] for s in first] == [False, False]
-    assert [s["reused"] for s in second] == [True, True]
+    assert [s.reused for s in first] == [False, False]
+    assert [s.reused for s in second] == [True, True]
     assert not request.staging.folder.exists()
 
 
@@ -185,18 +185,22 @@ def test_an_application_that_was_cut_off_goes_on_though_its_workflow_is_replaced
 ) -> None:
     new = written(NEW, tmp_path / "new.parquet")
     request = make_application(application(tmp_path, fitted, new)).request(engine)
-    pool, kept = LocalPool(2), dict[str, Any]()
+    pool = LocalPool(2)
     with request.staging.locked():
         ingest.ingest(request, pool)
-        transform.cut(request, "", pool, kept=kept)
-        shuffle_write.write(request, "", pool, kept=kept)
+        transform.transform(request, "", pool)
+        shuffle_write.shuffle_write(request, "", pool)
     for table in fitted.glob("*.vocab"):
         table.unlink()
     with request.staging.locked():
-        done = [ingest.ingest(request, pool), transform.cut(request, "", pool), shuffle_write.write(request, "", pool)]
+        done = [
+            ingest.ingest(request, pool),
+            transform.transform(request, "", pool),
+            shuffle_write.shuffle_write(request, "", pool),
+        ]
         commit.commit(request, done)
 
-    assert [s["reused"] for s in done] == [True, True, True]
+    assert [s.reused for s in done] == [True, True, True]
     assert rows_of(tmp_path / "out").to_pydict() == EXPECTED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from flows.preview import history
 from tasks import ops
 from tasks.core.settings import Output, Run, Source
+from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request, make_request
 
 
@@ -21,11 +23,13 @@ def request(engine: str = "pandas", nodes: Any = None) -> Request:
     return make_request(Source(path="/secret/data"), graph, Output(path="/secret/out"), Run(), engine)
 
 
-def done(rows: int, seconds: float, **more: Any) -> list[dict[str, Any]]:
-    """The summaries of a run: each stage takes this long, shuffle_write twice (train and valid)."""
-    stages = [*history.STAGES, "shuffle_write"]
-    common = {"rows": rows, "bytes": 10 * rows, "seconds": seconds, "threads": 2, "path": "/secret/out", **more}
-    return [{"stage": stage, **common} for stage in stages]
+def done(rows: int, seconds: float, **more: Any) -> list[StageResult]:
+    """The results of a run: each stage takes this long, shuffle_write twice (train and valid)."""
+    common = {"rows": rows, "nbytes": 10 * rows, "seconds": seconds, **more}
+    counts = {"files": 1, "skipped": 0, "blocks": 1, "partitions": 1, "columns": 1, "output_columns": 1, "workers": 1}
+    sample = "look-alike data in /secret/out"
+    ingest = IngestResult(threads=2, made_up=sample, **counts, **common)
+    return [ingest, *(StageResult(stage=stage, **common) for stage in [*history.STAGES[1:], "shuffle_write"])]
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +67,9 @@ def test_other_jobs_say_something_by_their_bytes_and_other_engines_nothing() -> 
 
 
 def test_stages_that_were_found_done_say_nothing(state: Path) -> None:
-    summaries = done(1000, 2.0)
-    summaries[1]["reused"] = True
-    history.record(request(), summaries)
+    results = done(1000, 2.0)
+    results[1] = replace(results[1], reused=True)
+    history.record(request(), results)
     found = history.guess(request(), 1000, 1, 2)
     assert found
     assert set(found.seconds) == {"ingest", "transform", "shuffle_write"}

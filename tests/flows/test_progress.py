@@ -79,17 +79,18 @@ def test_a_stage_that_ends_before_anybody_looks_is_told_all_the_same(tmp_path: P
     from rich.console import Console
 
     from flows.commands.progress import Watch, shown
-    from flows.run.listeners import tell
+    from flows.run.listeners import notify
+    from tasks.core.stage_results import StageResult
 
     text = io.StringIO()
     watch = Watch(tmp_path / "progress.json", (), Console(file=text, width=100))
     watch.start()
     with shown(watch):
-        tell({"stage": "ingest", "rows": 1000, "seconds": 0.5})
+        notify(StageResult(stage="ingest", rows=1000, nbytes=0, seconds=0.5))
         assert [line.state for line in watch.lines.values()] == ["done", "running"]
-        tell({"stage": "statistics", "rows": 2000, "seconds": 0.5})
+        notify(StageResult(stage="statistics", rows=2000, nbytes=0, seconds=0.5))
         watch.finish({})
-    tell({"stage": "statistics", "rows": 3000, "seconds": 0.5})
+    notify(StageResult(stage="statistics", rows=3000, nbytes=0, seconds=0.5))
     assert text.getvalue().splitlines() == [
         "ingest: 1,000 rows 0.5 s, 2,000 rows/s",
         "statistics: 2,000 rows 0.5 s, 4,000 rows/s",

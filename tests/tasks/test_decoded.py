@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import pytest
 
 from tasks import engines, ops
 from tasks.cluster import column_cache, out_of_memory
-from tasks.cluster.column_cache import Keeping
+from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Block, Limits, Partition
@@ -34,7 +34,7 @@ from tasks.shuffle.choice import spare_on_device
 from tasks.sources import planning
 from tasks.stages import cache_policy, commit, ingest, needs, shuffle_write, transform
 from tasks.stages import statistics as stages_statistics
-from tasks.stages.cache_policy import keeping_of, taking_of
+from tasks.stages.cache_policy import cache_key, taking_key
 from tests.reads import count_reads
 from tests.stages import run_stages
 
@@ -44,6 +44,13 @@ TABLE = pa.table({"a": [1, 2, 3], "b": [4, 5, 6], "c": ["x", "y", "z"]})
 
 def part(number: int, nbytes: int, first_row: int = 0) -> Partition:
     return Partition(number, (Block(0, first_row, len(TABLE), nbytes, ()),))
+
+
+def read(key: CacheKey, partition: Partition, names: Sequence[str], reader: Callable[[Sequence[str]], Any]) -> Any:
+    """The columns of a partition as a pass gets them: out of the cache, or by the reader."""
+    taken = column_cache.take(key, partition, names)
+    columns = column_cache.put(key, partition, taken, None if taken.complete else reader(taken.missing))
+    return column_cache.selected(columns, names)
 
 
 class Reader:
@@ -66,15 +73,15 @@ def _nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_what_is_kept_is_not_read_again_and_goes_as_it_is_taken() -> None:
-    reader, keeping = Reader(), Keeping("rows", ("a", "c"), limit=10_000)
-    assert column_cache.read(keeping, part(0, 100), ["a", "b"], reader) == TABLE.select(["a", "b"])
-    assert column_cache.held("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
-    assert column_cache.read(keeping, part(0, 100), ["c", "a"], reader) == TABLE.select(["c", "a"])
-    assert column_cache.read(Keeping("rows"), part(0, 100), ["a", "b", "c"], reader) == TABLE
-    assert column_cache.held("rows") == ([], 0)
+    reader, keeping = Reader(), CacheKey("rows", ("a", "c"), limit=10_000)
+    assert read(keeping, part(0, 100), ["a", "b"], reader) == TABLE.select(["a", "b"])
+    assert column_cache.cached("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
+    assert read(keeping, part(0, 100), ["c", "a"], reader) == TABLE.select(["c", "a"])
+    assert read(CacheKey("rows"), part(0, 100), ["a", "b", "c"], reader) == TABLE
+    assert column_cache.cached("rows") == ([], 0)
     assert reader.asked == [["a", "b"], ["c"], ["b"]]
-    assert column_cache.read(Keeping("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
-    assert column_cache.read(Keeping("rows"), part(0, 100), [], reader).num_columns == 0
+    assert read(CacheKey("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
+    assert read(CacheKey("rows"), part(0, 100), [], reader).num_columns == 0
     assert reader.asked[3:] == [["b"], []]
 
 
@@ -86,64 +93,64 @@ def test_columns_of_a_gpu_are_kept_as_they_are() -> None:
         asked.append(list(names))
         return {name: columns[name] for name in names}
 
-    keeping, taking = Keeping("rows", ("a", "b"), limit=100, on_device=True), Keeping("rows")
-    assert column_cache.are_on_device(keeping, part(0, 100))
-    assert not column_cache.are_on_device(taking, part(0, 100))
-    assert list(column_cache.read(keeping, part(0, 100), ["a", "b"], reader)) == ["a", "b"]
-    assert column_cache.held("rows") == ([0], 48)
-    assert column_cache.are_on_device(taking, part(0, 100))
-    found = column_cache.read(taking, part(0, 100), ["c", "a"], reader)
+    keeping, taking = CacheKey("rows", ("a", "b"), limit=100, on_device=True), CacheKey("rows")
+    assert column_cache.is_on_device(keeping, part(0, 100))
+    assert not column_cache.is_on_device(taking, part(0, 100))
+    assert list(read(keeping, part(0, 100), ["a", "b"], reader)) == ["a", "b"]
+    assert column_cache.cached("rows") == ([0], 48)
+    assert column_cache.is_on_device(taking, part(0, 100))
+    found = read(taking, part(0, 100), ["c", "a"], reader)
     assert list(found) == ["c", "a"]
     assert found["a"] is columns["a"]
     assert asked == [["a", "b"], ["c"]]
-    assert column_cache.held("rows") == ([], 0)
+    assert column_cache.cached("rows") == ([], 0)
 
 
 def test_rows_that_are_cut_anew_are_read_again() -> None:
-    reader, keeping = Reader(), Keeping("rows", ("a",), limit=10_000)
-    column_cache.read(keeping, part(1, 100, first_row=3), ["a"], reader)
-    column_cache.read(Keeping("rows"), part(1, 100, first_row=6), ["a"], reader)
+    reader, keeping = Reader(), CacheKey("rows", ("a",), limit=10_000)
+    read(keeping, part(1, 100, first_row=3), ["a"], reader)
+    read(CacheKey("rows"), part(1, 100, first_row=6), ["a"], reader)
     assert len(reader.asked) == 2
 
 
 def test_whole_records_are_parsed_once_for_all_passes_where_there_is_room() -> None:
-    reader, keeping = Reader(), Keeping("rows", ("b", "c"), 1000, together=True)
-    assert column_cache.read(keeping, part(0, 100), ["a"], reader).column_names == ["a"]
-    assert column_cache.read(Keeping("rows"), part(0, 100), ["b", "c"], reader) == TABLE.select(["b", "c"])
-    assert column_cache.read(keeping, part(1, 2000), ["a"], reader).column_names == ["a"]
+    reader, keeping = Reader(), CacheKey("rows", ("b", "c"), 1000, together=True)
+    assert read(keeping, part(0, 100), ["a"], reader).column_names == ["a"]
+    assert read(CacheKey("rows"), part(0, 100), ["b", "c"], reader) == TABLE.select(["b", "c"])
+    assert read(keeping, part(1, 2000), ["a"], reader).column_names == ["a"]
     assert reader.asked == [["a", "b", "c"], ["a"]]
 
 
 def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
     reader, size = Reader(), TABLE.get_total_buffer_size()
-    keeping = Keeping("rows", ("a", "b", "c"), limit=2 * size)
+    keeping = CacheKey("rows", ("a", "b", "c"), limit=2 * size)
     for number in range(3):
-        column_cache.read(keeping, part(number, size), ["a", "b", "c"], reader)
-    assert column_cache.held("rows") == ([0, 1], 2 * size)
-    column_cache.read(Keeping("others", ("a",), size), part(0, size), ["a"], reader)
-    assert column_cache.held("rows") == ([], 0)
-    assert column_cache.held("others")[0] == [0]
+        read(keeping, part(number, size), ["a", "b", "c"], reader)
+    assert column_cache.cached("rows") == ([0, 1], 2 * size)
+    read(CacheKey("others", ("a",), size), part(0, size), ["a"], reader)
+    assert column_cache.cached("rows") == ([], 0)
+    assert column_cache.cached("others")[0] == [0]
 
 
 def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, keeping = Reader(), Keeping("rows", ("a",), limit=10_000)
+    reader, keeping = Reader(), CacheKey("rows", ("a",), limit=10_000)
     monkeypatch.setattr(column_cache, "FREE", 0.25)
     for number, free in enumerate((50, 20)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(total=100, available=free))
-        column_cache.read(keeping, part(number, 100), ["a"], reader)
-    assert column_cache.held("rows")[0] == [0]
+        read(keeping, part(number, 100), ["a"], reader)
+    assert column_cache.cached("rows")[0] == [0]
 
 
 def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
-    reader, keeping = Reader(), Keeping("rows", ("a",), 1000, together=True)
-    column_cache.read(keeping, part(0, 10), ["a"], reader)
+    reader, keeping = Reader(), CacheKey("rows", ("a",), 1000, together=True)
+    read(keeping, part(0, 10), ["a"], reader)
     column_cache.give_up()
-    column_cache.read(keeping, part(1, 10), ["b"], reader)
-    assert column_cache.held("rows") == ([], 0)
+    read(keeping, part(1, 10), ["b"], reader)
+    assert column_cache.cached("rows") == ([], 0)
     assert reader.asked == [["a"], ["b"]]
     column_cache.release(LocalPool(1), keeping)
-    column_cache.read(keeping, part(1, 10), ["b"], reader)
-    assert column_cache.held("rows")[0] == [1]
+    read(keeping, part(1, 10), ["b"], reader)
+    assert column_cache.cached("rows")[0] == [1]
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +214,8 @@ def test_text_is_parsed_once_and_the_output_is_the_same(
         "x": 3, "name": 2, "time": 1,
     }  # fmt: skip
     assert written(tmp_path / "kept") == written(tmp_path / "disk")
-    statistics = next(stage for stage in done if stage["stage"] == "statistics")
-    assert statistics["decoded"] > ROWS * 24
+    statistics = next(stage for stage in done if stage.stage == "statistics")
+    assert statistics.decoded > ROWS * 24
     assert column_cache._store.tables == {}
 
 
@@ -227,7 +234,7 @@ def test_local_parquet_is_read_again(table: pa.Table, tmp_path: Path, readings: 
     pq.write_table(table, tmp_path / "rows.parquet")
     done = run_stages(asked(tmp_path / "rows.parquet", tmp_path / "out", "pandas"))
     assert readings[0, "name"] == 2
-    assert next(stage for stage in done if stage["stage"] == "statistics")["decoded"] == 0
+    assert next(stage for stage in done if stage.stage == "statistics").decoded == 0
 
 
 @pytest.mark.gpu
@@ -246,7 +253,7 @@ def test_a_gpu_keeps_what_it_has_read_of_local_parquet(
     done = run_stages(asked(tmp_path / "rows.parquet", tmp_path / "kept", "cudf"))
     assert set(counted.values()) == {1}
     assert {name for _, name in counted} == {"time", "name", "x", "label"}
-    assert done[1]["decoded"] > ROWS * 16
+    assert done[1].decoded > ROWS * 16
     assert column_cache._store.tables == {}
     counted.clear()
     monkeypatch.setattr(cache_policy, "spare_on_device", lambda *_: 0)
@@ -261,12 +268,12 @@ def test_columns_that_the_engine_keeps_are_parsed_once(
     """As on a GPU, of which the CPU's engine keeps its own columns here."""
     run_stages(asked(text, tmp_path / "host", "pandas"))
     readings.clear()
-    keeping_of = cache_policy.keeping_of
-    monkeypatch.setattr(cache_policy, "keeping_of", lambda *of: replace(keeping_of(*of), on_device=True))  # type: ignore[type-var]
+    cache_key = cache_policy.cache_key
+    monkeypatch.setattr(cache_policy, "cache_key", lambda *of: replace(cache_key(*of), on_device=True))  # type: ignore[type-var]
     done = run_stages(asked(text, tmp_path / "engine", "pandas"))
     assert set(readings.values()) == {1}
     assert {name for _, name in readings} == {"time", "name", "x", "label"}
-    assert done[1]["decoded"] > 0
+    assert done[1].decoded > 0
     assert column_cache._store.tables == {}
     assert written(tmp_path / "engine") == written(tmp_path / "host")
 
@@ -297,14 +304,14 @@ def test_short_memory_is_tried_once_more_without_what_is_kept() -> None:
         work(1)  # there is nothing to let go of
     tried.clear()
     for fails in (1, 2):
-        column_cache.release(LocalPool(1), Keeping("rows"))
-        column_cache.read(Keeping("rows", ("a",), 1000), part(0, 10), ["a"], Reader())
+        column_cache.release(LocalPool(1), CacheKey("rows"))
+        read(CacheKey("rows", ("a",), 1000), part(0, 10), ["a"], Reader())
         if fails == 1:
             assert work(fails) == "done"
         else:
             with pytest.raises(MemoryError):
                 work(fails)
-        assert column_cache.held("rows") == ([], 0)
+        assert column_cache.cached("rows") == ([], 0)
         assert len(tried) == 2
         tried.clear()
 
@@ -317,7 +324,7 @@ def test_a_partition_that_is_halved_is_read_again(
     readings.clear()
     monkeypatch.setenv(out_of_memory.VARIABLE, f"{stage}:1:1")
     done = run_stages(asked(text, tmp_path / "halves", engine))
-    assert sum(found.get("halved", 0) for found in done) == {"statistics": 2, "transform": 1}[stage]
+    assert sum(result.halved or 0 for result in done) == {"statistics": 2, "transform": 1}[stage]
     assert max(readings.values()) > 1
     assert written(tmp_path / "whole") == written(tmp_path / "halves")
     assert column_cache._store.tables == {}
@@ -330,20 +337,20 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
     with request.staging.locked():
         ingest.ingest(request, pool)
         plan = PlanOf(request).plan("")
-        keeping = keeping_of(request, plan, binding.Bound(request.final, plan.schema), pool)
+        keeping = cache_key(request, plan, binding.Bound(request.final, plan.schema), pool)
         assert keeping is not None
         assert keeping.columns == ("time", "x", "name", "label")
         monkeypatch.setattr(stages_statistics, "learned_tables", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            stages_statistics.learn(request, pool)
-        assert column_cache.held(keeping.name) == ([], 0)
+            stages_statistics.statistics(request, pool)
+        assert column_cache.cached(keeping.name) == ([], 0)
         monkeypatch.undo()
         object.__setattr__(request, "flow", "fit")
-        only_learned = keeping_of(request, plan, binding.Bound(request.final, plan.schema), pool)
+        only_learned = cache_key(request, plan, binding.Bound(request.final, plan.schema), pool)
         assert only_learned is not None
         assert only_learned.columns == ("x",)
-        assert stages_statistics.learn(request, pool)["decoded"] == 0
-        assert column_cache.held(keeping.name) == ([], 0)
+        assert stages_statistics.statistics(request, pool).decoded == 0
+        assert column_cache.cached(keeping.name) == ([], 0)
 
 
 def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
@@ -374,19 +381,18 @@ def test_two_workers_hold_their_partitions_until_transform_takes_them(
     run_stages(asked(text, tmp_path / "one", "pandas"))
     request = asked(text, tmp_path / "two", "pandas")
     with request.staging.locked():
-        done = [ingest.ingest(request, two_workers), stages_statistics.learn(request, two_workers)]
+        done = [ingest.ingest(request, two_workers), stages_statistics.statistics(request, two_workers)]
         plan = PlanOf(request).plan("")
-        where = column_cache.held_by(two_workers, taking_of(request, plan))
+        where = column_cache.workers_of(two_workers, taking_key(request, plan))
         assert sorted(where) == [partition.number for partition in plan.partitions]
         assert set(where.values()) == set(two_workers.workers)
-        kept = dict[str, Any]()
         done += [
-            transform.cut(request, "", two_workers, kept=kept),
-            shuffle_write.write(request, "", two_workers, kept=kept),
+            transform.transform(request, "", two_workers),
+            shuffle_write.shuffle_write(request, "", two_workers),
         ]
         commit.commit(request, done)
-    assert done[1]["decoded"] > ROWS * 24
-    assert column_cache.held_by(two_workers, taking_of(request, plan)) == {}
+    assert done[1].decoded > ROWS * 24
+    assert column_cache.workers_of(two_workers, taking_key(request, plan)) == {}
     assert written(tmp_path / "one") == written(tmp_path / "two")
 
 

@@ -106,13 +106,12 @@ def asked(source: Path, out: Path, engine: str, exchange: str) -> Request:
 
 def made(request: Request, pool: Pool, blocks: int) -> dict[str, str]:
     """The stages run on the pool: the digests of what was learned and of every file."""
-    kept: dict[str, Any] = {}
     with request.staging.locked(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(ingest, "make_plan", in_partitions_of(blocks))
-        done = [ingest.ingest(request, pool), statistics.learn(request, pool)]
-        done += [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
+        done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
+        done += [transform.transform(request, "", pool), shuffle_write.shuffle_write(request, "", pool)]
         commit.commit(request, done)
-    assert done[0]["partitions"] == -(-BLOCKS // blocks)
+    assert done[0].partitions == -(-BLOCKS // blocks)
     folder = Path(request.output.path)
     assert json.loads((folder / "_manifest.json").read_text())["exchange"] == request.run.exchange
     paths = [*sorted(folder.glob("part-*.parquet")), folder / "_workflow" / "state.json"]

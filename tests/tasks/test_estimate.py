@@ -157,9 +157,9 @@ def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, m
     request = asked(data, tmp_path / "out", compression="zstd")
     with request.staging.locked():
         summary = ingest.ingest(request, LocalPool(2))
-    assert summary["disk_1"].startswith(f"{tmp_path}")
-    assert summary["planned_exchange"].startswith("memory (about 0.00 GB")
-    assert "about" in summary["host_memory_needed"]
+    assert summary.estimate["disk_1"].startswith(f"{tmp_path}")
+    assert summary.estimate["planned_exchange"].startswith("memory (about 0.00 GB")
+    assert "about" in summary.estimate["host_memory_needed"]
 
 
 def test_parts_that_are_there_need_no_room_again(data: Path, tmp_path: Path) -> None:

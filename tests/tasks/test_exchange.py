@@ -142,9 +142,9 @@ def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
         with two.staging.locked():
             done = [
                 ingest.ingest(two, pool),
-                statistics.learn(two, pool),
-                transform.cut(two, "", pool),
-                shuffle_write.write(two, "", pool),
+                statistics.statistics(two, pool),
+                transform.transform(two, "", pool),
+                shuffle_write.shuffle_write(two, "", pool),
             ]
             commit.commit(two, done)
     assert parts(tmp_path / "two") == parts(tmp_path / "one")
@@ -154,15 +154,15 @@ def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
     with asked.staging.locked():
         ingest.ingest(asked, pool)
-        statistics.learn(asked, pool)
-        transform.cut(asked, "", pool)
+        statistics.statistics(asked, pool)
+        transform.transform(asked, "", pool)
         (folder,) = (asked.staging.folder / "exchange").iterdir()
         files = sorted(folder.glob("*.arrow"))
         before = [f.stat().st_mtime_ns for f in files]
         content = bytearray(files[1].read_bytes())
         content[len(content) // 2] ^= 1
         files[1].write_bytes(bytes(content))
-        transform.cut(asked, "", pool)
+        transform.transform(asked, "", pool)
         after = [f.stat().st_mtime_ns for f in files]
     assert [a == b for a, b in zip(before, after, strict=True)] == [i != 1 for i in range(len(files))]
     run_stages(asked)
@@ -214,11 +214,11 @@ def test_the_note_of_a_partition_says_what_it_holds(source: Path, tmp_path: Path
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
     with asked.staging.locked():
         ingest.ingest(asked, pool)
-        statistics.learn(asked, pool)
-        summary = transform.cut(asked, "", pool)
+        statistics.statistics(asked, pool)
+        summary = transform.transform(asked, "", pool)
     (folder,) = (asked.staging.folder / "exchange").iterdir()
     notes = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
-    assert summary["exchange"] == "disk"
+    assert summary.exchange == "disk"
     assert [sum(n["counts"]) for n in notes] == [n["rows_out"] for n in notes]
     assert sum(n["rows_out"] for n in notes) == ROWS
 

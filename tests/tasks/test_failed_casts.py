@@ -59,14 +59,14 @@ def test_a_run_counts_the_casts_that_fail(exchange: str, tmp_path: Path, engine:
     """'x', '' and '9 km' are no numbers, 300 is no int8 and 'no' no truth; what makes a column twice counts once."""
     done = run_stages(make_job(job(tmp_path, run={"exchange": exchange})).request(engine))
     _, statistics, transform, _ = done
-    assert statistics["failed_casts"] == transform["failed_casts"] == EXPECTED
+    assert statistics.failed_casts == transform.failed_casts == EXPECTED
     manifest = Manifest.load(tmp_path / "out")
     assert manifest.rows["out"] == 9
     assert manifest.data["stages"]["transform"]["failed_casts"] == EXPECTED
     assert stage_line(transform).endswith(", casts failed in 5 rows")
     page = html.unescape((tmp_path / "out" / "_report.html").read_text())
     assert "3 row(s) are null in Lambda of 'text' because a cast failed: cast(_, 'int64')" in page
-    assert "Casts that failed, their rows are null" in stage_markdown(transform | {"began": 0.0, "ended": 1.0})
+    assert "Casts that failed, their rows are null" in stage_markdown(transform)
 
 
 def test_a_run_that_is_done_already_says_it_again(tmp_path: Path, engine: str) -> None:
@@ -79,11 +79,11 @@ def test_a_run_that_is_done_already_says_it_again(tmp_path: Path, engine: str) -
     for reused in (False, True):
         with request.staging.locked():
             ingest.ingest(request, LocalPool(1))
-            statistics = stages_statistics.learn(request, LocalPool(1))
-            transform = stages_transform.cut(request, "", LocalPool(1))
-            shuffle_write.write(request, "", LocalPool(1))
-        assert (statistics["reused"], transform["reused"]) == (reused, reused)
-        assert statistics["failed_casts"] == transform["failed_casts"] == EXPECTED
+            statistics = stages_statistics.statistics(request, LocalPool(1))
+            transform = stages_transform.transform(request, "", LocalPool(1))
+            shuffle_write.shuffle_write(request, "", LocalPool(1))
+        assert (statistics.reused, transform.reused) == (reused, reused)
+        assert statistics.failed_casts == transform.failed_casts == EXPECTED
 
 
 def test_names_of_folders_that_a_cast_cannot_read_are_counted(tmp_path: Path, engine: str) -> None:
@@ -98,8 +98,8 @@ def test_names_of_folders_that_a_cast_cannot_read_are_counted(tmp_path: Path, en
         "output": {"path": str(tmp_path / "out"), "files": 1},
     }
     transform = run_stages(make_job(data).request(engine))[2]
-    assert transform["rows_out"] == 2
-    assert transform["failed_casts"] == [{"entry": "source.filter", "expression": condition, "rows": 2}]
+    assert transform.rows_out == 2
+    assert transform.failed_casts == [{"entry": "source.filter", "expression": condition, "rows": 2}]
 
 
 def test_a_preview_shows_casts_that_fail(tmp_path: Path) -> None:

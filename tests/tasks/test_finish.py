@@ -25,12 +25,11 @@ def request_(tmp_path: Path, engine: str) -> Request:
 
 
 def learned(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
-    return [ingest.ingest(request, pool), statistics.learn(request, pool)]
+    return [ingest.ingest(request, pool), statistics.statistics(request, pool)]
 
 
 def written(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
-    kept: dict[str, Any] = {}
-    return [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
+    return [transform.transform(request, "", pool), shuffle_write.shuffle_write(request, "", pool)]
 
 
 def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(request_: Request) -> None:

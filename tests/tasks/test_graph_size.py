@@ -120,8 +120,8 @@ def test_a_run_hands_the_workers_the_place_of_the_state(
     })  # fmt: skip
     request, workers = job.request(engine), DaskPool(client)
     with request.staging.locked():
-        done = [ingest.ingest(request, workers), statistics.learn(request, workers)]
-        done += [transform.cut(request, "", workers), shuffle_write.write(request, "", workers)]
+        done = [ingest.ingest(request, workers), statistics.statistics(request, workers)]
+        done += [transform.transform(request, "", workers), shuffle_write.shuffle_write(request, "", workers)]
         commit.commit(request, done)
     assert pq.read_table(tmp_path / "out").num_rows == DISTINCT
     assert max(sizes.values()) < SMALL

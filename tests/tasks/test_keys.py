@@ -342,16 +342,16 @@ def test_a_run_leaves_nothing_but_its_output(engine: str, tmp_path: Path) -> Non
 def test_scratch_files_are_used_again_and_made_again_when_gone(engine: str, tmp_path: Path) -> None:
     request, pool = job(tmp_path, engine, ["k"]), LocalPool(2)
     with request.staging.locked():
-        assert ingest.ingest(request, pool)["reused"] is False
-        assert ingest.ingest(request, pool)["reused"] is True
+        assert ingest.ingest(request, pool).reused is False
+        assert ingest.ingest(request, pool).reused is True
         files = sorted((request.staging.folder / "keyed").iterdir())
         assert files
         Path(PlanOf(request).plan("").files[0].path).unlink()
         (request.staging.folder / "keyed" / "block-99999.arrow").touch()
-        assert ingest.ingest(request, pool)["reused"] is False
+        assert ingest.ingest(request, pool).reused is False
         assert sorted((request.staging.folder / "keyed").iterdir()) == files
     done = run_stages(request)
-    assert [(d["stage"], d["rows"]) for d in done[2:]] == [("transform", 4), ("shuffle_write", 3)]
+    assert [(d.stage, d.rows) for d in done[2:]] == [("transform", 4), ("shuffle_write", 3)]
     assert not request.staging.folder.exists()
 
 

@@ -45,10 +45,9 @@ def written(source: Path, out: Path, engine: str, pool: Pool, mode: str, rows: s
         "output": {"path": str(out), "files": 5, "seed": 11, "shuffle": mode, **MODES[mode]},
         "run": {"min_partition_size": size, "exchange": "memory"},
     }).request(engine)  # fmt: skip
-    kept = dict[str, Any]()
     with request.staging.locked():
-        done = [ingest.ingest(request, pool), statistics.learn(request, pool)]
-        done += [transform.cut(request, "", pool, kept=kept), shuffle_write.write(request, "", pool, kept=kept)]
+        done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
+        done += [transform.transform(request, "", pool), shuffle_write.shuffle_write(request, "", pool)]
         commit.commit(request, done)
     return {p.name: p.read_bytes() for p in sorted(out.glob("part-*"))}
 

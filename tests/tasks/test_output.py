@@ -330,10 +330,10 @@ def test_written_folders_are_not_written_again(
     wrote.extend([""] * 100)
     done = run_stages(job(tmp_path, source, engine))
     assert {name.rpartition("/")[2] for name in wrote[108:]} == {"part-00002.parquet"}
-    assert done[-1]["folders"] == 4
-    assert done[-1]["folder_files"] == 12
+    assert done[-1].folders == 4
+    assert done[-1].folder_files == 12
     assert damages(tmp_path / "out") == []
-    assert done[-1]["stage"] == "shuffle_write"
+    assert done[-1].stage == "shuffle_write"
 
 
 def test_an_output_of_folders_is_replaced_or_versioned_but_not_with_foreign_files_in_it(
@@ -512,7 +512,7 @@ def test_files_that_a_filter_leaves_out_by_their_folders_stay_closed(form: str, 
     found = pq.read_table(tmp_path / "out" / "part-00000.parquet")
     assert sorted(found["number"].to_pylist()) == sorted(row["number"] for row in rows)
     assert {day.day for day in found["day"].to_pylist()} == {2}
-    assert done[0]["skipped"] == len(plan.skipped) > 0
+    assert done[0].skipped == len(plan.skipped) > 0
 
 
 def test_folders_leave_out_nothing_that_a_filter_may_keep(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def fit_words(folder: Path, name: str, text: str, **source: Any) -> Path:
     request = make_job(job).request("pandas")
     with request.staging.locked():
         ingest.ingest(request, LocalPool(1))
-        statistics.learn(request, LocalPool(1))
+        statistics.statistics(request, LocalPool(1))
         return Path(commit.commit_fitted(request))
 
 
@@ -82,7 +82,7 @@ def test_another_text_for_null_is_taken_and_said_to_differ(tmp_path: Path) -> No
     said = "source.null_values is ['x'], in the fit ['NA']"
 
     assert ids(tmp_path) == [2, 1, 1, 2]
-    assert summary["differs_from_fit"] == said
+    assert summary.differs_from_fit == said
     assert manifest.data["differs_from_fit"] == [said]
     assert f"Different from the fit: {said}".replace("'", "&#39;") in (tmp_path / "out" / "_report.html").read_text()
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import engines, ops
+from tasks.core.stage_results import StatisticsResult
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.linear import Factor, merge, principal_axes
 from tasks.errors import DataError, JobError
@@ -447,16 +448,15 @@ class TestReport:
         assert list(tables["PCA of x0, x1"][0]) == ["component", "singular_value", "variance", "share"]
 
     def test_the_stage_shows_the_tables_below_its_numbers(self):
-        summary = {
-            "stage": "statistics",
-            "rows": 4,
-            "bytes": 8,
-            "seconds": 1.0,
-            "tables": {"PCA of x, y": [{"component": "pca_0"}]},
-        }
-        text = stage_markdown(summary)
+        tables = {"PCA of x, y": [{"component": "pca_0"}]}
+        result = StatisticsResult(
+            rows=4, nbytes=8, seconds=1.0, phases=1, operators=1, learned=1, digest="d", tables=tables
+        )
+        text = stage_markdown(result)
         assert text.endswith("#### PCA of x, y\n\n| component |\n|---|\n| pca_0 |\n")
-        assert [row["what"] for row in stage_table(summary)] == ["stage", "rows", "bytes", "seconds"]
+        shown = {row["what"]: row["value"] for row in stage_table(result)}
+        assert shown == {"stage": "statistics", "rows": 4, "bytes": 8, "seconds": 1.0, "reused": False, "retries": 0,
+                         "phases": 1, "operators": 1, "learned": 1, "decoded": 0}  # fmt: skip
 
     def test_other_operators_show_nothing(self):
         assert ops.Normalize().report({"n": 1, "mean": 0.0, "std": 1.0}) is None

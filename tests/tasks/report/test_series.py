@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tasks.cluster.monitor import Sample
+from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult
 from tasks.report import series, stage_markdown, stage_table, svg
 from tests.tasks.test_monitor import sample
 
@@ -87,21 +88,15 @@ def test_pictures_are_whole_xml_whatever_a_name_holds() -> None:
         assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def summary(**more: Any) -> dict[str, Any]:
-    return {
-        "stage": "transform",
-        "split": "",
-        "rows": 24_000,
-        "bytes": 10**6,
-        "seconds": 4.0,
-        "began": 100.0,
-        "ended": 104.0,
-        **more,
-    }
+MOMENTS: dict[str, Any] = {"rows": 24_000, "nbytes": 10**6, "seconds": 4.0, "began": 100.0, "ended": 104.0}
+
+
+def transformed(**more: Any) -> TransformResult:
+    return TransformResult(rows_out=24_000, partitions=2, exchange="memory", because="it fits", **MOMENTS, **more)
 
 
 def test_the_markdown_of_a_stage_has_its_numbers_its_workers_and_two_plots() -> None:
-    text = stage_markdown(summary(reused=False), "<svg/>", workers(), "http://127.0.0.1:8787/status")
+    text = stage_markdown(transformed(), "<svg/>", workers(), "http://127.0.0.1:8787/status")
     assert "### transform: 24,000 rows in 4.00 s, 6,000 rows/s" in text
     assert "ingest → statistics → **transform** → shuffle_write" in text
     assert "| began | 1970-01-01 00:01:40.0 UTC |" in text
@@ -112,16 +107,20 @@ def test_the_markdown_of_a_stage_has_its_numbers_its_workers_and_two_plots() -> 
 
 
 def test_a_stage_that_was_found_done_shows_no_workers() -> None:
-    assert "worker 0" not in stage_markdown(summary(reused=True), "", workers())
+    assert "worker 0" not in stage_markdown(transformed(reused=True), "", workers())
 
 
 def test_artifacts_stay_small() -> None:
     many = workers(64, seconds=199)
     tables = {f"PCA of x{i}": [{"component": f"pca_{j}", "share": 0.5} for j in range(20)] for i in range(1000)}
-    text = stage_markdown(summary(tables=tables), "<svg>" + 3000 * "text " + "</svg>", many)
+    text = stage_markdown(
+        StatisticsResult(phases=1, operators=1, learned=1, digest="", tables=tables, **MOMENTS),
+        "<svg>" + 3000 * "text " + "</svg>",
+        many,
+    )
     assert len(text) < 100_000
     assert text.count("data:image/svg+xml") == 3
     parts = [{"path": f"part-{i:05d}.parquet", "rows": 10, "bytes": 100, "xxh3_128": "0" * 32} for i in range(5000)]
-    rows = stage_table(summary(parts=parts))
+    rows = stage_table(WriteResult(files=5000, rows_in=1, rows_out=1, parts=parts, **MOMENTS))
     assert len(str(rows)) < 100_000
     assert rows[-1] == {"path": "and 4,700 more", "rows": 47_000, "bytes": 470_000, "xxh3_128": ""}

@@ -1,0 +1,154 @@
+"""What each stage hands on when it is done: to the next stages, the flow, the artifacts, the report, the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+FailedCast = Mapping[str, Any]  # entry, expression, rows: see tasks.graph.failed_casts
+PartRecord = Mapping[str, Any]  # path, rows, bytes, xxh3_128 of a file of the output
+TableRows = Sequence[Mapping[str, Any]]
+
+
+def _not_shown(**default: Any) -> Any:
+    return field(**default, metadata={"shown": False})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """What every stage says of its work.
+
+    `rows` and `nbytes` are what the stage has worked on, in `seconds`. `reused`: an earlier start of the same job had
+    done all of it. `halved` counts partitions, or files, that were divided because memory was short. `began` and
+    `ended` are seconds since 1970, None where nobody knows them; `retries` counts the attempts of Prefect and of the
+    flow after the first one.
+    """
+
+    stage: str
+    split: str = ""
+    rows: int
+    nbytes: int
+    seconds: float
+    reused: bool = False
+    halved: int | None = None
+    failed_casts: Sequence[FailedCast] = _not_shown(default=())
+    retries: int = 0
+    began: float | None = _not_shown(default=None)
+    ended: float | None = _not_shown(default=None)
+
+    @property
+    def title(self) -> str:
+        """The stage with its split, if there are several.
+
+        >>> StageResult(stage="transform", split="valid", rows=0, nbytes=0, seconds=0.0).title
+        'transform valid'
+        """
+        return " ".join(filter(None, (self.stage, self.split)))
+
+    def figures(self) -> dict[str, Any]:
+        """Name -> plain value of what people are shown, without what is empty, long, or shown in another way."""
+        every = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("shown", True)}
+        every["bytes"] = every.pop("nbytes")
+        return {name: value for name, value in every.items() if value is not None and value not in ("", ())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestResult(StageResult):
+    """The source as it was planned: numbers of files, skipped files, blocks, partitions, columns in and out.
+
+    `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
+    `made_up` describes look-alike data; empty texts where there is nothing to say. `estimate` has the needs of the run
+    as lines of text.
+    """
+
+    stage: str = "ingest"
+    files: int
+    skipped: int
+    blocks: int
+    partitions: int
+    columns: int
+    output_columns: int
+    threads: int
+    workers: int
+    left_out: str = ""
+    differs_from_fit: str = ""
+    made_up: str = ""
+    estimate: Mapping[str, str] = _not_shown(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        return super().figures() | dict(self.estimate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsResult(StageResult):
+    """What was learned: `digest` of the state, and `tables` of the first learned values by title.
+
+    `phases` passes over the source; `operators` entries of the graph learned something of `learned` units of columns.
+    `decoded` bytes of columns stay in memory for transform.
+    """
+
+    stage: str = "statistics"
+    phases: int
+    operators: int
+    learned: int
+    digest: str = _not_shown()
+    tables: Mapping[str, TableRows] = _not_shown(default_factory=dict)
+    decoded: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformResult(StageResult):
+    """`rows` of the source became `rows_out` rows in pieces, which wait in the `exchange` (memory or disk); `because`
+    has the figures of that choice."""
+
+    stage: str = "transform"
+    rows_out: int
+    partitions: int
+    exchange: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteResult(StageResult):
+    """The files of a split: `parts` are the records of all that were written, `files` counts them; with Hive folders
+    `folder_files` files lie in `folders` folders, and `advice` says what would be better.
+
+    `rows_in` and `rows_out` are the rows that transform has read and made.
+    """
+
+    stage: str = "shuffle_write"
+    files: int
+    rows_in: int
+    rows_out: int
+    folders: int | None = None
+    folder_files: int | None = None
+    advice: str = ""
+    parts: Sequence[PartRecord] = _not_shown()
+
+
+@dataclass(frozen=True)
+class StageArtifacts:
+    """What Prefect's UI shows of a stage: a Markdown and a table artifact, whose keys begin with `key`."""
+
+    key: str
+    description: str
+    markdown: str
+    table: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ProgressArtifact:
+    """The progress artifact of a stage: its id, and its text when the stage was done."""
+
+    artifact: str
+    description: str
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What the Prefect task of a stage returns to the flow: the result, and the artifacts that the flow writes."""
+
+    result: StageResult
+    artifacts: StageArtifacts | None
+    progress: ProgressArtifact | None

@@ -1,0 +1,72 @@
+"""How the rows of a plan get into files: what transform and shuffle_write share, in a flow and in calls from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.cluster.pool import Done
+from tasks.core.plan import Plan
+from tasks.core.schema import Schema
+from tasks.core.settings import Output
+from tasks.graph.partition_work import Work
+from tasks.shuffle.disk_exchange import DiskExchange
+from tasks.shuffle.memory_exchange import DaskMemory, LocalMemory
+from tasks.shuffle.order import carried_columns, make_order, number_of_files
+from tasks.shuffle.parts import Part, Writing, plan_parts
+from tasks.shuffle.pieces import CutSummary, Cutting, totals
+from tasks.shuffle.writing import write_part
+
+Exchange = LocalMemory | DaskMemory | DiskExchange
+
+
+@dataclass(frozen=True)
+class RowsToFiles:
+    """The rows of one plan on their way into `files` files: how each partition is cut, and in which order rows lie."""
+
+    plan: Plan
+    output: Output
+    files: int
+    cutting: Cutting
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the output."""
+        return self.cutting.work.bound.output
+
+    def cut(self, exchange: Exchange, on_host: bool = False, done: Done | None = None) -> CutSummary:
+        """Transform every partition and leave its pieces in the exchange, in host memory if `on_host`."""
+        return totals(exchange.fill(replace(self.cutting, on_host=on_host), self.plan.partitions, done))
+
+    def parts(self, counts: Sequence[int] | np.ndarray) -> list[Part]:
+        """The files of the output, from the rows that all partitions have in each range of position."""
+        return plan_parts(np.asarray(counts), self.output, self.cutting.order, self.files)
+
+    def writing(self, folder: Path, notes: Path, fingerprint: str = "", on_host: bool = False) -> Writing:
+        """What the files of `folder`, whose records go to `notes`, have in common."""
+        cutting = self.cutting
+        return Writing(str(folder), str(notes), cutting.work.engine, self.output, cutting.order, self.schema,
+                       fingerprint, cutting.floor, on_host)  # fmt: skip
+
+
+def rows_to_files(work: Work, plan: Plan, output: Output, workers: int, floor: int = 0) -> RowsToFiles:
+    """The decisions for one plan; JobError where the order needs a column that the rows lack.
+
+    `workers` counts for `output.files_per_worker`; a partition of less than `floor` bytes is not divided when memory is
+    short.
+    """
+    files = number_of_files(output, plan.rows, workers)
+    order = make_order(output, plan, files)
+    carried_columns(work, order)
+    return RowsToFiles(plan, output, files, Cutting(work, order, floor, tuple(output.partition_on)))
+
+
+def write_files(
+    exchange: Exchange, writing: Writing, parts: Sequence[Part], done: Done | None = None
+) -> list[list[dict[str, Any]]]:
+    """Write the parts from their pieces in the exchange; the records of the files of each part."""
+    return exchange.deliver(write_part, writing, parts, lambda part: (part.first, part.last), done)
