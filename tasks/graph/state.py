@@ -326,13 +326,13 @@ def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
 def _in_its_types(file: pq.ParquetFile) -> pa.Table:
     """The table in the types that it was written in: Parquet has no times of seconds, keys that it gives back are
     finer."""
-    found, noted = file.read(), (file.metadata.metadata or {}).get(b"ARROW:schema")
+    table, noted = file.read(), (file.metadata.metadata or {}).get(b"ARROW:schema")
     for field in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(noted))) if noted else ():
-        values = found.column(field.name)
+        values = table.column(field.name)
         if values.type != field.type:
-            place = found.schema.get_field_index(field.name)
-            found = found.set_column(place, field.name, values.cast(field.type))
-    return found
+            place = table.schema.get_field_index(field.name)
+            table = table.set_column(place, field.name, values.cast(field.type))
+    return table
 
 
 def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
