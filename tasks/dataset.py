@@ -110,8 +110,8 @@ class Dataset:
     @property
     def _threads(self) -> int | None:
         """Threads that partitions are cut for, where nobody said how large they are."""
-        said = self._partition_size or (self._section and self._section.part_mem_fraction)
-        return None if said else dividing_threads(libraries.resolve_engine(self.engine), current_pool())
+        sized = self._partition_size or (self._section and self._section.part_mem_fraction)
+        return None if sized else dividing_threads(libraries.resolve_engine(self.engine), current_pool())
 
     def _bytes_of_a_partition(self, total: int) -> int:
         threads = self._threads

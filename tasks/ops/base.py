@@ -226,11 +226,11 @@ class Learned(Operator):
 
     def observe_blocks(self, columns: Columns, unit: Unit, context: Context, starts: Sequence[int]) -> list[Any]:
         """A partial for each block of rows [starts[i], starts[i + 1]). Default: block by block."""
-        found = []
+        partials = []
         for start, stop in pairwise(starts):
             cut = context.engine.slice_rows(columns, start, stop)
-            found.append(self.observe_unit(cut, unit, context.part(start, stop)))
-        return found
+            partials.append(self.observe_unit(cut, unit, context.part(start, stop)))
+        return partials
 
     def observe(self, column: Any) -> Any:
         raise TypeError(f"{type(self).__name__} defines neither observe nor observe_unit")
@@ -262,10 +262,10 @@ class Learned(Operator):
         return {"partial": partial}
 
     def parted(self, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(what `apply` needs of what was learned, what is kept beside it for a refit)."""
-        kept = self.kept_partial(partial, learned)
+        """(the learned values that `apply` needs, the values that are saved apart for a refit)."""
         fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
-        return fitted, kept | {name: value for name, value in learned.items() if name in self.for_refit}
+        for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
+        return fitted, self.kept_partial(partial, learned) | for_refit
 
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:

@@ -59,10 +59,10 @@ class Normalize(Learned):
         column = columns[name]
         if context.engine.is_list(column):
             return super().observe_blocks(columns, unit, context, starts)
-        made = context.engine.moments(column, starts)
-        if not all(math.isfinite(found[3]) and math.isfinite(found[4]) for found in made if found[0]):
+        moments = context.engine.moments(column, starts)
+        if not all(math.isfinite(block[3]) and math.isfinite(block[4]) for block in moments if block[0]):
             refuse_infinite("Normalize", unit, columns, context, INFINITE)
-        return made
+        return moments
 
     def observe(self, column: Any) -> Moments:
         return _finite(engines.engine_of(column).moments(column, [0, len(column)])[0])
@@ -123,10 +123,10 @@ class FillMissing(Operator):
     leaves = True
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        made = [self.output(schema[name]) for name in unit]
-        for column in made:
+        columns = [self.output(schema[name]) for name in unit]
+        for column in columns:
             _fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
-        return made + filled_columns(made) if self.add_binary_cols else made
+        return columns + filled_columns(columns) if self.add_binary_cols else columns
 
     @model_validator(mode="after")
     def _some_value(self) -> FillMissing:
@@ -136,18 +136,18 @@ class FillMissing(Operator):
 
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = engines.engine_of(column)
-        return engine.fill_null(column, _held(self.fill_value, engine.dtype(column)))
+        return engine.fill_null(column, _as_stored(self.fill_value, engine.dtype(column)))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
         return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
 
 
-def filled_columns(made: Sequence[Column]) -> list[Column]:
+def filled_columns(columns: Sequence[Column]) -> list[Column]:
     """The columns that say where columns were filled: of bools, of lists of them for lists."""
     tags = frozenset({Tags.CATEGORICAL.value})
-    types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in made]
-    return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(made, types, strict=True)]
+    types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in columns]
+    return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(columns, types, strict=True)]
 
 
 def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
@@ -199,7 +199,7 @@ class Clip(Operator):
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = engines.engine_of(column)
         dtype = engine.dtype(column)
-        return engine.clip(column, _held(self.min_value, dtype), _held(self.max_value, dtype))
+        return engine.clip(column, _as_stored(self.min_value, dtype), _as_stored(self.max_value, dtype))
 
 
 class LogOp(Operator):
@@ -225,7 +225,7 @@ class LogOp(Operator):
         return engines.engine_of(column).log1p(column, pa.float32())
 
 
-def _held(value: Any, dtype: pa.DataType) -> Any:
+def _as_stored(value: Any, dtype: pa.DataType) -> Any:
     """A parameter as a column of the type holds it: a text names a time or a decimal, for which jobs have no other
     way, and a float the decimal that it is written as."""
     if pa.types.is_decimal(dtype):
@@ -238,12 +238,12 @@ def _held(value: Any, dtype: pa.DataType) -> Any:
         return DURATION.validate_python(value)
     if pa.types.is_time(dtype):
         return datetime.time.fromisoformat(value)
-    found = datetime.datetime.fromisoformat(value)
+    time = datetime.datetime.fromisoformat(value)
     if not pa.types.is_date(dtype):
-        return found
-    if found.timetz() != datetime.time():
+        return time
+    if time.timetz() != datetime.time():
         raise ValueError(f"{value} is no date alone")
-    return found.date()
+    return time.date()
 
 
 def _instant(value: Any, dtype: pa.DataType) -> Any:
@@ -261,10 +261,10 @@ def _fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) ->
     if value is None or pa.types.is_null(dtype):
         return
     try:
-        given = _held(value, dtype)
-        held = pa.scalar(given, dtype).as_py()
-        near = pa.types.is_floating(dtype) and math.isinf(held) == math.isinf(given)
-        exact = near or held == (_instant(given, dtype) if pa.types.is_timestamp(dtype) else given)
+        stored = _as_stored(value, dtype)
+        as_column = pa.scalar(stored, dtype).as_py()
+        near = pa.types.is_floating(dtype) and math.isinf(as_column) == math.isinf(stored)
+        exact = near or as_column == (_instant(stored, dtype) if pa.types.is_timestamp(dtype) else stored)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.InvalidOperation):
         exact = False
     if not exact or (isinstance(value, bool) and not pa.types.is_boolean(dtype)):

@@ -172,8 +172,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 data += source.read(piece.stop - piece.start)
             for block in stored_blocks(io.BytesIO(data), begun.end, len(data), begun.sync):
                 check_stored(block, begun.codec, path, options)
-            found = arrow_schema(begun.schema, path)
-            types = pa.schema([found.field(n) for n in schema.names or found.names[:1]])
+            file_schema = arrow_schema(begun.schema, path)
+            types = pa.schema([file_schema.field(n) for n in schema.names or file_schema.names[:1]])
             blocks = fastavro.block_reader(io.BytesIO(data))
             runs = _runs(cast("Iterator[Any]", blocks))
             tables += [_table(run, blocks.writer_schema, types, path) for run in runs]
@@ -203,8 +203,8 @@ def _table(blocks: list[Any], record: Any, types: pa.Schema, path: str) -> pa.Ta
             for block in blocks:
                 check_records(record, bytes(block.bytes_.getbuffer()), block.num_records, path)
         rows: list[Any] = [row for block in blocks for row in block]
-    said = {f["name"]: f["type"] for f in record["fields"]}
-    return pa.table({f.name: _column([row[f.name] for row in rows], f.type, said[f.name]) for f in types})
+    avro_types = {f["name"]: f["type"] for f in record["fields"]}
+    return pa.table({f.name: _column([row[f.name] for row in rows], f.type, avro_types[f.name]) for f in types})
 
 
 def _buffered(source: Any, nbytes: int) -> Any:

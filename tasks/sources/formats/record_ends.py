@@ -77,11 +77,13 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     odd = False  # an odd number of quotes so far
     for at in range(low, high, CHUNK):
         odd = _count(data, low, at, min(at + CHUNK, high), dialect, odd, sides)
-    sides[0].told &= not (quotes and _after_quote(data, low))
-    sides[1].told &= dialect.quoted
+    sides[0].can_tell &= not (quotes and _after_quote(data, low))
+    sides[1].can_tell &= dialect.quoted
     ends_in_quote = quotes and data[high - 1] == QUOTE
     begun_outside, begun_inside = (
-        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside) if side.told else None
+        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside)
+        if side.can_tell
+        else None
         for side, inside in zip(sides, (odd, not odd), strict=True)
     )
     return begun_outside, begun_inside
@@ -94,7 +96,7 @@ class _Side:
     records: int = 0
     first: int = -1
     first_record: bool = False
-    told: bool = True
+    can_tell: bool = True
 
 
 def _count(
@@ -121,7 +123,7 @@ def _count(
     quote &= here
     parity, odd_after = _parities(quote, odd)
     for side, outside in zip(sides, (~parity, parity), strict=True):
-        side.told &= not (quote & ~outside & ~legal).any()
+        side.can_tell &= not (quote & ~outside & ~legal).any()
         _add(side, ends & outside, empty, start - low)
     return odd_after
 
@@ -138,18 +140,18 @@ def _add(side: _Side, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
 
 def _window(data: bytes, start: int, stop: int) -> np.ndarray:
     """data[start:stop] in whole words: line feeds before the beginning of the text, zeros behind its end."""
-    held = np.zeros(-(-(stop - start) // 64) * 64, np.uint8)
-    held[: max(-start, 0)] = NEWLINE
+    window = np.zeros(-(-(stop - start) // 64) * 64, np.uint8)
+    window[: max(-start, 0)] = NEWLINE
     inside = np.frombuffer(data, np.uint8)[max(start, 0) : stop]
-    held[max(-start, 0) :][: len(inside)] = inside
-    return held
+    window[max(-start, 0) :][: len(inside)] = inside
+    return window
 
 
 def _places(length: int, start: int, stop: int) -> np.ndarray:
     """The bits of places [start, stop)."""
-    held = np.zeros(length, bool)
-    held[start:stop] = True
-    return np.packbits(held, bitorder="little").view(np.uint64)
+    mask = np.zeros(length, bool)
+    mask[start:stop] = True
+    return np.packbits(mask, bitorder="little").view(np.uint64)
 
 
 def _bits(window: np.ndarray, byte: int) -> np.ndarray:
@@ -173,12 +175,12 @@ def _previous(bits: np.ndarray) -> np.ndarray:
 
 def _parities(bits: np.ndarray, odd: bool) -> tuple[np.ndarray, bool]:
     """(at each place whether the number of bits up to it is odd, the same of all); `odd`: of those before."""
-    found = bits
+    parities = bits
     for step in (1, 2, 4, 8, 16, 32):
-        found = found ^ (found << np.uint64(step))
-    whole = np.bitwise_xor.accumulate((found >> np.uint64(63)).astype(np.uint8)) ^ np.uint8(odd)
+        parities = parities ^ (parities << np.uint64(step))
+    whole = np.bitwise_xor.accumulate((parities >> np.uint64(63)).astype(np.uint8)) ^ np.uint8(odd)
     begun = np.concatenate([np.array([odd], np.uint8), whole[:-1]])
-    return found ^ (np.uint64(0) - begun.astype(np.uint64)), bool(whole[-1])
+    return parities ^ (np.uint64(0) - begun.astype(np.uint64)), bool(whole[-1])
 
 
 def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: bool, closed: bool) -> Ends:
@@ -192,7 +194,7 @@ def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: boo
 
 def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bool) -> np.ndarray:
     """The quotes that open or close; those in the middle of an unquoted field are letters."""
-    kept = []
+    true_quotes = []
     last_closed = -1 if closed else -2
     for position, can_open in zip(quotes.tolist(), opens.tolist(), strict=True):
         if inside:
@@ -201,8 +203,8 @@ def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bo
             inside = True
         else:
             continue
-        kept.append(position)
-    return np.array(kept, np.int64)
+        true_quotes.append(position)
+    return np.array(true_quotes, np.int64)
 
 
 def _ends(ends: np.ndarray, empty: np.ndarray, quotes: np.ndarray, inside: int, length: int) -> Ends:
@@ -223,8 +225,10 @@ def _positions(data: bytes, low: int, high: int, byte: int) -> np.ndarray:
     if data.find(bytes([byte]), low, high) < 0:
         return np.empty(0, np.int64)
     array = np.frombuffer(data, np.uint8)
-    found = [np.flatnonzero(array[at : min(at + CHUNK, high)] == byte) + (at - low) for at in range(low, high, CHUNK)]
-    return np.concatenate(found)
+    positions = [
+        np.flatnonzero(array[at : min(at + CHUNK, high)] == byte) + (at - low) for at in range(low, high, CHUNK)
+    ]
+    return np.concatenate(positions)
 
 
 def _before(data: bytes, low: int, positions: np.ndarray) -> np.ndarray:
@@ -297,8 +301,8 @@ def join(
     """
     inside = closed = False
     start, records, cuts = ranges[0][0], 0, []
-    for number, ((low, _), found) in enumerate(zip(ranges, scans, strict=True)):
-        ends = found[int(inside)] or exactly(number, inside, closed)
+    for number, ((low, _), ends_by_state) in enumerate(zip(ranges, scans, strict=True)):
+        ends = ends_by_state[int(inside)] or exactly(number, inside, closed)
         if number and ends.first >= 0:
             cuts.append(Cut(start, low + ends.first, records + ends.first_record))
             start, records = low + ends.first, ends.records - ends.first_record

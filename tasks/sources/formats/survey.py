@@ -47,8 +47,8 @@ def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..
 def _inspect_batch(
     inspect: Callable[[File, dict[str, Any]], Inspected], options: dict[str, Any], files: Sequence[File]
 ) -> list[Inspected]:
-    found = []
+    inspected = []
     for file in files:
         with noted(options, file.path), at(f"reading {file.path}"):
-            found.append(inspect(file, options))
-    return found
+            inspected.append(inspect(file, options))
+    return inspected

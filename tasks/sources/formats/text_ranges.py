@@ -93,12 +93,12 @@ def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[in
     inside = closed = False
     while low < len(data):  # line by line: the first record is near
         high = data.find(b"\n", low) + 1 or len(data)
-        found = scan_exactly(data, low, high, dialect, inside, closed)
-        if found.records:
-            return begin, low + found.first
+        ends = scan_exactly(data, low, high, dialect, inside, closed)
+        if ends.records:
+            return begin, low + ends.first
         if high == len(data) and not data.endswith(b"\n"):  # the last record needs no line end
             break
-        inside, closed = found.inside, found.closed
+        inside, closed = ends.inside, ends.closed
         begin = begin if inside else high
         low = high
     return begin, len(data)
@@ -124,33 +124,33 @@ def types_of(
         return {}
     others = heads[1:]
     step = max(1, -(-len(others) // ASKED))
-    first, *found = parallel_map(infer, [(heads[0], SAMPLE), *((h, SHORT) for h in others[::step])])
+    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, SHORT) for h in others[::step])])
     types = dict(first)
-    for more in found:
+    for more in others_types:
         types |= {name: wider(types[name], dtype) for name, dtype in more.items() if name in types}
     return types
 
 
-def wider(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+def wider(known: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type of a column that shows this type in one file and that in another; the former if none holds both.
 
     >>> wider(pa.int64(), pa.float64()), wider(pa.list_(pa.null()), pa.list_(pa.bool_())), wider(pa.bool_(), pa.int64())
     (DataType(double), ListType(list<item: bool>), DataType(bool))
     """
     if pa.types.is_null(known):
-        return found
-    if is_list(known) and is_list(found):
-        return pa.list_(wider(known.value_type, found.value_type))
-    if pa.types.is_struct(known) and pa.types.is_struct(found):
-        fields = {f.name: f.type for f in found}
+        return other
+    if is_list(known) and is_list(other):
+        return pa.list_(wider(known.value_type, other.value_type))
+    if pa.types.is_struct(known) and pa.types.is_struct(other):
+        fields = {f.name: f.type for f in other}
         fields |= {f.name: wider(f.type, fields.get(f.name, f.type)) for f in known}
-        return pa.struct([(name, fields[name]) for name in dict.fromkeys([f.name for f in (*known, *found)])])
+        return pa.struct([(name, fields[name]) for name in dict.fromkeys([f.name for f in (*known, *other)])])
     holds_both = (
-        (pa.types.is_integer(known) and pa.types.is_floating(found))
-        or (known == pa.int64() and found == pa.uint64())
-        or (pa.types.is_date(known) and pa.types.is_timestamp(found))
+        (pa.types.is_integer(known) and pa.types.is_floating(other))
+        or (known == pa.int64() and other == pa.uint64())
+        or (pa.types.is_date(known) and pa.types.is_timestamp(other))
     )
-    return found if holds_both else known
+    return other if holds_both else known
 
 
 def count(
