@@ -59,7 +59,7 @@ class Workflow:
         self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
         self._bound: Bound | None = None
         self._bound_without: dict[frozenset[str], tuple[Bound, list[str]]] = {}  # by the columns that frames lack
-        self._said: list[list[str]] = []  # the targets that the log has named as left out
+        self._said: list[list[str]] = []  # the targets that were logged as left out
 
     # learning
 

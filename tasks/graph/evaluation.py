@@ -1,4 +1,4 @@
-"""One frame through the bound graph: columns are made when they are asked for, each step once."""
+"""The evaluation of a bound graph on one frame: columns are computed on request, each step once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.ops.base import Columns, Context
 
 
 class Evaluation:
-    """The columns of one frame; `column(node, name)` makes what is missing, from the source columns on."""
+    """The columns of one frame; `column(node, name)` computes a column, and the columns before it, when needed."""
 
     def __init__(
         self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
@@ -41,7 +41,7 @@ class Evaluation:
         return {name: self.column(place, name) for place, name in targets}
 
     def outputs(self) -> Columns:
-        """The columns that come out, in the types that were promised."""
+        """The output columns, in the types of the schema."""
         columns = self.columns(self.bound.targets)
         for name, dtype in self.bound.finer.items():
             try:
@@ -161,9 +161,9 @@ def filtered(
     bound: Bound, source: Columns, state: State, context: Context, where: str = "", depth: int | None = None,
     failed: FailedCasts | None = None,
 ) -> Evaluation:  # fmt: skip
-    """The evaluation of the rows that the graph's filters keep, those first whose columns exist first.
+    """The evaluation of the rows that the graph's filters keep; filters run in the order of their depth.
 
-    With `depth` only the filters count that need nothing of what is learned at that depth or later.
+    With `depth`, only filters that need nothing that is learned at this depth or later.
     """
     levels = sorted({f.depth for f in bound.filters if depth is None or f.depth < depth})
     evaluation = Evaluation(bound, source, state, context, where, failed)

@@ -24,7 +24,7 @@ def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
 
 
 def added(several: Iterable[Sequence[Record]]) -> list[Record]:
-    """The records of all parts of the rows as those of all rows."""
+    """The sum of the records of parts of the rows: the records of all rows."""
     total = Counter[tuple[str, str]]()
     for records_of_part in several:
         for record in records_of_part:
@@ -33,7 +33,7 @@ def added(several: Iterable[Sequence[Record]]) -> list[Record]:
 
 
 def largest(several: Iterable[Sequence[Record]]) -> list[Record]:
-    """The records of several passes over the same rows: of each the pass in which it was seen most often."""
+    """The records of several passes over the same rows: for each cast, the largest count of a pass."""
     most: FailedCasts = {}
     for records_of_pass in several:
         for record in records_of_pass:

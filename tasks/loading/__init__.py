@@ -106,7 +106,7 @@ class Loader(PickledFields):
 
     @cached_property
     def groups(self) -> list[Group]:
-        """What the files store together, in the order of the manifest."""
+        """The groups of rows that files store together (row groups, record batches), in the manifest's order."""
         arrow = self.manifest.data["output"]["format"] == "arrow"
         groups = []
         for part in self.manifest.parts:

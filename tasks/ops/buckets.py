@@ -196,5 +196,5 @@ def _buckets_of(num_buckets: int | dict[str, int], name: str, op: str) -> int:
 
 
 def _counted(column: Column, ids: int) -> Column:
-    """The column with what a model needs to know of its ids."""
+    """The column with the properties of its ids that a model needs: cardinality and domain."""
     return column.with_properties(cardinality=ids, domain={"min": 0, "max": ids - 1})

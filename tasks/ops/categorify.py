@@ -262,7 +262,7 @@ def _names(n: int) -> list[str]:
 
 
 def _each_once(values: Sequence[Any]) -> None:
-    """Refuse a vocabulary with a null, or with a value that stands twice."""
+    """Refuse a vocabulary with a null, or with a value that occurs twice."""
     seen = set()
     for value in values:
         if any(part != part for part in (value if isinstance(value, tuple) else (value,))):

@@ -247,7 +247,7 @@ def _as_stored(value: Any, dtype: pa.DataType) -> Any:
 
 
 def _instant(value: Any, dtype: pa.DataType) -> Any:
-    """What Arrow makes of a date or a time in a column of timestamps: UTC where no zone is said."""
+    """The value that Arrow stores for a date or a time in a column of timestamps: UTC if it names no zone."""
     if not isinstance(value, datetime.datetime) and isinstance(value, datetime.date):
         value = datetime.datetime.combine(value, datetime.time())
     zoned = isinstance(value, datetime.datetime) and value.tzinfo is not None

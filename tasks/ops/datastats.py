@@ -148,7 +148,7 @@ class DataStats(Learned):
 
 
 def _finite(table: pa.Table) -> pa.Table:
-    """Counts of values without those of the infinite ones."""
+    """The counts of values, without infinite values."""
     if not pa.types.is_floating(table.schema.field("v0").type):
         return table
     return table.filter(pc.invert(pc.fill_null(pc.is_inf(table["v0"]), False)))

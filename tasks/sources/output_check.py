@@ -20,7 +20,7 @@ from tasks.storage.own_files import MANIFEST
 
 
 def damages(folder: Path) -> list[str]:
-    """What differs from the manifest, a line per part; [] if the output is whole."""
+    """The differences between an output and its manifest, a line for each part; [] if the output is whole."""
     manifest = Manifest.read(current(folder), folder)
     problems = []
     if manifest.is_changed:
@@ -42,7 +42,7 @@ def damages(folder: Path) -> list[str]:
 
 
 def _other_rows(path: Path, part: Mapping[str, Any], manifest: Manifest) -> str:
-    """In what a part's own schema and rows differ from those of the manifest; text has neither."""
+    """How schema or rows of a part differ from the manifest, as a text; "" if not. Text files have no schema."""
     form = manifest.data["output"]["format"]
     try:
         rows, schema = STORED[form](path) if form in STORED else (None, None)

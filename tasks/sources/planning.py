@@ -113,7 +113,7 @@ def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[s
 
 
 def _named(paths: Sequence[str], source: Source) -> dict[str, list[str | None]]:
-    """What the names of folders below the source say of each file."""
+    """The values in the names of folders below the source (`country=DE/`): column -> one value for each file."""
     sources = [source.path] if isinstance(source.path, str) else source.path
     return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources])
 
@@ -181,7 +181,7 @@ def check_delimiter(source: Source, name: str) -> None:
 
 
 def read_options(source: Source) -> dict[str, Any]:
-    """What a reader has to know besides the files, as plain values."""
+    """The options of readers, as plain values."""
     return {
         "header": source.header and source.columns is None,
         "columns": source.columns,

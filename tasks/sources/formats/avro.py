@@ -143,7 +143,7 @@ def _is_text(avro: Any) -> bool:
 
 
 def _plain(value: Any, dtype: pa.DataType) -> Any:
-    """A value as Arrow takes it: maps as pairs, texts of what is none."""
+    """A value as Arrow takes it: maps as pairs, other values without an Arrow type as text."""
     if value is None or (isinstance(value, str) and pa.types.is_string(dtype)):
         return value
     if pa.types.is_string(dtype):
@@ -214,7 +214,7 @@ def _buffered(source: Any, nbytes: int) -> Any:
 
 @contextmanager
 def _whole(path: str) -> Iterator[None]:
-    """What goes wrong with a file as the error that names it: every codec, and fastavro, has errors of its own."""
+    """Turns errors of codecs and of fastavro, which have classes of their own, into a DataError that names the file."""
     try:
         yield
     except MillraceError:

@@ -25,7 +25,7 @@ BLOCKS = 20  # read at once, on average, from which on this takes less time than
 
 
 class NotPlain(Exception):
-    """The blocks hold what is read record by record, or what is no Avro."""
+    """The blocks have to be read record by record, or are no valid Avro."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def _field(name: str, avro: Any) -> Field:
 def columns_of(
     blocks: Sequence[bytes | memoryview], counts: Sequence[int], fields: Sequence[Field], types: pa.Schema
 ) -> pa.Table:
-    """The columns that `types` names, of all blocks, whose data and numbers of records these are.
+    """The columns in `types` of all records; `counts` are the numbers of records of the blocks.
 
-    NotPlain where a few blocks have most of the records, or what is there is no record of these fields.
+    NotPlain if a few blocks have most of the records, or the bytes are no records of these fields.
     """
     if sum(counts) < BLOCKS * max(counts, default=0):
         raise NotPlain("few blocks")
@@ -97,7 +97,7 @@ class _Column:
         self.lengths = np.zeros(rows, np.int64) if field.kind in ("string", "bytes") else None
 
     def read(self, data: np.ndarray, place: np.ndarray, row: np.ndarray) -> None:
-        """The value at each place of the data into its row; the places are moved behind it."""
+        """Read the value at each place of the data into its row, and move the places behind the values."""
         if self.valid is None:
             place += self._values(data, place, row)
             return

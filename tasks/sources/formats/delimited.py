@@ -250,7 +250,7 @@ def parse(
 
 
 def _inferred(column: pa.ChunkedArray) -> pa.DataType:
-    """What is made of the types that Arrow finds: microseconds of times, unless they say nanoseconds."""
+    """The type of a column from the type that Arrow infers: times in microseconds, unless they have nanoseconds."""
     dtype = column.type
     if pa.types.is_timestamp(dtype):
         finer = dtype.unit == "ns" and any(

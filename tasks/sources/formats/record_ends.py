@@ -1,15 +1,11 @@
 """Where the records of a text file end: counted in ranges that know nothing of each other, joined by prefix.
 
-A line end inside quotes ends no record, and whether a range begins inside quotes is known only when everything
-before it
-has been read. So each range is counted for both possibilities, and a walk over the ranges picks. Quotes count as the
-CSV parser
-sees them: one opens at the beginning of a field, two inside quotes stand for one, any other is a letter. Counting by
-the parity of quotes is
-exact as long as every opening quote follows a delimiter, a line end or the quote it doubles; where that does not
-hold for the
-state a range really begins in, the range is counted again quote by quote. Empty lines are no records, as the parser
-skips them.
+A line end inside quotes ends no record, and whether a range begins inside quotes is known only when everything before
+it has been read. So each range is counted for both possibilities, and a walk over the ranges picks. Quotes count as the
+CSV parser sees them: one opens at the beginning of a field, two inside quotes stand for one, any other is a letter.
+Counting by the parity of quotes is exact as long as every opening quote follows a delimiter, a line end or the quote it
+doubles; where that does not hold for the state a range really begins in, the range is counted again quote by quote.
+Empty lines are no records, as the parser skips them.
 """
 
 from __future__ import annotations
@@ -46,10 +42,9 @@ class Dialect:
 class Ends:
     """The record ends of a range for one state at its beginning.
 
-    `records` counts those that end a non-empty record, `first` is the offset behind the first end (-1: none),
-    `first_record` says if
-    that one is counted; `inside` and `closed` are the state behind the range: inside quotes, or just behind a
-    closing quote.
+    `records` counts the ends of non-empty records, `first` is the offset behind the first end (-1: none), and
+    `first_record` says whether that end is counted. `inside` and `closed` are the state behind the range: inside
+    quotes, or just behind a closing quote.
     """
 
     records: int
@@ -66,8 +61,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     """Record ends in data[low:high] if it begins outside and if it begins inside quotes; None where parity cannot tell.
 
     The bytes around the range, two before and one behind it where the file has them, must be in `data` too; data[0]
-    with
-    low = 0 is the beginning of the text.
+    with low = 0 is the beginning of the text.
     """
     quotes = dialect.quoted and data.find(b'"', low, high) >= 0
     if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
@@ -91,7 +85,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
 
 @dataclass
 class _Side:
-    """What is known of a range for one state at its beginning; `told`: its quotes stand where that state has them."""
+    """The counts of a range for one state at its beginning; `can_tell`: parity is right, since all quotes are legal."""
 
     records: int = 0
     first: int = -1
@@ -155,7 +149,7 @@ def _places(length: int, start: int, stop: int) -> np.ndarray:
 
 
 def _bits(window: np.ndarray, byte: int) -> np.ndarray:
-    """Where a byte stands, as bits of words."""
+    """The positions of a byte in the window, as bits of words."""
     return np.packbits(window == byte, bitorder="little").view(np.uint64)
 
 
@@ -296,8 +290,8 @@ def join(
     """The ranges of one text moved to record ends, with the records between them.
 
     A cut is the first record end of each range but the first; a range without an end joins the one before.
-    `exactly(number, inside,
-    closed)` counts a range again where parity could not tell; `last_line_open` says that no line end closes the text.
+    `exactly(number, inside, closed)` counts a range again where parity could not tell; `last_line_open` says that no
+    line end closes the text.
     """
     inside = closed = False
     start, records, cuts = ranges[0][0], 0, []

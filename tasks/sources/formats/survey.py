@@ -1,4 +1,4 @@
-"""What is known of one source file before its rows are read."""
+"""Inspected source files: what planning knows of a file before its rows are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.storage.files_being_read import noted
 class Inspected:
     """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
 
-    What the file stores of the columns `on_host` only the host's readers take: cuDF's would make something else of it.
+    Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
     """
 
     file: File

@@ -1,4 +1,4 @@
-"""What delimited text and JSON lines share: heads of files, counting in ranges, joining the counts to units."""
+"""Delimited text and JSON lines share this: heads of files, counting in ranges, joining the counts to units."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tasks.storage.files import compression, read_all, read_range
 
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
-ASKED, SHORT = 16, 2**20  # how many other files are asked, and how many bytes of each
+OTHER_FILES, OTHER_BYTES = 16, 2**20  # how many other files show their types, and in how many bytes each
 BOM = b"\xef\xbb\xbf"
 
 
@@ -118,13 +118,15 @@ def types_of(
     heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
     parallel_map: Callable[..., Any],
 ) -> dict[str, pa.DataType]:  # fmt: skip
-    """The columns of the first of the files, as `infer((head, bytes))` finds them there and, in fewer bytes, in up to
-    `ASKED` of the others: where those show more of a column, it is of the wider type."""
+    """The columns (name -> type) of the first file, as `infer((head, bytes))` returns them.
+
+    Up to `OTHER_FILES` of the other files are looked at too, in fewer bytes: a column takes the wider type.
+    """
     if not heads:
         return {}
     others = heads[1:]
-    step = max(1, -(-len(others) // ASKED))
-    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, SHORT) for h in others[::step])])
+    step = max(1, -(-len(others) // OTHER_FILES))
+    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in others[::step])])
     types = dict(first)
     for more in others_types:
         types |= {name: wider(types[name], dtype) for name, dtype in more.items() if name in types}
@@ -132,7 +134,7 @@ def types_of(
 
 
 def wider(known: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type of a column that shows this type in one file and that in another; the former if none holds both.
+    """The type that holds the `known` type of a column and the type in another file; `known` if no type holds both.
 
     >>> wider(pa.int64(), pa.float64()), wider(pa.list_(pa.null()), pa.list_(pa.bool_())), wider(pa.bool_(), pa.int64())
     (DataType(double), ListType(list<item: bool>), DataType(bool))
@@ -235,7 +237,7 @@ def _unit(cut: Cut) -> Unit:
 
 
 def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head) -> tuple[Unit, ...]:
-    """A compressed file is one unit: nobody can begin to read in its middle."""
+    """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
     records = sum(cut.records for cut in cut_text(data, head.start, dialect, range_bytes))
