@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ from tasks.engines.cpu.lookup import HashTable
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.learning import large_table_types, large_tables
+from tasks.learning import observe as passes
+from tasks.learning.handles import Handles
 from tasks.learning.observe import learn, observe
 from tasks.learning.partials import Phase, merge
 from tests.learning import close, cut, learned
@@ -103,6 +106,25 @@ def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.Mon
         assert close(state.values, whole.values)
         assert list(state.values) == list(whole.values)
         assert list(state.partials) == list(whole.partials)
+
+
+def test_partials_are_free_before_large_tables_are_put_in_order(monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
+    conclude, finalize = passes.conclude, large_tables.finalize
+    partials, alive = list[weakref.ref[Any]](), list[int]()
+
+    def watched(pool: Any, observed: Handles, *functions: Any) -> Any:
+        partials.extend(weakref.ref(handle) for handle in observed)  # handles of threads are the values themselves
+        return conclude(pool, observed, *functions)
+
+    def counted(*arguments: Any) -> Any:
+        alive.append(sum(ref() is not None for ref in partials))
+        return finalize(*arguments)
+
+    monkeypatch.setattr(passes, "conclude", watched)
+    monkeypatch.setattr(large_tables, "finalize", counted)
+    learned(nodes(), cut(table(), 16, 2), "pandas")
+    assert len(partials) > 1
+    assert alive == [0] * len(alive) != []
 
 
 def test_the_same_is_learned_on_a_cluster(client: Any, engine: str, tiny: None) -> None:
