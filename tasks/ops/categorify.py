@@ -35,11 +35,11 @@ def embedding_size(rows: int) -> dict[str, int]:
 class Categorify(Keyed):
     """Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency.
 
-    The vocabulary stands by count descending, equal counts by value ascending: numbers by value, false before true,
-    strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` keeps values that occur at
+    The vocabulary is ordered by count, largest first, equal counts by value ascending: numbers by value, false before
+    true, strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` keeps values that occur at
     least so often, then `max_size` keeps the max_size - 2 - num_buckets most frequent (both: a number, or one per
-    column; a group takes the largest of its columns'). What is not kept, or was never seen, gets 2 + hash mod
-    num_buckets. Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
+    column; a group takes the largest of its columns'). All other values, seen or not, get 2 + hash mod num_buckets.
+    Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
     is one value, column `a_b`, null only if all are null. `vocabs` gives the values in order, per column or for all
     (tuples with `combo`), each once and of the column's type. Of list columns the elements are coded: a null element
     is 1, a null list stays null. Type out: `dtype`, int64 when the ids need it. An infinity is a value like any

@@ -31,10 +31,9 @@ class Normalize(Learned):
 
     A standard deviation of 0, or fewer than two values, gives x - mean. Null stays null; list columns are scaled by
     their elements. Moments are float64 and merged pairwise, right also at offsets of 1e9 and for values from 1e-300 to
-    1e300; smallest and largest value tell a constant column, whose rounded moments may not. Infinities cannot be
-    learned from, nor values whose standard deviation is beyond float64 (DataError); where it is applied, they stay
-    infinite. Source:
-    Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    1e300; a column is constant if its smallest value equals its largest. A fit refuses infinities and values whose
+    standard deviation is beyond float64 (DataError); a transform leaves infinite values infinite. Source: Chan, Golub,
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
     {'n': 4, 'mean': 2.5, 'std': 1.2909944487358056}

@@ -29,12 +29,12 @@ class JoinGroupby(Keyed):
 
     count is the number of the group's rows, int64. The others are of the values of `cont_cols` that are not null: sum
     (int64, uint64 or float64), mean, std and var (float64, ddof 1; null for fewer than two values), min and max (of the
-    column's type). A sum of integers beyond 64 bits is an error, not so their mean. A null key is a key like any other;
+    column's type). A sum of integers beyond 64 bits is an error; their mean is not. A null key is a key like any other;
     a group (nested list) is one composite key. A group that was not seen when fitting gets nulls. `cont_cols` are not
     needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact
     before they are rounded, so that the same rows have the same sum in any order, and a mean lies among its values; std
-    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null where both signs
-    meet), std and var null; min and max take it as a value, and as a key it is one like any other.
+    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null with both signs),
+    std and var null, and min and max may be infinite. An infinite key is a key like any other.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
