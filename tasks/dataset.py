@@ -38,7 +38,7 @@ class Dataset:
     """Rows of files or frames.
 
     `source` is a path, folder, glob, list of these or fsspec URL; or a pandas, Arrow, cuDF, Dask or dask_cudf frame.
-    Nothing is read before something is asked for; then every file is looked at once (`plan`). Partitions have
+    Nothing is read before it is needed; then every file is inspected once (`plan`). Partitions have
     `partition_size` decoded bytes; left out, as many as give every core (of the current Dask client's workers, else of
     this host) several partitions, and 1GB at most. `columns` (the names where there is no header), `header`,
     `null_values` and `delimiter` are of text files, and mean what they mean in a job's section `source`. A fitted
@@ -109,9 +109,9 @@ class Dataset:
 
     @property
     def _threads(self) -> int | None:
-        """Threads that partitions are cut for, where nobody said how large they are."""
-        said = self._partition_size or (self._section and self._section.part_mem_fraction)
-        return None if said else dividing_threads(libraries.resolve_engine(self.engine), current_pool())
+        """The threads for which partitions are cut; None if their size is set."""
+        sized = self._partition_size or (self._section and self._section.part_mem_fraction)
+        return None if sized else dividing_threads(libraries.resolve_engine(self.engine), current_pool())
 
     def _bytes_of_a_partition(self, total: int) -> int:
         threads = self._threads
@@ -147,14 +147,13 @@ class Dataset:
         except BaseException:
             folder.remove()
             raise
-        object.__setattr__(plan, "scratch", folder)  # whoever has the plan keeps its files
+        object.__setattr__(plan, "scratch", folder)  # the files live as long as the plan
         return _Keyed(self, plan, names, sort)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
-        """The same rows, read as those of a fit were (`tasks.sources.reading_rules`) where this data set says nothing
-        else.
+        """The same rows, read by the rules of a fit (`tasks.sources.reading_rules`) where this data set sets none.
 
-        Of the fit's filter, keys and sort_by nothing is taken: a data set is taken whole.
+        The fit's filter, keys and sort_by do not count: a data set is read whole.
         """
         reading = {name: value for name, value in reading.items() if name not in ROWS}
         if self._section is None or not reading:
@@ -169,7 +168,7 @@ class Dataset:
         return other
 
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
-        """In what the values are read otherwise than those of a fit."""
+        """The differences between the rules by which values are read here and in a fit, a text for each."""
         if self._section is None:
             return []
         values = {name: value for name, value in reading.items() if name not in ROWS}
@@ -177,7 +176,7 @@ class Dataset:
 
     @property
     def own_types(self) -> tuple[str, ...]:
-        """The columns whose types this data set says itself."""
+        """The columns whose types this data set sets itself."""
         if self._fit is not None:
             return self._fit.own_types
         return tuple(self._section.schema_ or ()) if self._section else ()

@@ -1,4 +1,4 @@
-"""What an output says of itself."""
+"""The manifest of an output: rows, parts with checksums, schema, settings."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the manifest says something else than when it was written; earlier ones have no digest."""
+        """Whether the manifest was changed after it was written; manifests without a digest count as unchanged."""
         known = self.data.get(DIGEST)
         return known is not None and known != seal(self.data)[DIGEST]
 
@@ -118,7 +118,7 @@ def current(folder: Path) -> Path:
 
 
 def seal(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with the digest of what it says."""
+    """The content of a manifest with its digest."""
     plain = {name: value for name, value in data.items() if name != DIGEST}
     return sealed(plain, stable_json(plain))
 

@@ -59,7 +59,7 @@ class Workflow:
         self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
         self._bound: Bound | None = None
         self._bound_without: dict[frozenset[str], tuple[Bound, list[str]]] = {}  # by the columns that frames lack
-        self._said: list[list[str]] = []  # the targets that the log has named as left out
+        self._said: list[list[str]] = []  # the targets that were logged as left out
 
     # learning
 
@@ -97,10 +97,10 @@ class Workflow:
             for line in data.differences(self.reading):
                 log.warning("different from the fit: %s", line)
             plan = in_fitted_types(data.plan, self.schema, self.input_schema, data.own_types)
-            found = data.in_types(plan.schema)
-            if not set(self.schema) - {ROW} <= set(found.schema):
-                return self._of_fewer_columns(found)
-            return Transformed(self, found, training=False)
+            in_types = data.in_types(plan.schema)
+            if not set(self.schema) - {ROW} <= set(in_types.schema):
+                return self._of_fewer_columns(in_types)
+            return Transformed(self, in_types, training=False)
         return self._transform_frame(data)
 
     def _of_fewer_columns(self, data: Dataset) -> Transformed:
@@ -139,9 +139,9 @@ class Workflow:
         columns = kernels.from_arrow(_conformed(table, schema, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
         evaluation = filtered(bound, columns, state, context, where="the given frame")
-        made = evaluation.outputs()
+        outputs = evaluation.outputs()
         warn(records(evaluation.failed))
-        return restore(made, kernels, rows_kept(evaluation, bound, table.num_rows))
+        return restore(outputs, kernels, rows_kept(evaluation, bound, table.num_rows))
 
     def _bound_to(self, data: Any, table: pa.Table, missing: frozenset[str]) -> tuple[Bound, list[str]]:
         """The graph without the targets that need a column which a frame does not have, and the columns that it needs;
@@ -210,8 +210,8 @@ class Workflow:
             if name not in self.schema:
                 raise JobError(f"the workflow has no input {name!r}", do=near(name, self.schema))
         bound = Bound(self.final, self.schema)
-        kept = [t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))]
-        other = Workflow(Node("pick", (self.final,), selection=tuple(kept)))
+        outputs = [t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))]
+        other = Workflow(Node("pick", (self.final,), selection=tuple(outputs)))
         other.schema, other.state, other.reading = self.schema, self.state, self.reading
         return other
 
@@ -274,13 +274,13 @@ class Transformed:
 
     def head(self, n: int = 5) -> Any:
         """The first n rows."""
-        work, found, rows = self._work(), [], 0
+        work, tables, rows = self._work(), [], 0
         for partition in self.dataset.plan.partitions:
-            found.append(transformed(work, partition))
-            rows += work.kernels.length(found[-1])
+            tables.append(transformed(work, partition))
+            rows += work.kernels.length(tables[-1])
             if rows >= n:
                 break
-        whole = work.kernels.concat(found)
+        whole = work.kernels.concat(tables)
         return work.kernels.user_frame(work.kernels.slice_rows(whole, 0, min(n, rows)))
 
     def to_ddf(self) -> Any:
@@ -313,21 +313,21 @@ def _nth_frame(handle: tuple[Work, Sequence[Any]], number: int) -> Any:
 def transformed(work: Work, partition: Any) -> dict[str, Any]:
     """The output columns of one partition."""
     evaluation = work.opened(partition, work.bound.targets)
-    made = evaluation.outputs()
+    columns = evaluation.outputs()
     warn(records(evaluation.failed))
-    return made
+    return columns
 
 
 def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:
     """The needed columns in the types that the workflow was fitted with; a DataError names the one that does not
     fit."""
-    given = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)
+    frame_schema = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)
     try:
-        check_kinds(schema, given, needed)
+        check_kinds(schema, frame_schema, needed)
         return conform(table, pa.schema([(n, schema[n].dtype) for n in needed]))
     except DataError as error:
-        told = "the workflow was fitted with"
-        what = error.what if told in error.what else f"{error.what}, the type that {told}"
+        ending = "the workflow was fitted with"
+        what = error.what if ending in error.what else f"{error.what}, the type that {ending}"
         raise DataError(what, where="the given frame", why=error.why) from None
 
 

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ SOURCE = -1  # number of the node that stands for the source itself
 
 @dataclass(frozen=True)
 class Step:
-    """A unit of an operator in the bound graph: where its inputs come from and what it makes."""
+    """An operator on one unit of columns in the bound graph: the places of its inputs, and its output columns."""
 
     key: str
     node: int
@@ -30,21 +30,20 @@ class Step:
     fit_inputs: Mapping[str, tuple[int, str]]
     outputs: tuple[Column, ...]
     depth: int  # learned steps that must be fitted before this one is applied, itself included
-    within: int = SOURCE  # whose rows its inputs have: those of the source, or of the node that grouped them
+    within: int = SOURCE  # the rows of its inputs: those of the source, or those of the node that grouped them
 
     @property
     def space(self) -> int:
-        """Whose rows its outputs have."""
+        """The rows of its outputs: those of the source, or those of the node that grouped them."""
         return self.node if self.op.groups_rows else self.within
-
-
-class _Later(Exception):
-    """A column may still be made by a branch that is not bound yet."""
 
 
 @dataclass
 class Bound:
-    """A graph with every name resolved against a source schema (and, after fitting, with what was learned)."""
+    """A graph with every name resolved against a source schema; `fitted` are the learned values by step, if any.
+
+    Nodes have their numbers in graph order, the source the number `SOURCE`; (number, name) is the place of a column.
+    """
 
     final: Node
     source: Schema
@@ -57,44 +56,72 @@ class Bound:
         self.selections: dict[int, tuple[Entry, ...]] = {}
         self.origins: dict[tuple[int, str], tuple[int, str]] = {}
         self.steps: dict[tuple[int, str], Step] = {}
-        self.gone: dict[int, frozenset[str]] = {SOURCE: frozenset()}  # what an operator dropped for what it learned
+        self.gone: dict[int, frozenset[str]] = {
+            SOURCE: frozenset()
+        }  # columns that operators dropped since they learned to
         self._bind_all()
         self._settle_depths()
-        self.space = self._one_space([self._root(*t) for t in self.targets])
+        self.space = self._one_space([self.origin(*t) for t in self.targets])
 
     @cached_property
     def output(self) -> Schema:
-        """The columns that come out, in the types that outputs hold them in."""
+        """The output columns, in the types in which files hold them."""
         return Schema(replace(c, dtype=written_type(c.dtype)) for c in self.schemas[len(self.nodes) - 1].columns)
 
     @cached_property
     def finer(self) -> dict[str, pa.DataType]:
-        """The columns that come out in another type than the last step made."""
-        made = self.schemas[len(self.nodes) - 1]
-        return {name: c.dtype for name, c in self.output.items() if c.dtype != made[name].dtype}
+        """The output columns (name -> type) whose files hold another type than the last step makes."""
+        last = self.schemas[len(self.nodes) - 1]
+        return {name: c.dtype for name, c in self.output.items() if c.dtype != last[name].dtype}
 
     @property
     def targets(self) -> list[tuple[int, str]]:
         return [(len(self.nodes) - 1, name) for name in self.output]
 
     def _bind_all(self) -> None:
-        """Bind the nodes in graph order; one whose extra column (a target) is made by a later branch waits for that."""
-        waiting = dict(enumerate(self.nodes))
+        """Bind every node after its parents, in graph order as far as possible.
+
+        The extra column of an operator (a target, say) may come from a branch that stands later. So a node that lacks
+        one waits while another node can be bound. When all wait, the first is bound with the columns that there are.
+        """
+        waiting = list(enumerate(self.nodes))
         while waiting:
-            before = len(waiting)
-            for self.patient in (True, False):
-                for i, node in list(waiting.items()):
-                    if any(self.number[id(p)] in waiting for p in node.parents):
-                        continue
-                    try:
-                        getattr(self, f"_bind_{node.kind}")(i, node)
-                    except _Later:
-                        continue
-                    del waiting[i]
-                    if not self.patient:
-                        break
-                if len(waiting) < before:
-                    break
+            still = []
+            for i, node in waiting:
+                if self._parents_are_bound(node) and not self._waits(i, node):
+                    self._bind(i, node)
+                else:
+                    still.append((i, node))
+            if len(still) == len(waiting):
+                first = next(number for number, (_, node) in enumerate(still) if self._parents_are_bound(node))
+                self._bind(*still.pop(first))
+            waiting = still
+
+    def _parents_are_bound(self, node: Node) -> bool:
+        return all(self.number[id(parent)] in self.schemas for parent in node.parents)
+
+    def _waits(self, i: int, node: Node) -> bool:
+        """Whether the node's operator needs a column that does not exist yet, and that an unbound node may make."""
+        if node.op is None:
+            return False
+        p = self.number[id(node.parents[0])]
+        names = (*node.op.extra_columns(fitting=False), *node.op.extra_columns(fitting=True))
+        if all(self._extra_column(i, p, name) for name in names):
+            return False
+        return any(other not in self.schemas for other in range(len(self.nodes) - 1) if other != i)
+
+    def _bind(self, i: int, node: Node) -> None:
+        match node.kind:
+            case "pick":
+                self._bind_pick(i, node)
+            case "join":
+                self._bind_join(i, node)
+            case "drop":
+                self._bind_drop(i, node)
+            case "apply":
+                self._bind_apply(i, node)
+            case unknown:
+                raise ValueError(f"a node of the unknown kind {unknown!r}")
 
     def _bind_pick(self, i: int, node: Node) -> None:
         parents = [self.number[id(p)] for p in node.parents]
@@ -125,9 +152,9 @@ class Bound:
         self.schemas[i] = Schema(columns.values())
 
     def _named(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
-        """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns so called, in the order of the places.
+        """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns that it matches, in the order of the places.
 
-        A column that has the pattern for its name, and a pattern that fits nothing, stay as they are.
+        An entry that is itself the name of a column is no pattern. A pattern that matches nothing stays as it is.
         """
         if not isinstance(entry, str) or not set(entry) & set("*?["):
             return [entry]
@@ -142,7 +169,7 @@ class Bound:
             p = self.number[id(parent)]
             entries += self.selections[p]
             for name, column in self.schemas[p].items():
-                if name in columns and self._root(p, name) != self._root(*self.origins[i, name]):
+                if name in columns and self.origin(p, name) != self.origin(*self.origins[i, name]):
                     raise JobError(
                         f"two columns are called {name!r}",
                         where=f"{title(maker[name])} and {title(parent)}",
@@ -176,16 +203,16 @@ class Bound:
             key = f"{i}/{type(op).__name__}/{'+'.join(name.replace('+', '++') for name in unit)}"
             inputs = {name: (p, name) for name in unit}
             for name in op.extra_columns(fitting=False):
-                inputs[name] = self._find(i, p, name, op)
-            fit_inputs = {name: self._find(i, p, name, op, missing_ok=True) for name in op.extra_columns(fitting=True)}
-            fit_inputs = {name: place for name, place in fit_inputs.items() if place is not None} | inputs
+                inputs[name] = self._extra_column(i, p, name) or self._missing(name, op)
+            learned_from = {name: self._extra_column(i, p, name) for name in op.extra_columns(fitting=True)}
+            fit_inputs = {name: place for name, place in learned_from.items() if place is not None} | inputs
             seen = {n: self.schemas[place][name] for n, (place, name) in fit_inputs.items()}
             known = Schema(_renamed(c, n) for n, c in seen.items())
             outputs = tuple(op.outputs(unit, known, self.fitted.get(key)))
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
-            space = self._one_space([self._root(*t) for t in fit_inputs.values()], node)
+            space = self._one_space([self.origin(*t) for t in fit_inputs.values()], node)
             if op.removes_rows and space != SOURCE:
                 raise JobError(
                     f"{type(op).__name__} cannot stand after Groupby",
@@ -207,8 +234,11 @@ class Bound:
         self.selections[i] = tuple(columns)
         self.gone[i] = frozenset(gone - set(columns))
 
-    def _find(self, i: int, p: int, name: str, op: Operator, missing_ok: bool = False) -> Any:
-        """Where an operator's extra column comes from: its ancestors, then the source, then any earlier node."""
+    def _extra_column(self, i: int, p: int, name: str) -> tuple[int, str] | None:
+        """Where an extra column of node i, whose parent is p, comes from; None if no bound node has it.
+
+        The nearest ancestor that has the column goes before the source, the source before other nodes.
+        """
         todo = [p]
         while todo:
             place = todo.pop(0)
@@ -220,26 +250,27 @@ class Bound:
         for place in [*reversed(range(i)), *range(i + 1, len(self.nodes))]:
             if name in self.schemas.get(place, ()):
                 return place, name
-        if self.patient and any(place not in self.schemas for place in range(len(self.nodes) - 1) if place != i):
-            raise _Later
-        if missing_ok:
-            return None
+        return None
+
+    def _missing(self, name: str, op: Operator) -> NoReturn:
         known = dict.fromkeys(n for schema in self.schemas.values() for n in schema)
         raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
 
     def encoder(self, place: int, name: str) -> Step | None:
-        """The step that made a column's values, through steps that only rename or describe them; None for a source
-        column."""
-        place, name = self._root(place, name)
+        """The step that made the values of a column, through steps that only rename or describe them.
+
+        None for a source column.
+        """
+        place, name = self.origin(place, name)
         while place != SOURCE:
             step = self.steps[place, name]
             if not step.op.keeps_values:
                 return step
-            place, name = self._root(*step.inputs[step.unit[0]])
+            place, name = self.origin(*step.inputs[step.unit[0]])
         return None
 
-    def _root(self, place: int, name: str) -> tuple[int, str]:
-        """The step or source column behind a name, through picks, joins and drops."""
+    def origin(self, place: int, name: str) -> tuple[int, str]:
+        """(node, name) of the step or source column behind a name, through picks, joins and drops."""
         while (place, name) in self.origins:
             place, name = self.origins[place, name]
         return place, name
@@ -263,8 +294,7 @@ class Bound:
         return sorted({s.key: s for s in self.steps.values() if s.op.removes_rows}.values(), key=lambda s: s.node)
 
     def _settle_depths(self) -> None:
-        """A learned step waits for every filter that does not depend on it, since removed rows must not be learned
-        from."""
+        """Make every learned step wait for all filters that do not depend on it: it must not learn removed rows."""
         filters = self.filters
         if all(f.depth == 0 for f in filters):
             return
@@ -291,21 +321,21 @@ class Bound:
         )
 
     def depth(self, place: int, name: str) -> int:
-        place, name = self._root(place, name)
+        place, name = self.origin(place, name)
         return 0 if place == SOURCE else self.steps[place, name].depth
 
     def needed_steps(self, targets: Iterable[tuple[int, str]]) -> list[Step]:
         """The steps that the targets need, in graph order (inputs of fitting included)."""
-        found: dict[str, Step] = {}
-        todo = [self._root(*t) for t in targets]
+        needed: dict[str, Step] = {}
+        todo = [self.origin(*t) for t in targets]
         while todo:
             place, name = todo.pop()
-            if place == SOURCE or self.steps[place, name].key in found:
+            if place == SOURCE or self.steps[place, name].key in needed:
                 continue
             step = self.steps[place, name]
-            found[step.key] = step
-            todo += [self._root(*t) for t in step.fit_inputs.values()]
-        return sorted(found.values(), key=lambda s: (s.node, s.key))
+            needed[step.key] = step
+            todo += [self.origin(*t) for t in step.fit_inputs.values()]
+        return sorted(needed.values(), key=lambda s: (s.node, s.key))
 
     @cached_property
     def learned(self) -> list[Step]:
@@ -313,16 +343,16 @@ class Bound:
         return [s for s in self.needed_steps(self.targets) if _learns_from_data(s.op)]
 
     @cached_property
-    def given(self) -> list[Step]:
+    def learned_from_parameters(self) -> list[Step]:
         """The steps behind the output that learn from their parameters alone, such as a side table."""
         return [s for s in self.needed_steps(self.targets) if isinstance(s.op, Learned) and not s.op.passes]
 
     def source_columns(self, targets: Iterable[tuple[int, str]], training: bool) -> list[str]:
         """The source columns that have to be read for the targets, in the order of the source."""
         needed: set[str] = set()
-        asked: set[str] = set()
+        visited: set[str] = set()
         seen: set[tuple[int, str]] = set()
-        todo = [self._root(*t) for t in targets]
+        todo = [self.origin(*t) for t in targets]
         while todo:
             place, name = todo.pop()
             if (place, name) in seen:
@@ -330,9 +360,9 @@ class Bound:
             seen.add((place, name))
             if place == SOURCE:
                 needed.add(name)
-            elif (step := self.steps[place, name]).key not in asked:
-                asked.add(step.key)
-                todo += [self._root(*t) for t in (step.fit_inputs if training else step.inputs).values()]
+            elif (step := self.steps[place, name]).key not in visited:
+                visited.add(step.key)
+                todo += [self.origin(*t) for t in (step.fit_inputs if training else step.inputs).values()]
         return [name for name in self.source if name in needed]
 
 

@@ -1,4 +1,4 @@
-"""One frame through the bound graph: columns are made when they are asked for, each step once."""
+"""The evaluation of a bound graph on one frame: columns are computed on request, each step once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.ops.base import Columns, Context
 
 
 class Evaluation:
-    """The columns of one frame; `column(node, name)` makes what is missing, from the source columns on."""
+    """The columns of one frame; `column(node, name)` computes a column, and the columns before it, when needed."""
 
     def __init__(
         self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
@@ -29,35 +29,35 @@ class Evaluation:
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
         self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
-        self.made: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
+        self.computed: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
 
     def column(self, place: int, name: str) -> Any:
-        at = self.bound._root(place, name)
-        if at not in self.made:
+        at = self.bound.origin(place, name)
+        if at not in self.computed:
             self._run(self.bound.steps[at])
-        return self.made[at]
+        return self.computed[at]
 
     def columns(self, targets: Iterable[tuple[int, str]]) -> Columns:
         return {name: self.column(place, name) for place, name in targets}
 
     def outputs(self) -> Columns:
-        """The columns that come out, in the types that were promised."""
-        found = self.columns(self.bound.targets)
+        """The output columns, in the types of the schema."""
+        columns = self.columns(self.bound.targets)
         for name, dtype in self.bound.finer.items():
             try:
-                found[name] = self.context.engine.cast(found[name], dtype)
+                columns[name] = self.context.engine.cast(columns[name], dtype)
             except (pa.ArrowInvalid, ValueError) as error:
                 raise DataError(
                     f"column {name!r} has times beyond {dtype}", where=self.where, why=str(error).split("\n")[0],
                     do="leave such rows out with a filter, or write numbers: Lambda(expression=\"cast(_, 'int64')\")",
                 ) from None  # fmt: skip
-        return found
+        return columns
 
     def inputs(self, step: Step, fitting: bool) -> Columns:
         """The step's input columns as the operator wants them: strings decoded unless it takes them encoded."""
         places = step.fit_inputs if fitting else step.inputs
-        found = {name: self.column(*place) for name, place in places.items()}
-        return found if step.op.encoded else {name: self.context.engine.decode(c) for name, c in found.items()}
+        columns = {name: self.column(*place) for name, place in places.items()}
+        return columns if step.op.encoded else {name: self.context.engine.decode(c) for name, c in columns.items()}
 
     def _run(self, step: Step) -> None:
         engine = self.context.engine
@@ -79,16 +79,16 @@ class Evaluation:
                     f"{type(step.op).__name__} did not make the column {column.name!r} that it promised",
                     where=self.where,
                 )
-            made = out[column.name]
-            if len(made) != rows:
+            column_values = out[column.name]
+            if len(column_values) != rows:
                 raise DataError(
                     f"{type(step.op).__name__} changed the number of rows of {'+'.join(step.unit)!r} "
-                    f"from {rows:,} to {len(made):,}",
+                    f"from {rows:,} to {len(column_values):,}",
                     where=self.where,
                     why="an operator gives one value per row",
                     do="return a column of the same length; to remove rows use a filter",
                 )
-            self.made[step.node, column.name] = self._as_promised(made, column.dtype, step)
+            self.computed[step.node, column.name] = self._as_promised(column_values, column.dtype, step)
 
     def _counting(self, context: Context) -> Context:
         return replace(context, failed=Counter())
@@ -100,25 +100,25 @@ class Evaluation:
             key = titled(step), text
             self.failed[key] = max(rows, self.failed.get(key, 0))
 
-    def kept(self, filters: Sequence[Step]) -> Any:
+    def rows_kept(self, filters: Sequence[Step]) -> Any:
         """The places of the rows that all filters keep; None if they keep every row."""
         xp, mask = self.context.engine.xp, None
         for step in filters:
             try:
                 context = self._counting(self.context)
-                found = step.op.keep(self.inputs(step, fitting=False), step.unit, context)
+                mask_of_step = step.op.keep(self.inputs(step, fitting=False), step.unit, context)
                 self._note(step, context)
             except Exception as error:
                 raise explained(error, step, self.where) from error
-            mask = found if mask is None else mask & found
+            mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
-    def _as_promised(self, made: Any, dtype: pa.DataType, step: Step) -> Any:
+    def _as_promised(self, values: Any, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine
         try:
             if step.op.encoded and dtype == pa.string():
-                return made
-            cast = engine.cast(made, dtype)
+                return values
+            cast = engine.cast(values, dtype)
             if not step.op.may_make_nan:
                 return cast
             if not is_list(dtype):
@@ -161,14 +161,14 @@ def filtered(
     bound: Bound, source: Columns, state: State, context: Context, where: str = "", depth: int | None = None,
     failed: FailedCasts | None = None,
 ) -> Evaluation:  # fmt: skip
-    """The evaluation of the rows that the graph's filters keep, those first whose columns exist first.
+    """The evaluation of the rows that the graph's filters keep; filters run in the order of their depth.
 
-    With `depth` only the filters count that need nothing of what is learned at that depth or later.
+    With `depth`, only filters that need nothing that is learned at this depth or later.
     """
     levels = sorted({f.depth for f in bound.filters if depth is None or f.depth < depth})
     evaluation = Evaluation(bound, source, state, context, where, failed)
     for level in levels:
-        places = evaluation.kept([f for f in bound.filters if f.depth == level])
+        places = evaluation.rows_kept([f for f in bound.filters if f.depth == level])
         if places is not None:
             order = None if context.order is None else context.order.take(places)
             context = replace(context, rows=context.rows.take(places), order=order)

@@ -24,19 +24,19 @@ def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
 
 
 def added(several: Iterable[Sequence[Record]]) -> list[Record]:
-    """The records of all parts of the rows as those of all rows."""
+    """The sum of the records of parts of the rows: the records of all rows."""
     total = Counter[tuple[str, str]]()
-    for found in several:
-        for record in found:
+    for records_of_part in several:
+        for record in records_of_part:
             total[record["entry"], record["expression"]] += record["rows"]
     return records(total)
 
 
 def largest(several: Iterable[Sequence[Record]]) -> list[Record]:
-    """The records of several passes over the same rows: of each the pass in which it was seen most often."""
+    """The records of several passes over the same rows: for each cast, the largest count of a pass."""
     most: FailedCasts = {}
-    for found in several:
-        for record in found:
+    for records_of_pass in several:
+        for record in records_of_pass:
             key = record["entry"], record["expression"]
             most[key] = max(record["rows"], most.get(key, 0))
     return records(most)
@@ -51,7 +51,7 @@ def sentence(record: Record) -> str:
     return f"{record['rows']:,} row(s) are null in {record['entry']} because a cast failed: {record['expression']}"
 
 
-def warn(found: Iterable[Record]) -> None:
-    """Say it in the log, for calls from Python that have no run."""
-    for record in found:
+def warn(failed: Iterable[Record]) -> None:
+    """Log a warning for each record; for calls from Python, which have no run that shows them."""
+    for record in failed:
         log.warning(sentence(record))

@@ -122,8 +122,8 @@ class Work(PickledFields):
             return []
         bound = self.bound
         steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
-        uses = [(bound._root(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
-        uses += [(bound._root(*place), False) for place in targets]
+        uses = [(bound.origin(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
+        uses += [(bound.origin(*place), False) for place in targets]
         uses += [((SOURCE, name), False) for name in self._conditions]
         often = Counter(root for root, _ in uses)
         return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]

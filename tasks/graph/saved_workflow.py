@@ -120,7 +120,7 @@ def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
 
 
 def check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None:
-    """A DataError where the graph does not fit the schema, or a step has learned nothing, or what it cannot use."""
+    """A DataError if the graph does not fit the schema, or a step has no learned values or values it cannot use."""
     try:
         bound = Bound(final, schema, state.values)
     except (HostError, TransientError, GiveUpError):

@@ -1,4 +1,4 @@
-"""What was learned: plain JSON values and one Parquet table per vocabulary, each with its digest; never pickle.
+"""The learned state: plain JSON values and one Parquet table per vocabulary, each with its digest; never pickle.
 
 A table of more than `PART` rows lies in several files, so that it is encoded, digested and read side by side.
 """
@@ -35,8 +35,10 @@ SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for 
 
 
 class State:
-    """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables. `partials` are kept for a
-    refit; given as a function they are made when somebody asks for them."""
+    """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables.
+
+    `partials` (by step) are for a refit; if they are a function, it is called when they are first needed.
+    """
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None,
@@ -55,7 +57,7 @@ class State:
             return self._partials
 
     def prepared(self, key: str, op: Operator, engine: ModuleType) -> Any:
-        """What the step's `apply` takes, made once per process and engine; None for a step that learns nothing."""
+        """The `fitted` of the step's `apply`, made once per process and engine; None if the step learns nothing."""
         if not isinstance(op, Learned):
             return None
         with self._lock:
@@ -119,7 +121,7 @@ class Saving:
                 self._begun[id(table)] = table, self._written(table, f"begun-{uuid.uuid4().hex}")
 
     def files(self, table: pa.Table, name: str) -> list[Future[dict[str, Any]]]:
-        """What will be noted of the files of a table that is called `name`."""
+        """Futures of the entries of the files of a table, which get `name`."""
         if id(table) not in self._begun:
             return self._written(table, name)
         _, files = self._begun.pop(id(table))
@@ -168,7 +170,7 @@ def copy_saved(origin: Path, folder: Path) -> str:
 
 
 def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
-    """What state.json says."""
+    """The content of state.json, checked; a DataError if it is damaged or of a newer format."""
     data = read_json(folder / "state.json", digest)
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise DataError(
@@ -232,7 +234,7 @@ class _Parts(NamedTuple):
 
 
 def _packed(values: Mapping[str, dict[str, Any]], prefix: str, saving: Saving) -> dict[str, dict[str, Any]]:
-    """The values with what will be noted of its files in place of every table, which is written."""
+    """The values, with the futures of its files' entries in place of every table, which is written."""
 
     def packed(name: str, value: Any) -> Any:
         return _Parts(saving.files(value, name)) if isinstance(value, pa.Table) else value
@@ -256,7 +258,7 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _waited(values: Mapping[str, dict[str, Any]], join: Callable[[list[Any]], Any]) -> dict[str, dict[str, Any]]:
-    """The values with what became of the files of every table, as `join` puts it together."""
+    """The values, with the results for the files of every table joined by `join`."""
     return {
         key: {n: join([f.result() for f in v.files]) if isinstance(v, _Parts) else v for n, v in fitted.items()}
         for key, fitted in values.items()
@@ -264,12 +266,12 @@ def _waited(values: Mapping[str, dict[str, Any]], join: Callable[[list[Any]], An
 
 
 def _noted(files: list[dict[str, Any]]) -> dict[str, Any]:
-    """What state.json says of a table."""
+    """The entry of a table in state.json."""
     return files[0] if len(files) == 1 else {"tables": files}
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    """The content of state.json; a DataError that names the step that has learned what is no JSON."""
+    """The text of state.json; a DataError that names the step whose learned values are no JSON."""
     try:
         return json.dumps(data, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -284,14 +286,14 @@ def _text(data: Mapping[str, Any]) -> str:
 
 
 def _files(value: Any) -> list[dict[str, Any]]:
-    """What state.json notes of the files of a table; [] for other values."""
+    """The entries in state.json of the files of a table; [] for other values."""
     several = isinstance(value, dict) and set(value) == {"tables"} and isinstance(value["tables"], list)
     files = value["tables"] if several else [value]
     return files if all(isinstance(f, dict) and set(f) == {"table", "rows", "sha256"} for f in files) else []
 
 
 def _tables(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What state.json notes of the files of its sections."""
+    """The entries in state.json of the files of all tables."""
     entries = [entry for section in ("fitted", "partials") for entry in data.get(section, {}).values()]
     return [file for entry in entries for value in entry.values() for file in _files(value)]
 
@@ -326,17 +328,17 @@ def _table(folder: Path, entry: Mapping[str, Any]) -> pa.Table:
 def _in_its_types(file: pq.ParquetFile) -> pa.Table:
     """The table in the types that it was written in: Parquet has no times of seconds, keys that it gives back are
     finer."""
-    found, noted = file.read(), (file.metadata.metadata or {}).get(b"ARROW:schema")
+    table, noted = file.read(), (file.metadata.metadata or {}).get(b"ARROW:schema")
     for field in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(noted))) if noted else ():
-        values = found.column(field.name)
+        values = table.column(field.name)
         if values.type != field.type:
-            place = found.schema.get_field_index(field.name)
-            found = found.set_column(place, field.name, values.cast(field.type))
-    return found
+            place = table.schema.get_field_index(field.name)
+            table = table.set_column(place, field.name, values.cast(field.type))
+    return table
 
 
 def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
-    """Write whole or not at all; what is noted of it.
+    """Write a table, whole or not at all; returns its entry in state.json.
 
     Without dictionaries, which are no use to distinct values, and under lz4: written in two thirds and read in half of
     the time of zstd with them, 1.2 to 1.7 times as large.
@@ -349,7 +351,7 @@ def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
 
 
 def _named(written: Future[dict[str, Any]], path: Path) -> dict[str, Any]:
-    """What is noted of a file, once it has been written and bears its own name."""
+    """The entry of a file, after it has been written and renamed to `path`."""
     noted = written.result()
     path.with_name(noted["table"]).replace(path)
     return {**noted, "table": path.name}

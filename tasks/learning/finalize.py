@@ -1,4 +1,4 @@
-"""From merged partials to what operators have learned: finalize, also along chains of large tables."""
+"""From merged partials to the values that operators have learned; large tables are finished in tasks of their own."""
 
 from __future__ import annotations
 
@@ -11,96 +11,128 @@ from tasks.cluster.pool import Pool, merged
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, added
 from tasks.learning import large_table_types, large_tables
-from tasks.learning.partials import Observed, Partial, _sized, merge
+from tasks.learning.handles import Handles
+from tasks.learning.partials import Observed, Partial, merge, with_size
 from tasks.ops.base import Learned
 
-FEW = 8  # steps that are worth a task of their own
+FEWEST_STEPS = 8  # of one task: fewer are not worth a task of their own
 
 
 def conclude(
     pool: Pool,
-    roots: list[Any],
+    observed: Handles,
     halved: Callable[[int], None],
     known: Callable[[Mapping[str, Any]], None],
     failed: Callable[[list[Record]], None],
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """`finalize` of the handles of partials, which the list loses; large tables in tasks of their own."""
-    rows = dict[str, large_table_types.Rows]()
-    noted = list[list[Record]]()
-    for found, times, casts in pool.values(pool.call(_rows, [(root,) for root in roots])):
-        rows = {key: rows[key] + told if key in rows else told for key, told in found.items()}
-        halved(times)
-        noted.append(casts)
-    failed(added(noted))
-    chains = {key: count for key, told in rows.items() if (count := large_tables.chains_for(told))}
-    shares = _shares([key for key in rows if key not in chains], pool.threads)
+    """(fitted values, partials for a refit, questions for another pass) by step, of all partials of a phase.
+
+    `observed` (handles of `Observed`) is consumed, so that workers free partials once they are merged. Steps with large
+    tables are merged and finished in tasks of their own, the other steps several in a task. `halved(times)` and
+    `failed(records)` are called with what the partials say of partitions that were halved and of casts that failed;
+    `known(values)`, from threads, with the values of each step with a large table.
+    """
+    counts = _row_counts(pool, observed, halved, failed)
+    chains = {key: number for key, count in counts.items() if (number := large_tables.chains_for(count))}
+    shares = _shares([key for key in counts if key not in chains], pool.threads)
     if not chains and len(shares) == 1:
-        return pool.values(pool.call(finalize, [(merged(pool, merge, [roots])[0],)]))[0]
-    small = [pool.call(_only, [(root, share) for root in roots]) for share in shares]
-    split = {key for key in chains if rows[key].large}
-    if split:
-        roots[:] = pool.call(_split, [(root, set(chains), split) for root in roots])
-    cuts = [(key, chain) for key, count in chains.items() for chain in range(count)]
-    parts = [pool.call(_chain, [(root, key, chain, chains[key]) for root in roots]) for key, chain in cuts]
-    roots.clear()
-    handles: dict[str, list[Any]] = {key: [] for key in chains}
-    for (key, _), handle in zip(cuts, merged(pool, large_tables.merge_parts, parts), strict=True):
-        handles[key].append(handle)
-        del handle
-    del parts
-    finalized = pool.call(finalize, [(one,) for one in merged(pool, merge, small)])  # beside the large ones
-    del small
-    learned = large_tables.finalize(pool, handles, rows, known)
-    found = [_joined(several) for several in zip(*pool.values(finalized), strict=True)]
-    fitted = found[0] | {key: values for key, (values, _) in learned.items()}
-    kept = found[1] | {key: partials for key, (_, partials) in learned.items()}
-    return {k: fitted[k] for k in rows if k in fitted}, {k: kept[k] for k in rows if k in kept}, found[2]
+        return pool.values(pool.call(finalize, [(merged(pool, merge, [observed.consume()])[0],)]))[0]
+    small = [Handles(pool.call(_only, [(handle, share) for handle in observed])) for share in shares]
+    large = _merged_chains(pool, observed, chains, {key for key in chains if counts[key].large})
+    finalized = Handles(_finalized(pool, small))  # they run beside the large ones
+    learned = large_tables.finalize(pool, large, counts, known)
+    fitted, partials, questions = (_joined(each) for each in zip(*pool.values(finalized.consume()), strict=True))
+    fitted |= {key: values for key, (values, _) in learned.items()}
+    partials |= {key: for_refit for key, (_, for_refit) in learned.items()}
+    return _in_order(fitted, counts), _in_order(partials, counts), questions
+
+
+def _row_counts(
+    pool: Pool, observed: Handles, halved: Callable[[int], None], failed: Callable[[list[Record]], None]
+) -> dict[str, large_table_types.RowCount]:
+    """The rows of all partials of each step; `halved` and `failed` are called."""
+    totals: dict[str, large_table_types.RowCount] = {}
+    casts: list[list[Record]] = []
+    for counts, times, records in pool.values(pool.call(_described, [(handle,) for handle in observed])):
+        totals = {key: totals[key] + count if key in totals else count for key, count in counts.items()}
+        halved(times)
+        casts.append(records)
+    failed(added(casts))
+    return totals
+
+
+def _merged_chains(pool: Pool, observed: Handles, chains: Mapping[str, int], large: set[str]) -> dict[str, Handles]:
+    """The merged `Chain`s of each step in `chains` (step -> their number); `large` ones are split before."""
+    if large:
+        observed = Handles(pool.call(_split, [(handle, set(chains), large) for handle in observed.consume()]))
+    wanted = [(key, number, count) for key, count in chains.items() for number in range(count)]
+    merged_chains = iter(merged(pool, large_tables.merge_chains, _cut_chains(pool, observed, wanted)))
+    return {key: Handles(next(merged_chains) for _ in range(count)) for key, count in chains.items()}
+
+
+def _cut_chains(pool: Pool, observed: Handles, wanted: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
+    """For each wanted (step, number of the chain, number of chains) the handles of its `Chain` in every `Observed`."""
+    handles = observed.consume()
+    return [pool.call(_chain, [(handle, *chain) for handle in handles]) for chain in wanted]
+
+
+def _finalized(pool: Pool, shares: list[Handles]) -> list[Any]:
+    """Handles of `finalize` of each share of the steps."""
+    return pool.call(finalize, [(whole,) for whole in merged(pool, merge, [share.consume() for share in shares])])
 
 
 def _shares(steps: Sequence[str], threads: int) -> list[list[str]]:
-    """The steps as several threads finish them side by side, about equally many and at least `FEW` each.
+    """The steps as several threads finish them side by side, about equally many and at least `FEWEST_STEPS` each.
 
     >>> _shares(["a", "b", "c"], 2), [len(share) for share in _shares(["s"] * 33, 16)]
     ([['a', 'b', 'c']], [9, 8, 8, 8])
     """
-    count = max(1, min(threads, len(steps) // FEW))
+    count = max(1, min(threads, len(steps) // FEWEST_STEPS))
     return [list(steps[i::count]) for i in range(count)]
 
 
-def _joined(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {key: value for one in found for key, value in one.items()}
+def _joined(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for values in several for key, value in values.items()}
 
 
-def _rows(found: Observed) -> tuple[dict[str, large_table_types.Rows], int, list[Record]]:
+def _in_order(values: Mapping[str, Any], steps: Iterable[str]) -> dict[str, Any]:
+    """The values in the order of the steps."""
+    return {key: values[key] for key in steps if key in values}
+
+
+def _described(observed: Observed) -> tuple[dict[str, large_table_types.RowCount], int, list[Record]]:
     """(the rows of each step, how often partitions were halved, the casts that failed)."""
-    rows = {key: large_tables.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in found.partials.items()}
-    return rows, found.halved, found.failed
+    counts = {key: large_tables.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in observed.partials.items()}
+    return counts, observed.halved, observed.failed
 
 
-def _only(found: Observed, steps: Sequence[str]) -> Observed:
-    return _sized(Observed({key: found.partials[key] for key in steps}))
+def _only(observed: Observed, steps: Sequence[str]) -> Observed:
+    """The partials of some steps."""
+    return with_size(Observed({key: observed.partials[key] for key in steps}))
 
 
-def _split(found: Observed, keys: set[str], split: set[str]) -> Observed:
-    """The partials of these steps, those of `split` as tables by hash."""
-    made = {k: found.partials[k] for k in keys}
-    for k in split:
-        made[k] = Partial(made[k].step, {(-1, 0): large_tables.split(made[k].step.op, made[k].tree[-1, 0])})
-    return _sized(Observed(made))
+def _split(observed: Observed, steps: set[str], large: set[str]) -> Observed:
+    """The partials of some steps; those of `large` steps split by hash."""
+    partials = {key: observed.partials[key] for key in steps}
+    for key in large:
+        step, tree = partials[key].step, partials[key].tree
+        partials[key] = Partial(step, {(-1, 0): large_tables.split(step.op, tree[-1, 0])})
+    return with_size(Observed(partials))
 
 
-def _chain(found: Observed, key: str, chain: int, chains: int) -> large_table_types.Part:
-    partial = found.partials[key]
-    return large_tables.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], chain, chains)
+def _chain(observed: Observed, key: str, number: int, count: int) -> large_table_types.Chain:
+    """Chain `number` of `count` of a step."""
+    partial = observed.partials[key]
+    return large_tables.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], number, count)
 
 
 @frugal
-def finalize(found: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(fitted values, partials to keep) of every step; (questions) of those that need another pass."""
+def finalize(observed: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(fitted values, partials for a refit) of every step that is done; (questions) of those that need another pass."""
     fitted: dict[str, Any] = {}
-    kept: dict[str, Any] = {}
+    partials: dict[str, Any] = {}
     questions: dict[str, Any] = {}
-    for key, partial in found.partials.items():
+    for key, partial in observed.partials.items():
         op = partial.step.op
         assert isinstance(op, Learned)
         whole = None
@@ -111,8 +143,8 @@ def finalize(found: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[str,
             if question is not None:
                 questions[key] = question
                 continue
-            fitted[key], kept[key] = op.parted(whole, op.finalize_unit(whole, partial.step.unit))
+            fitted[key], partials[key] = op.parted(whole, op.finalize_unit(whole, partial.step.unit))
         except Exception as error:
             raise explained(error, partial.step, "statistics") from error
     engines.synchronize()
-    return fitted, kept, questions
+    return fitted, partials, questions

@@ -1,4 +1,4 @@
-"""The tables of keys that do not fit one task: a split, its parts, its sizes."""
+"""What large tables are made of on their way through tasks: splits, chains, slices, and the numbers about them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tasks.ops.keyed import Keyed
 
 
 class Sizes(NamedTuple):
-    """From which numbers of rows on tables are cut, and into what."""
+    """Numbers of rows (and, first, of tables) that decide how tables of keys are divided."""
 
-    splits: int  # tables that a large one is cut into, a power of two
-    alone: int  # rows from which a step is finished by itself, beside the others
+    splits: int  # tables into which a large table is split, a power of two
+    alone: int  # rows from which a step has tasks of its own, beside the other steps
     large: int  # rows from which a table is split
-    chain: int  # rows that a chain is meant to have
-    one_task: int  # rows up to which one task puts all in order
-    range: int  # rows that a range of the order is meant to have
+    chain: int  # rows that a chain should have
+    one_task: int  # rows up to which one task puts the whole table in order
+    range: int  # rows that a range of the order should have
 
 
 # On a GPU a table costs a millisecond whatever its size, and tens of millions of rows are little.
@@ -54,8 +54,8 @@ class Split(TaskResult):
 
 
 @dataclass(frozen=True)
-class Part(TaskResult):
-    """Tables of a step that share no key; arranged: one table in order, and the numbers to be summed."""
+class Chain(TaskResult):
+    """The tables of neighbouring splits of a step. Arranged: one table in order, with the operator's `sums`."""
 
     op: Keyed
     unit: Unit
@@ -75,28 +75,28 @@ class Part(TaskResult):
 
 
 @dataclass(frozen=True)
-class Rows:
-    """How many rows the partials of a step have, and by which sizes: a step's tables may lie in host memory on a GPU.
+class RowCount:
+    """How many rows the partials of a step have, and which engine has them (with a GPU, tables may be on the host).
 
-    Partials that cannot be split have none.
+    The engine is "" for partials that are no tables of keys.
     """
 
     count: int = 0
     engine: str = ""
     split: bool = False
 
-    def __add__(self, other: Rows) -> Rows:
-        return Rows(self.count + other.count, self.engine or other.engine, self.split or other.split)
+    def __add__(self, other: RowCount) -> RowCount:
+        return RowCount(self.count + other.count, self.engine or other.engine, self.split or other.split)
 
     @property
     def large(self) -> bool:
-        """Whether the step is merged as tables by hash."""
+        """Whether the tables of the step are split by hash before they are merged."""
         return self.split or (bool(self.engine) and self.count >= SIZES[self.engine].large)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What is told of an arranged part: its size, its numbers, and what evenly spaced rows are ordered by."""
+    """What the caller knows of an arranged chain: its rows, its sums, and the sort keys of evenly spaced rows."""
 
     op: Keyed
     unit: Unit
@@ -107,8 +107,8 @@ class Outline:
 
 
 @dataclass(frozen=True)
-class Piece(TaskResult):
-    """A slice of a table that travels without the rest of it (pickle takes an Arrow slice's whole buffers along)."""
+class Slice(TaskResult):
+    """The rows of a chain in one range. Pickled without the rest of the table, which Arrow's own slices take along."""
 
     table: Any
 

@@ -1,9 +1,25 @@
-"""Tables of keys that do not fit one task: split by the hash of the key, merged split by split, put in order by ranges.
+"""Tables of keys that do not fit one task: split by the hash of the key, merged by chains, put in order by ranges.
 
-A partial of a `Keyed` operator that reaches `Sizes.large` rows is cut into `splits` tables (`Split`); from then on
-equal keys meet in equal splits. Chains of neighbouring splits are merged in parallel. Each chain's rows are then put in
-order by themselves; quantiles of all chains cut the order into ranges, each of which gathers its rows from every chain.
-Since all keys are distinct and the order is total, neither the cuts nor who did what leave a trace in the result.
+The partial of a `Keyed` operator that reaches `Sizes.large` rows is split into `Sizes.splits` tables (`Split`). Equal
+keys are in equal splits, so neighbouring splits form a `Chain` that merges beside the others. Each chain is then put
+in order by itself, quantiles of all chains (`edges`) cut the order into ranges, and each range gathers a `Slice` of
+every chain::
+
+      partials of a step                          merged                 in order               cut at the edges
+      p0    p1    p2
+    +-----+-----+-----+
+    |  0  |  0  |  0  |  split 0 \
+    |  1  |  1  |  1  |  split 1 /  chain 0  -->  one table per split -> a a a a a a a a a  ->  a a a | a a a a | a a
+    +-----+-----+-----+                                                                           |   |    |    |  |
+    |  2  |  2  |  2  |  split 2 \\                                                                |   |    |    |  |
+    |  3  |  3  |  3  |  split 3 /  chain 1  -->  one table per split -> b b b b b b b b b  ->  b b | b b b | b b b b
+    +-----+-----+-----+                                                                         range 0    1       2
+
+      split, merge_all              chain_of      merge_chains           _arrange               _edges, _cut
+                                                                                 _range joins the slices of a column
+
+The ranges one after another are the whole table in order (`_finish`). All keys are distinct and the order is total, so
+the result does not depend on where tables are cut nor on which worker does what.
 """
 
 from __future__ import annotations
@@ -23,29 +39,30 @@ from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool
 from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.sizes import nbytes
-from tasks.learning.large_table_types import SIZES, Outline, Part, Piece, Rows, Sizes, Split, sizes_of
+from tasks.learning.handles import Handles
+from tasks.learning.large_table_types import SIZES, Chain, Outline, RowCount, Sizes, Slice, Split, sizes_of
 from tasks.ops.base import Learned, Operator, Unit
 from tasks.ops.keyed import Keyed
 
-SAMPLES = 256  # rows of each chain that the ranges are cut by
-ROW = 40  # bytes of a row, about
-SHARE = 1 / 8  # of a GPU's memory that tables take which are brought to it
+SAMPLED_ROWS = 256  # of each chain: their quantiles are the edges of the ranges
+ROW_BYTES = 40  # of a table, about
+DEVICE_SHARE = 1 / 8  # of the memory of a GPU that tables which are brought together on it may take
 
 
 def split(op: Operator, partial: Any) -> Split:
-    """The partial of a `Keyed` operator as tables by hash."""
+    """The partial of a `Keyed` operator, split by the hash of its keys."""
     assert isinstance(op, Keyed)
     return partial if isinstance(partial, Split) else Split(tuple(op.split(partial, sizes_of(partial).splits)))
 
 
 def split_if_large(op: Learned, partial: Any) -> Any:
-    """The order-free partial, split if its operator allows it and it is large."""
+    """The order-free partial, split if its operator is `Keyed` and it is large."""
     large = isinstance(op, Keyed) and not isinstance(partial, Split) and len(partial) >= sizes_of(partial).large
     return split(op, partial) if large else partial
 
 
 def merge_all(op: Learned, partials: Sequence[Any]) -> Any:
-    """The order-free partial of several; split by split as soon as one is split."""
+    """Several order-free partials as one; merged split by split if one of them is split."""
     if len(partials) == 1:
         return partials[0]
     if not any(isinstance(p, Split) for p in partials):
@@ -53,19 +70,19 @@ def merge_all(op: Learned, partials: Sequence[Any]) -> Any:
     return Split(tuple(op.merge_all(same) for same in zip(*(split(op, p).tables for p in partials), strict=True)))
 
 
-def rows_of(op: Operator, partial: Any | None) -> Rows:
-    """The rows of an order-free partial; none where there is no such partial."""
+def rows_of(op: Operator, partial: Any | None) -> RowCount:
+    """The rows of an order-free partial; none if `partial` is None or its operator is not `Keyed`."""
     if isinstance(partial, Split):
-        return Rows(sum(len(t) for t in partial.tables), engines.engine_of(partial.tables[0]).NAME, split=True)
+        return RowCount(sum(len(t) for t in partial.tables), engines.engine_of(partial.tables[0]).NAME, split=True)
     if partial is None or not isinstance(op, Keyed):
-        return Rows()
-    return Rows(len(partial), engines.engine_of(partial).NAME)
+        return RowCount()
+    return RowCount(len(partial), engines.engine_of(partial).NAME)
 
 
-def chains_for(rows: Rows) -> int:
-    """Into how many chains the partials of a step with so many rows are merged, a power of two.
+def chains_for(rows: RowCount) -> int:
+    """The number of chains of a step with so many rows, a power of two; 1 if its partials are not split.
 
-    0: the step is not finished by itself. Partials that are not split are one chain.
+    0: the step is so small that other steps share its tasks.
     """
     if rows.large:
         sizes = SIZES[rows.engine]
@@ -73,167 +90,171 @@ def chains_for(rows: Rows) -> int:
     return 1 if rows.engine and rows.count >= SIZES[rows.engine].alone else 0
 
 
-def chain_of(op: Operator, unit: Unit, partial: Any, chain: int, chains: int) -> Part:
-    """What belongs to one chain."""
+def chain_of(op: Operator, unit: Unit, partial: Any, number: int, count: int) -> Chain:
+    """Chain `number` of `count` of a partial."""
     assert isinstance(op, Keyed)
     tables = partial.tables if isinstance(partial, Split) else (partial,)
-    return Part(op, unit, tables[chain * len(tables) // chains : (chain + 1) * len(tables) // chains])
+    return Chain(op, unit, tables[number * len(tables) // count : (number + 1) * len(tables) // count])
 
 
 @frugal
-def merge_parts(found: Sequence[Part]) -> Part:
-    """The tables of one chain from several places as one for each split."""
-    op = found[0].op
-    with _working([table for part in found for table in part.tables]):
-        return Part(op, found[0].unit, [op.merge_all(same) for same in zip(*(f.tables for f in found), strict=True)])
+def merge_chains(chains: Sequence[Chain]) -> Chain:
+    """The same chain of several partials as one, with one table for each split."""
+    op, unit = chains[0].op, chains[0].unit
+    with _working([table for chain in chains for table in chain.tables]):
+        return Chain(op, unit, [op.merge_all(same) for same in zip(*(c.tables for c in chains), strict=True)])
 
 
 @contextmanager
 def _working(tables: Sequence[Any]) -> Iterator[None]:
-    """A place on the GPU for work with these tables, until it is done."""
+    """Waits until the GPU has room for work with these tables, and afterwards until the work is done."""
     with engines.computing(engines.engine_of(tables[0]).NAME, nbytes(list(tables))):
         yield
         engines.synchronize()
 
 
 def finalize(
-    pool: Pool, chains: dict[str, list[Any]], rows: Mapping[str, Rows], known: Callable[[Mapping[str, Any]], None]
+    pool: Pool, chains: Mapping[str, Handles], rows: Mapping[str, RowCount], known: Callable[[Mapping[str, Any]], None]
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """`Learned.parted` of every step, of the handles of its chains (merged `Part`s), which the lists lose.
+    """(fitted values, partials for a refit) by step, of the handles of its merged chains, which are consumed.
 
-    `known` is told either half of it, in threads, while other steps are worked on.
+    `known` is called with either dict of a step, in threads, while other steps are worked on.
     """
-    single = [key for key, of_step in chains.items() if len(of_step) == 1]
+    single = [key for key, handles in chains.items() if len(handles) == 1]
     here = _brought_together(pool, [rows[key] for key in single])
-    alone = pool.call(_in_one, [(chains[key].pop(),) for key in single], here)
-    ranges = _in_ranges(pool, {key: of_step for key, of_step in chains.items() if key not in single})
+    alone = pool.call(_in_one, [(chain,) for key in single for chain in chains[key].consume()], here)
+    outlines, ranges = _in_ranges(pool, {key: handles for key, handles in chains.items() if key not in single})
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-finish") as threads:
         learned = {}
-        for number, (op, unit, sums, table) in pool.arriving(alone):
+        for number, (op, unit, sums, table) in pool.arriving(alone):  # which empties the list
             learned[single[number]] = threads.submit(_finish, op, unit, sums, [table], known)
-        for key in list(ranges):
-            told, handles = ranges.pop(key)
-            sums = {name: sum(part.sums[name] for part in told) for name in told[0].sums}
-            learned[key] = threads.submit(_finish, told[0].op, told[0].unit, sums, pool.values(handles), known)
-            del handles
+        for key, of_step in outlines.items():
+            op, unit = of_step[0].op, of_step[0].unit
+            sums = {name: sum(outline.sums[name] for outline in of_step) for name in of_step[0].sums}
+            learned[key] = threads.submit(_finish, op, unit, sums, pool.values(ranges[key].consume()), known)
     return {key: learned[key].result() for key in chains}
 
 
-def _brought_together(pool: Pool, rows: Sequence[Rows]) -> bool:
-    """Whether steps of one chain each are put in order where they are needed, in this process: on GPUs, if there is
-    room. From GPU to GPU rows come in no time, out of the host memory of other workers at a gigabyte a second."""
+def _brought_together(pool: Pool, rows: Sequence[RowCount]) -> bool:
+    """Whether steps of one chain each are put in order in this process, which needs them: on a GPU that has room.
+
+    GPU to GPU, rows take no time; out of the host memory of other workers they come at a gigabyte a second.
+    """
     if not rows or any(r.engine != "cudf" for r in rows):
         return False
-    return sum(r.count for r in rows) * ROW <= pool.device_memory / max(len(pool.workers), 1) * SHARE
+    return sum(r.count for r in rows) * ROW_BYTES <= pool.device_memory / max(len(pool.workers), 1) * DEVICE_SHARE
 
 
-def _in_one(part: Part) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:
-    """What `finish` needs of a step that is one chain: its numbers, and its rows in order in host memory."""
-    arranged = _arrange(part)
-    return part.op, part.unit, arranged.sums or {}, _range(part.op, [Piece(arranged.tables[0])])
+def _in_one(chain: Chain) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:
+    """(operator, unit, sums, all rows in order in host memory) of a step of one chain."""
+    arranged = _arrange(chain)
+    return chain.op, chain.unit, arranged.sums or {}, _range(chain.op, [Slice(arranged.tables[0])])
 
 
-def _in_ranges(pool: Pool, chains: dict[str, list[Any]]) -> dict[str, tuple[list[Outline], list[Any]]]:
-    """(what is told of a step's chains, handles of its rows in order by ranges) of steps of several chains."""
-    arranged = {key: pool.call(_arrange, [(chain,) for chain in of_step]) for key, of_step in chains.items()}
-    for of_step in chains.values():
-        of_step.clear()
-    outlines = iter(pool.values(pool.call(_outline, [(part,) for parts in arranged.values() for part in parts])))
-    found = {}
-    for key in list(arranged):
-        parts = arranged.pop(key)
-        told = [next(outlines) for _ in parts]
-        edges = _edges([part.sample for part in told], sum(part.rows for part in told), SIZES[told[0].engine])
-        cuts = pool.call(_cut, [(part, edges) for part in parts])
-        del parts
-        found[key] = told, [pool.call(_piece, [(cut, i) for cut in cuts]) for i in range(len(edges) + 1)]
-        del cuts
-    ranges = {}
-    for key in list(found):
-        told, pieces = found.pop(key)
-        ranges[key] = told, pool.call(_range, [(told[0].op, same) for same in pieces])
-        del pieces
-    return ranges
+def _in_ranges(pool: Pool, chains: Mapping[str, Handles]) -> tuple[dict[str, list[Outline]], dict[str, Handles]]:
+    """(outlines of the arranged chains, handles of the rows in order, a table for each range) by step.
+
+    The chains are consumed; so are arranged chains and slices as soon as the calls that take them are sent off.
+    """
+    arranged = {k: Handles(pool.call(_arrange, [(chain,) for chain in c.consume()])) for k, c in chains.items()}
+    described = iter(pool.values(pool.call(_outline, [(chain,) for handles in arranged.values() for chain in handles])))
+    outlines = {key: [next(described) for _ in handles] for key, handles in arranged.items()}
+    slices = {key: _slices(pool, handles, outlines[key]) for key, handles in arranged.items()}
+    ranges = {
+        key: Handles(pool.call(_range, [(outlines[key][0].op, same) for same in by_range.consume()]))
+        for key, by_range in slices.items()
+    }
+    return outlines, ranges
+
+
+def _slices(pool: Pool, arranged: Handles, outlines: Sequence[Outline]) -> Handles:
+    """For each range the handles of its slices of all chains of a step."""
+    rows, sizes = sum(outline.rows for outline in outlines), SIZES[outlines[0].engine]
+    edges = _edges([outline.sample for outline in outlines], rows, sizes)
+    cuts = pool.call(_cut, [(chain, edges) for chain in arranged.consume()])
+    return Handles(pool.call(_slice, [(cut, number) for cut in cuts]) for number in range(len(edges) + 1))
 
 
 def _finish(
     op: Keyed, unit: Unit, sums: Mapping[str, Any], tables: Sequence[pa.Table],
     known: Callable[[Mapping[str, Any]], None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """`Learned.parted` of all rows in order, which come as the tables of the ranges."""
-    fitted, kept = op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
+    """(fitted values, partials for a refit) of all rows in order, which come as the tables of the ranges."""
+    fitted, for_refit = op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
     known(fitted)
-    known(kept)
-    return fitted, kept
+    known(for_refit)
+    return fitted, for_refit
 
 
 @frugal
-def _arrange(part: Part) -> Part:
-    engine = engines.engine_of(part.tables[0])
-    with _working(part.tables):
-        table, sums = part.op.arrange(engine.join_tables(part.tables), part.unit)
+def _arrange(chain: Chain) -> Chain:
+    """The chain with one table, whose rows are in order, and the operator's sums."""
+    engine = engines.engine_of(chain.tables[0])
+    with _working(chain.tables):
+        table, sums = chain.op.arrange(engine.join_tables(chain.tables), chain.unit)
         table = table.combine_chunks() if isinstance(table, pa.Table) else table
-    return Part(part.op, part.unit, [table], sums)
+    return Chain(chain.op, chain.unit, [table], sums)
 
 
-def _outline(part: Part) -> Outline:
-    (table,), rows = part.tables, part.rows
-    sample = _places(part.op, table, [rows * i // SAMPLES for i in range(min(SAMPLES, rows))])
-    return Outline(part.op, part.unit, engines.engine_of(table).NAME, rows, part.sums or {}, sample)
+def _outline(chain: Chain) -> Outline:
+    (table,), rows = chain.tables, chain.rows
+    sample = _sort_keys(chain.op, table, [rows * i // SAMPLED_ROWS for i in range(min(SAMPLED_ROWS, rows))])
+    return Outline(chain.op, chain.unit, engines.engine_of(table).NAME, rows, chain.sums or {}, sample)
 
 
-def _places(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-    """What rows of a table are ordered by. All of them are fetched at once: from a GPU each time counts."""
+def _sort_keys(op: Keyed, table: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
+    """`Keyed.place` of rows of a table. They are fetched all at once: each fetch from a GPU takes time."""
     if not rows:
         return []
     engine = engines.engine_of(table)
-    found = engine.host_table(engine.table_rows(table, np.array(rows, dtype=np.int64)))
-    stored = pa.table({f.name: found[f.name].cast(stored_type(f.type)) for f in found.schema})
+    fetched = engine.host_table(engine.table_rows(table, np.array(rows, dtype=np.int64)))
+    stored = pa.table({f.name: fetched[f.name].cast(stored_type(f.type)) for f in fetched.schema})
     return [op.place(row) for row in stored.to_pylist()]
 
 
 def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int, sizes: Sizes) -> list[tuple[Any, ...]]:
-    """Where the order is cut into ranges of about `range` rows; nowhere if one task can take all rows.
+    """The sort keys at which ranges of about `Sizes.range` rows begin, but the first; [] if one task can take all rows.
 
-    More ranges than splits are of no use: each takes a piece of every chain, and a chain is no smaller than they.
+    There are at most as many ranges as splits: each range takes a slice of every chain.
     """
     ranges = 1 if rows <= sizes.one_task else min(-(-rows // sizes.range), sizes.splits)
-    places = sorted(itertools.chain.from_iterable(samples))
-    return [places[len(places) * i // ranges] for i in range(1, ranges)] if places else []
+    keys = sorted(itertools.chain.from_iterable(samples))
+    return [keys[len(keys) * i // ranges] for i in range(1, ranges)] if keys else []
 
 
-def _cut(part: Part, edges: Sequence[tuple[Any, ...]]) -> list[Piece]:
-    """The arranged table in its ranges."""
-    (table,) = part.tables
+def _cut(chain: Chain, edges: Sequence[tuple[Any, ...]]) -> list[Slice]:
+    """The slices of an arranged chain, one for each range."""
+    (table,) = chain.tables
     if not edges:
-        return [Piece(table)]
-    at = [0, *_first_not_before(part.op, table, edges), len(table)]
+        return [Slice(table)]
+    at = [0, *_first_not_before(chain.op, table, edges), len(table)]
     engine = engines.engine_of(table)
-    pieces = [Piece(engine.slice_table(table, start, stop)) for start, stop in itertools.pairwise(at)]
+    slices = [Slice(engine.slice_table(table, start, stop)) for start, stop in itertools.pairwise(at)]
     engines.synchronize()
-    return pieces
+    return slices
 
 
 def _first_not_before(op: Keyed, table: Any, edges: Sequence[tuple[Any, ...]]) -> list[int]:
-    """For each edge the first row that does not stand before it, all by bisection at the same time."""
+    """For each edge the number of the first row whose sort key is not smaller, all by bisection at the same time."""
     low, high = [0] * len(edges), [len(table)] * len(edges)
     while open_edges := [i for i in range(len(edges)) if low[i] < high[i]]:
         middles = [(low[i] + high[i]) // 2 for i in open_edges]
-        for i, middle, place in zip(open_edges, middles, _places(op, table, middles), strict=True):
-            if place < edges[i]:
+        for i, middle, sort_key in zip(open_edges, middles, _sort_keys(op, table, middles), strict=True):
+            if sort_key < edges[i]:
                 low[i] = middle + 1
             else:
                 high[i] = middle
     return low
 
 
-def _piece(pieces: Sequence[Piece], number: int) -> Piece:
-    return pieces[number]
+def _slice(slices: Sequence[Slice], number: int) -> Slice:
+    return slices[number]
 
 
 @frugal
-def _range(op: Keyed, pieces: list[Piece]) -> pa.Table:
-    tables = [piece.table for piece in pieces]
+def _range(op: Keyed, slices: list[Slice]) -> pa.Table:
+    """The rows of one range in order, in host memory."""
+    tables = [each.table for each in slices]
     with _working(tables):
         table = tables[0] if len(tables) == 1 else op.in_order(tables)
         return engines.engine_of(table).host_table(table)

@@ -23,7 +23,8 @@ from tasks.graph.partition_work import Work, block_offsets
 from tasks.graph.state import State
 from tasks.learning import large_tables
 from tasks.learning.finalize import conclude
-from tasks.learning.partials import Observed, Partial, Phase, _sized, join_siblings, merge
+from tasks.learning.handles import Handles
+from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
 from tasks.ops.base import Learned
 
 
@@ -35,30 +36,30 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
 
-    `halved(times)` is told after each pass how often partitions were halved in it for want of memory, `known(values)`
-    what a step with large tables has learned, from a thread, while others are worked on. A phase is one pass; steps
-    whose operator left a question open (exact quantiles) share further passes over their columns alone, which
-    `progress` does not hear of. The columns of `cache` stay decoded on the workers. `failed(records)` is called
-    after each pass with the casts that failed in it.
+    After each pass, `halved(times)` is called with how often partitions were halved in it for want of memory, and
+    `failed(records)` with the casts that failed in it. `known(values)` is called, from a thread, with what a step with
+    large tables has learned while other steps are worked on. A phase is one pass; steps whose operator left a question
+    open (exact quantiles) share further passes over their columns alone, without `progress`. The columns of
+    `cache` stay decoded on the workers.
     """
     bound = Bound(final, schema)
-    state = State(*given(bound))
+    state = State(*from_parameters(bound))
     for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
         done = functools.partial(_report, progress, plan, number) if progress else None
         work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth,
                     cache=cache)  # fmt: skip
         phase = Phase(work, depth, floor)
         while phase.steps:
-            observed = pool.gather(observe, merge, phase, plan.partitions, done)
-            fitted, kept, questions = conclude(
-                pool, observed, halved or _unheard, known or _unheard, failed or _unheard
+            observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
+            fitted, partials, questions = conclude(
+                pool, observed, halved or _ignore, known or _ignore, failed or _ignore
             )
-            state = State({**state.values, **fitted}, {**state.partials, **kept})
+            state = State({**state.values, **fitted}, {**state.partials, **partials})
             phase, done = replace(phase, questions=questions), None
     return state
 
 
-def _unheard(_: Any) -> None:
+def _ignore(_: Any) -> None:
     return
 
 
@@ -66,10 +67,10 @@ def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partit
     progress(phase, plan.partitions[partition].rows)
 
 
-def given(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
+def from_parameters(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fitted values, partials) of the steps that learn from their parameters alone, such as a side table."""
     fitted = {}
-    for step in bound.given:
+    for step in bound.learned_from_parameters:
         assert isinstance(step.op, Learned)
         try:
             fitted[step.key] = step.op.finalize_unit(None, step.unit)
@@ -89,9 +90,9 @@ def observe(phase: Phase, partition: Partition) -> Observed:
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         observe_part = functools.partial(_observe, phase)
-        found = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
-        merged = merge(found)
-    merged.halved = len(found) - 1
+        parts = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
+        merged = merge(parts)
+    merged.halved = len(parts) - 1
     monitor.count(partition.rows, partition.nbytes)
     return merged
 
@@ -102,7 +103,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     evaluation = work.opened(partition, targets)
     evaluation.columns(targets)
     offsets = {space: block_offsets(partition, c.ordered(), engine.xp) for space, c in evaluation.contexts.items()}
-    found: dict[str, Partial] = {}
+    partials: dict[str, Partial] = {}
     for step in phase.steps:
         op = step.op
         assert isinstance(op, Learned)
@@ -113,15 +114,16 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
             if order_free(step, work.bound):
                 tree = {(-1, 0): large_tables.split_if_large(op, op.observe_unit(columns, step.unit, context))}
             else:
-                made = op.observe_blocks(columns, step.unit, context, starts)
-                tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, made, strict=True)})
+                by_block = op.observe_blocks(columns, step.unit, context, starts)
+                tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
             raise explained(error, step, evaluation.where) from error
-        found[step.key] = Partial(step, tree)
-    return _sized(Observed(found, failed=records(evaluation.failed)))
+        partials[step.key] = Partial(step, tree)
+    return with_size(Observed(partials, failed=records(evaluation.failed)))
 
 
 def order_free(step: Step, bound: Bound) -> bool:
+    """Whether merging the step's partials is exact in any order; a DataError if a column to learn from is missing."""
     schema = Schema(replace(bound.schemas[place][name], name=n) for n, (place, name) in step.fit_inputs.items())
     missing = [n for n in step.op.extra_columns(fitting=True) if n not in schema]
     if missing:

@@ -24,7 +24,7 @@ Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [in
 
 @dataclass(frozen=True)
 class Phase(PickledFields):
-    """One pass: the steps that are learned in it. After a phase's first pass, those with a question left open."""
+    """One pass over the source: the steps that learn in it; in further passes the steps with an open question."""
 
     work: Work
     depth: int
@@ -33,8 +33,8 @@ class Phase(PickledFields):
 
     @cached_property
     def steps(self) -> list[Step]:
-        asked = self.questions
-        return [s for s in self.work.bound.learned if s.depth == self.depth and (asked is None or s.key in asked)]
+        steps = [s for s in self.work.bound.learned if s.depth == self.depth]
+        return steps if self.questions is None else [s for s in steps if s.key in self.questions]
 
     def question(self, step: Step) -> Any:
         return None if self.questions is None else self.questions[step.key]
@@ -42,8 +42,10 @@ class Phase(PickledFields):
 
 @dataclass(frozen=True)
 class Partial:
-    """A step's partials of some blocks: one value where any order is exact, else the complete subtrees of a fixed
-    tree."""
+    """What a step observed in some blocks: the complete subtrees of a fixed tree, so that all merges give the same.
+
+    If merging is exact in any order, one value, as the tree {(-1, 0): value}.
+    """
 
     step: Step
     tree: Tree
@@ -65,36 +67,38 @@ class Observed(TaskResult):
         return [partial.tree for partial in self.partials.values()]
 
 
-def _sized(made: Observed) -> Observed:
-    """The partials once they are there for other threads, with their size."""
+def with_size(observed: Observed) -> Observed:
+    """The same partials, computed (GPUs work behind), with `nbytes` cached before other threads read it."""
     engines.synchronize()
-    _ = made.nbytes
-    return made
+    _ = observed.nbytes
+    return observed
 
 
 @frugal
-def merge(found: Sequence[Observed]) -> Observed:
+def merge(partials: Sequence[Observed]) -> Observed:
     """The partials of several partitions as one."""
-    if len(found) == 1:
-        return found[0]
+    if len(partials) == 1:
+        return partials[0]
     merged: dict[str, Partial] = {}
-    for key, first in found[0].partials.items():
-        op, trees = first.step.op, [f.partials[key].tree for f in found]
+    for key, first in partials[0].partials.items():
+        op, trees = first.step.op, [p.partials[key].tree for p in partials]
         assert isinstance(op, Learned)
         try:
             if (-1, 0) in first.tree:
                 tree = {(-1, 0): large_tables.merge_all(op, [t[-1, 0] for t in trees])}
             else:
-                tree = join_siblings(op, {place: p for t in trees for place, p in t.items()})
+                tree = join_siblings(op, {place: partial for t in trees for place, partial in t.items()})
         except Exception as error:
             raise explained(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
-    return _sized(Observed(merged, sum(f.halved for f in found), added(f.failed for f in found)))
+    return with_size(Observed(merged, sum(p.halved for p in partials), added(p.failed for p in partials)))
 
 
 def join_siblings(op: Learned, tree: Tree) -> Tree:
-    """Every two subtrees with one parent as that parent's, until none are left: the same sums whatever came together
-    when."""
+    """Merge two subtrees with the same parent into that parent, until no such pair is left.
+
+    So the same partials are merged with each other in any order of arrival.
+    """
     tree = dict(tree)
     for level in range(64):
         at_level = sorted(i for lv, i in tree if lv == level)

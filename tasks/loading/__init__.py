@@ -106,9 +106,9 @@ class Loader(PickledFields):
 
     @cached_property
     def groups(self) -> list[Group]:
-        """What the files store together, in the order of the manifest."""
+        """The groups of rows that files store together (row groups, record batches), in the manifest's order."""
         arrow = self.manifest.data["output"]["format"] == "arrow"
-        found = []
+        groups = []
         for part in self.manifest.parts:
             path = Path(self.manifest.path) / part["path"]
             stat = path.stat()
@@ -116,8 +116,8 @@ class Loader(PickledFields):
             if sum(rows) != part["rows"]:
                 raise DataError(f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}",
                                 where=self.path, do="look at it with: millrace verify")  # fmt: skip
-            found += [Group(part["path"], number, n) for number, n in enumerate(rows) if n]
-        return found
+            groups += [Group(part["path"], number, n) for number, n in enumerate(rows) if n]
+        return groups
 
     @property
     def rows(self) -> int:
@@ -239,18 +239,18 @@ def arrays(table: pa.Table) -> dict[str, np.ndarray]:
     >>> arrays(pa.table({"x": [1.5, None], "l": [[1, 2], [3]]}))
     {'x': array([1.5, nan]), 'l': array([1, 2, 3]), 'l_offsets': array([0, 2, 3])}
     """
-    found: dict[str, np.ndarray] = {}
+    by_column: dict[str, np.ndarray] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
             values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
         if is_list(values.type):
             lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
-            found[name] = _numbers(name, values.flatten())
-            found[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
+            by_column[name] = _numbers(name, values.flatten())
+            by_column[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
         else:
-            found[name] = _numbers(name, values)
-    return found
+            by_column[name] = _numbers(name, values)
+    return by_column
 
 
 def _numbers(name: str, values: pa.Array) -> np.ndarray:
@@ -265,8 +265,8 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
     if values.null_count and not pa.types.is_floating(values.type):
         raise DataError(f"column {name!r} has nulls", why=f"{dtype} has no number for them",
                         do="FillMissing or Categorify it in the job")  # fmt: skip
-    found = values.to_numpy(zero_copy_only=False)
-    return found.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(found)
+    numbers = values.to_numpy(zero_copy_only=False)
+    return numbers.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(numbers)
 
 
 def loader(path: str | Path, columns: Sequence[str] | None = None, **settings: Any) -> Loader:

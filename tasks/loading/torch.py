@@ -41,8 +41,8 @@ class Rows(IterableDataset):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.loader = loader(path, columns, batch_size=batch_size, **settings)
-        found = _rank()
-        self.rank, self.ranks = found[0] if rank is None else rank, found[1] if ranks is None else ranks
+        default = _rank()
+        self.rank, self.ranks = default[0] if rank is None else rank, default[1] if ranks is None else ranks
         Shard(self.rank, self.ranks)
         self.groups = self.loader.groups  # footers are read once, here, not by every worker
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # reaches workers that outlive an epoch

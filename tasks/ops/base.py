@@ -1,5 +1,4 @@
-"""What every operator is: declared parameters, a rule for types, and its verbs. The engine of the graph is
-elsewhere."""
+"""The base classes of operators: declared parameters, a rule for types, and verbs; `tasks.graph` calls them."""
 
 from __future__ import annotations
 
@@ -105,7 +104,7 @@ class Operator(BaseModel):
 
     @property
     def may_make_nan(self) -> bool:
-        """Whether what it makes is looked through for NaN; always for a class of the user's."""
+        """Whether outputs are searched for NaN, which becomes null; always true for a class of the user's."""
         return self.makes_nan or not _built_in(type(self))
 
     @property
@@ -226,11 +225,11 @@ class Learned(Operator):
 
     def observe_blocks(self, columns: Columns, unit: Unit, context: Context, starts: Sequence[int]) -> list[Any]:
         """A partial for each block of rows [starts[i], starts[i + 1]). Default: block by block."""
-        found = []
+        partials = []
         for start, stop in pairwise(starts):
             cut = context.engine.slice_rows(columns, start, stop)
-            found.append(self.observe_unit(cut, unit, context.part(start, stop)))
-        return found
+            partials.append(self.observe_unit(cut, unit, context.part(start, stop)))
+        return partials
 
     def observe(self, column: Any) -> Any:
         raise TypeError(f"{type(self).__name__} defines neither observe nor observe_unit")
@@ -246,15 +245,15 @@ class Learned(Operator):
         return result
 
     def refine(self, partial: Any) -> Any:
-        """What the next pass gets as `context.question` (a small plain value); None when this partial answers all."""
+        """The `context.question` of the next pass (a small plain value); None if this partial answers everything."""
         return None
 
     def finalize_unit(self, partial: Any, unit: Unit) -> dict[str, Any]:
-        """What was learned of a unit. Default: `finalize`, for operators to which the columns' names mean nothing."""
+        """The learned values of a unit. Default: `finalize`, for operators that do not look at the columns' names."""
         return self.finalize(partial)
 
     def finalize(self, partial: Any) -> dict[str, Any]:
-        """What was learned: plain JSON values and Arrow tables by name."""
+        """The learned values by name: plain JSON values and Arrow tables."""
         raise TypeError(f"{type(self).__name__} does not define finalize")
 
     def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
@@ -262,10 +261,10 @@ class Learned(Operator):
         return {"partial": partial}
 
     def parted(self, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(what `apply` needs of what was learned, what is kept beside it for a refit)."""
-        kept = self.kept_partial(partial, learned)
+        """(the learned values that `apply` needs, the values that are saved apart for a refit)."""
         fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
-        return fitted, kept | {name: value for name, value in learned.items() if name in self.for_refit}
+        for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
+        return fitted, self.kept_partial(partial, learned) | for_refit
 
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:
@@ -289,7 +288,7 @@ def _identical(a: Any, b: Any) -> bool:
 
 
 def _built_in(cls: type[Operator]) -> bool:
-    """An operator of this package goes by its name alone, one of a user's module by its import path."""
+    """Whether the operator is of this package: its class name names it. A user's operator is named by import path."""
     return cls.__module__.startswith(f"{__package__}.")
 
 

@@ -69,8 +69,8 @@ class Bucketize(Operator):
         for name in unit:
             column, edges = columns[name], self._edges(name)
             if context.engine.is_list(column):
-                made = bucket(context.engine.leaves(column), edges)
-                out[name] = context.engine.with_leaves(column, made)
+                codes = bucket(context.engine.leaves(column), edges)
+                out[name] = context.engine.with_leaves(column, codes)
             else:
                 out[name] = bucket(column, edges)
         return out
@@ -181,20 +181,20 @@ def hashed(columns: Sequence[Any], buckets: int, engine: Any) -> Any:
     return engine.from_numbers((engine.hash_columns(columns) % engine.xp.uint32(buckets)).astype(engine.xp.int32))
 
 
-def _check_buckets(given: int | dict[str, int]) -> None:
-    for buckets in given.values() if isinstance(given, dict) else [given]:
+def _check_buckets(num_buckets: int | dict[str, int]) -> None:
+    for buckets in num_buckets.values() if isinstance(num_buckets, dict) else [num_buckets]:
         if not 1 <= buckets <= MOST:
             raise ValueError(f"num_buckets is 1 to {MOST:,}, not {buckets}")
 
 
-def _buckets_of(given: int | dict[str, int], name: str, op: str) -> int:
-    if not isinstance(given, dict):
-        return given
-    if name not in given:
-        raise JobError(f"{op} has no num_buckets for column {name!r}", do=near(name, given))
-    return given[name]
+def _buckets_of(num_buckets: int | dict[str, int], name: str, op: str) -> int:
+    if not isinstance(num_buckets, dict):
+        return num_buckets
+    if name not in num_buckets:
+        raise JobError(f"{op} has no num_buckets for column {name!r}", do=near(name, num_buckets))
+    return num_buckets[name]
 
 
 def _counted(column: Column, ids: int) -> Column:
-    """The column with what a model needs to know of its ids."""
+    """The column with the properties of its ids that a model needs: cardinality and domain."""
     return column.with_properties(cardinality=ids, domain={"min": 0, "max": ids - 1})

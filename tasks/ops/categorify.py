@@ -35,11 +35,11 @@ def embedding_size(rows: int) -> dict[str, int]:
 class Categorify(Keyed):
     """Value -> id: 0 padding, 1 null, [2, 2 + num_buckets) out of vocabulary, then the vocabulary by frequency.
 
-    The vocabulary stands by count descending, equal counts by value ascending: numbers by value, false before true,
-    strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` keeps values that occur at
+    The vocabulary is ordered by count, largest first, equal counts by value ascending: numbers by value, false before
+    true, strings by UTF-8 bytes, tuples column by column with nulls first. `freq_threshold` keeps values that occur at
     least so often, then `max_size` keeps the max_size - 2 - num_buckets most frequent (both: a number, or one per
-    column; a group takes the largest of its columns'). What is not kept, or was never seen, gets 2 + hash mod
-    num_buckets. Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
+    column; a group takes the largest of its columns'). All other values, seen or not, get 2 + hash mod num_buckets.
+    Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
     is one value, column `a_b`, null only if all are null. `vocabs` gives the values in order, per column or for all
     (tuples with `combo`), each once and of the column's type. Of list columns the elements are coded: a null element
     is 1, a null list stays null. Type out: `dtype`, int64 when the ids need it. An infinity is a value like any
@@ -109,11 +109,11 @@ class Categorify(Keyed):
 
     def check(self, unit: Unit, schema: Schema) -> None:
         super().check(unit, schema)
-        given = self._given(unit)
-        if given is not None:
+        vocabulary = self._own_vocabulary(unit)
+        if vocabulary is not None:
             leaves = [schema[n].leaf for n in unit]
             for types in [leaves] if self.combo else [[leaf] for leaf in leaves]:
-                _vocabulary(given, types, "_".join(unit))
+                _vocabulary(vocabulary, types, "_".join(unit))
         kinds = {kind_of(schema[n].leaf) for n in unit if not pa.types.is_null(schema[n].leaf)}
         if len(unit) > 1 and not self.combo and len(kinds) > 1:
             raise DataError(
@@ -125,8 +125,8 @@ class Categorify(Keyed):
             raise DataError(f"combo does not take list columns ({', '.join(unit)})", do="code the lists on their own")
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        given = self._given(unit)
-        size = len(given) if given is not None else None if fitted is None else int(fitted["size"])
+        vocabulary = self._own_vocabulary(unit)
+        size = len(vocabulary) if vocabulary is not None else None if fitted is None else int(fitted["size"])
         rows = None if size is None else size + FIRST + self.num_buckets
         wide = self.dtype == "int64" or (rows or FIRST + self.num_buckets) > 2**31 - 1
         leaf = pa.int64() if wide else pa.int32()
@@ -137,12 +137,12 @@ class Categorify(Keyed):
         )
         if self.combo and len(unit) > 1:
             return [Column(self.name_sep.join(unit), leaf, self.adds_tags, properties)]
-        made = []
+        columns = []
         for name in unit:
             column = schema[name]
             dtype = pa.list_(leaf) if is_list(column.dtype) else leaf
-            made.append(Column(name, dtype, column.tags | self.adds_tags, {**column.properties, **properties}))
-        return made
+            columns.append(Column(name, dtype, column.tags | self.adds_tags, {**column.properties, **properties}))
+        return columns
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
@@ -150,7 +150,7 @@ class Categorify(Keyed):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Any:
         """A table of the distinct values (v0, ..) and their `count`, nulls included."""
         engine = context.engine
-        if self._given(unit) is not None:
+        if self._own_vocabulary(unit) is not None:
             columns = engine.slice_rows(columns, 0, 0)
         if self.combo and len(unit) > 1:
             return engine.count_values([columns[n] for n in unit], _names(len(unit)))
@@ -174,8 +174,8 @@ class Categorify(Keyed):
         enough."""
         engine = engines.engine_of(partial)
         table, nulls = engine.split_nulls(partial, self.key_names(partial))
-        kept = engine.count_at_least(table, max(self._per_column(self.freq_threshold, unit), 1))
-        return self.in_order([table]), {"nulls": int(nulls), "kept": int(kept)}
+        frequent = engine.count_at_least(table, max(self._per_column(self.freq_threshold, unit), 1))
+        return self.in_order([table]), {"nulls": int(nulls), "kept": int(frequent)}
 
     def in_order(self, tables: Sequence[Any]) -> Any:
         engine = engines.engine_of(tables[0])
@@ -189,12 +189,12 @@ class Categorify(Keyed):
 
         `distinct` and `occurrences` are the numbers of both together; nulls are counted apart.
         """
-        given = self._given(unit)
-        if given is not None:
-            values = _vocabulary(given, table.schema.types[:-1], "_".join(unit))
-            counts = pa.nulls(len(given), pa.int64())
+        vocabulary = self._own_vocabulary(unit)
+        if vocabulary is not None:
+            values = _vocabulary(vocabulary, table.schema.types[:-1], "_".join(unit))
+            counts = pa.nulls(len(vocabulary), pa.int64())
             table = pa.table([*values, counts], [*_names(len(values)), "count"])
-            return {"values": table, "size": len(given), "nulls": 0}
+            return {"values": table, "size": len(vocabulary), "nulls": 0}
         limit, size = self._per_column(self.max_size, unit), sums["kept"]
         if limit:
             size = min(size, limit - FIRST - self.num_buckets)
@@ -246,7 +246,7 @@ class Categorify(Keyed):
         index = pa.array(places, mask=(places < 0) | (places >= len(table)))
         return [table.column(n).combine_chunks().take(index) for n in table.column_names[:-1]]
 
-    def _given(self, unit: Unit) -> list[Any] | None:
+    def _own_vocabulary(self, unit: Unit) -> list[Any] | None:
         if isinstance(self.vocabs, dict):
             return next((self.vocabs[n] for n in (*unit, self.name_sep.join(unit)) if n in self.vocabs), None)
         return self.vocabs
@@ -262,7 +262,7 @@ def _names(n: int) -> list[str]:
 
 
 def _each_once(values: Sequence[Any]) -> None:
-    """Refuse a vocabulary with a null, or with a value that stands twice."""
+    """Refuse a vocabulary with a null, or with a value that occurs twice."""
     seen = set()
     for value in values:
         if any(part != part for part in (value if isinstance(value, tuple) else (value,))):
@@ -274,13 +274,13 @@ def _each_once(values: Sequence[Any]) -> None:
         seen.add(value)
 
 
-def _vocabulary(given: Sequence[Any], types: Sequence[pa.DataType], name: str) -> list[pa.Array]:
+def _vocabulary(vocabulary: Sequence[Any], types: Sequence[pa.DataType], name: str) -> list[pa.Array]:
     """The given values as arrays of the columns' types; texts become times and decimals. DataError if they do not
     fit."""
     try:
         if len(types) == 1:
-            return [_typed(list(given), types[0])]
-        rows = [tuple(value) for value in given]
+            return [_typed(list(vocabulary), types[0])]
+        rows = [tuple(value) for value in vocabulary]
         if any(len(row) != len(types) for row in rows):
             raise ValueError(f"every value is a tuple of {len(types)}")
         return [_typed([row[i] for row in rows], dtype) for i, dtype in enumerate(types)]
@@ -297,7 +297,7 @@ def _typed(values: list[Any], dtype: pa.DataType) -> pa.Array:
         if pa.types.is_duration(dtype):
             return pa.array([v if v is None else DURATION.validate_python(v) for v in values], dtype)
         return pa.array([v if v is None else str(v) for v in values], pa.string()).cast(dtype)
-    made = pa.array(values, dtype)
-    if not pa.types.is_floating(dtype) and made.to_pylist() != values:
+    array = pa.array(values, dtype)
+    if not pa.types.is_floating(dtype) and array.to_pylist() != values:
         raise ValueError("a value would change")
-    return made
+    return array

@@ -31,10 +31,9 @@ class Normalize(Learned):
 
     A standard deviation of 0, or fewer than two values, gives x - mean. Null stays null; list columns are scaled by
     their elements. Moments are float64 and merged pairwise, right also at offsets of 1e9 and for values from 1e-300 to
-    1e300; smallest and largest value tell a constant column, whose rounded moments may not. Infinities cannot be
-    learned from, nor values whose standard deviation is beyond float64 (DataError); where it is applied, they stay
-    infinite. Source:
-    Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    1e300; a column is constant if its smallest value equals its largest. A fit refuses infinities and values whose
+    standard deviation is beyond float64 (DataError); a transform leaves infinite values infinite. Source: Chan, Golub,
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
     {'n': 4, 'mean': 2.5, 'std': 1.2909944487358056}
@@ -59,10 +58,10 @@ class Normalize(Learned):
         column = columns[name]
         if context.engine.is_list(column):
             return super().observe_blocks(columns, unit, context, starts)
-        made = context.engine.moments(column, starts)
-        if not all(math.isfinite(found[3]) and math.isfinite(found[4]) for found in made if found[0]):
+        moments = context.engine.moments(column, starts)
+        if not all(math.isfinite(block[3]) and math.isfinite(block[4]) for block in moments if block[0]):
             refuse_infinite("Normalize", unit, columns, context, INFINITE)
-        return made
+        return moments
 
     def observe(self, column: Any) -> Moments:
         return _finite(engines.engine_of(column).moments(column, [0, len(column)])[0])
@@ -123,10 +122,10 @@ class FillMissing(Operator):
     leaves = True
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        made = [self.output(schema[name]) for name in unit]
-        for column in made:
+        columns = [self.output(schema[name]) for name in unit]
+        for column in columns:
             _fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
-        return made + filled_columns(made) if self.add_binary_cols else made
+        return columns + filled_columns(columns) if self.add_binary_cols else columns
 
     @model_validator(mode="after")
     def _some_value(self) -> FillMissing:
@@ -136,18 +135,18 @@ class FillMissing(Operator):
 
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = engines.engine_of(column)
-        return engine.fill_null(column, _held(self.fill_value, engine.dtype(column)))
+        return engine.fill_null(column, _as_stored(self.fill_value, engine.dtype(column)))
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
         return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
 
 
-def filled_columns(made: Sequence[Column]) -> list[Column]:
+def filled_columns(columns: Sequence[Column]) -> list[Column]:
     """The columns that say where columns were filled: of bools, of lists of them for lists."""
     tags = frozenset({Tags.CATEGORICAL.value})
-    types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in made]
-    return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(made, types, strict=True)]
+    types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in columns]
+    return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(columns, types, strict=True)]
 
 
 def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
@@ -199,7 +198,7 @@ class Clip(Operator):
     def transform(self, column: Any, fitted: Any) -> Any:
         engine = engines.engine_of(column)
         dtype = engine.dtype(column)
-        return engine.clip(column, _held(self.min_value, dtype), _held(self.max_value, dtype))
+        return engine.clip(column, _as_stored(self.min_value, dtype), _as_stored(self.max_value, dtype))
 
 
 class LogOp(Operator):
@@ -225,7 +224,7 @@ class LogOp(Operator):
         return engines.engine_of(column).log1p(column, pa.float32())
 
 
-def _held(value: Any, dtype: pa.DataType) -> Any:
+def _as_stored(value: Any, dtype: pa.DataType) -> Any:
     """A parameter as a column of the type holds it: a text names a time or a decimal, for which jobs have no other
     way, and a float the decimal that it is written as."""
     if pa.types.is_decimal(dtype):
@@ -238,16 +237,16 @@ def _held(value: Any, dtype: pa.DataType) -> Any:
         return DURATION.validate_python(value)
     if pa.types.is_time(dtype):
         return datetime.time.fromisoformat(value)
-    found = datetime.datetime.fromisoformat(value)
+    time = datetime.datetime.fromisoformat(value)
     if not pa.types.is_date(dtype):
-        return found
-    if found.timetz() != datetime.time():
+        return time
+    if time.timetz() != datetime.time():
         raise ValueError(f"{value} is no date alone")
-    return found.date()
+    return time.date()
 
 
 def _instant(value: Any, dtype: pa.DataType) -> Any:
-    """What Arrow makes of a date or a time in a column of timestamps: UTC where no zone is said."""
+    """The value that Arrow stores for a date or a time in a column of timestamps: UTC if it names no zone."""
     if not isinstance(value, datetime.datetime) and isinstance(value, datetime.date):
         value = datetime.datetime.combine(value, datetime.time())
     zoned = isinstance(value, datetime.datetime) and value.tzinfo is not None
@@ -261,10 +260,10 @@ def _fits(value: Any, dtype: pa.DataType, name: str, op: str, parameter: str) ->
     if value is None or pa.types.is_null(dtype):
         return
     try:
-        given = _held(value, dtype)
-        held = pa.scalar(given, dtype).as_py()
-        near = pa.types.is_floating(dtype) and math.isinf(held) == math.isinf(given)
-        exact = near or held == (_instant(given, dtype) if pa.types.is_timestamp(dtype) else given)
+        stored = _as_stored(value, dtype)
+        as_column = pa.scalar(stored, dtype).as_py()
+        near = pa.types.is_floating(dtype) and math.isinf(as_column) == math.isinf(stored)
+        exact = near or as_column == (_instant(stored, dtype) if pa.types.is_timestamp(dtype) else stored)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.InvalidOperation):
         exact = False
     if not exact or (isinstance(value, bool) and not pa.types.is_boolean(dtype)):

@@ -58,21 +58,21 @@ class DataStats(Learned):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Partial:
         engine, column = context.engine, columns[unit[0]]
         nulls = engine.null_rows([column])
-        found: Partial = {"dtype": dtype_name(engine.dtype(column)), "rows": len(column)}
-        found["nulls"] = 0 if nulls is None else int(nulls.sum())
+        partial: Partial = {"dtype": dtype_name(engine.dtype(column)), "rows": len(column)}
+        partial["nulls"] = 0 if nulls is None else int(nulls.sum())
         if engine.is_list(column):
             lengths, valid = engine.list_lengths(column)
             lengths = lengths if valid is None else lengths[valid]
             ends = (int(lengths.min()), int(lengths.max())) if len(lengths) else (None, None)
-            found["lengths"] = (len(lengths), int(lengths.sum()), *ends)
+            partial["lengths"] = (len(lengths), int(lengths.sum()), *ends)
             column = engine.leaves(column)
         table = _finite(engine.host_table(engine.count_values([column], ["v0"])))
-        found |= _counted(table, None)
+        partial |= _counted(table, None)
         kind = kind_of(engine.dtype(column))
         if kind in ("number", "bool", "time") and not pa.types.is_null(engine.dtype(column)):
-            return found | _numbers(engine, column)
+            return partial | _numbers(engine, column)
         low, high = pc.min_max(table["v0"]).values() if kind == "string" else (pa.scalar(None), pa.scalar(None))
-        return found | {"min": low.as_py(), "max": high.as_py()}
+        return partial | {"min": low.as_py(), "max": high.as_py()}
 
     def merge(self, a: Partial, b: Partial) -> Partial:
         out: Partial = {"dtype": a["dtype"], "rows": a["rows"] + b["rows"], "nulls": a["nulls"] + b["nulls"]}
@@ -114,14 +114,14 @@ class DataStats(Learned):
         n, mean, _ = partial["moments"]
         low, high = partial["min"], partial["max"]
         keys, counts = partial["bins"]
-        found = [min(max(v, low), high) for v in sketches.quantiles(keys, counts, FRACTIONS)]
+        quantiles = [min(max(v, low), high) for v in sketches.quantiles(keys, counts, FRACTIONS)]
         std = None if n < 2 else deviation(_moments(partial))
         mean = low if low == high else mean if partial["total"] is None else partial["total"] / n
         if pa.types.is_temporal(leaf) and std is not None:
             std *= _tick(leaf)
         return {
             "min": _shown(low, leaf), "max": _shown(high, leaf), "mean": _shown(_known(mean), leaf), "std": _known(std),
-            "quantiles": {f"{q:g}": _shown(v, leaf) for q, v in zip(FRACTIONS, found, strict=True)},
+            "quantiles": {f"{q:g}": _shown(v, leaf) for q, v in zip(FRACTIONS, quantiles, strict=True)},
             "histogram": self._histogram(keys, counts, low, high, leaf),
         }  # fmt: skip
 
@@ -138,17 +138,17 @@ class DataStats(Learned):
 
     def kept_partial(self, partial: Partial, fitted: dict[str, Any]) -> dict[str, Any]:
         """Numbers as JSON, counts, bins and registers as tables."""
-        kept = {k: v for k, v in partial.items() if k not in ("counts", "bins", "registers", "min", "max")}
-        kept |= {"min": _plain(partial["min"]), "max": _plain(partial["max"]), "counts": partial["counts"]}
+        saved = {k: v for k, v in partial.items() if k not in ("counts", "bins", "registers", "min", "max")}
+        saved |= {"min": _plain(partial["min"]), "max": _plain(partial["max"]), "counts": partial["counts"]}
         if "bins" in partial:
-            kept["bins"] = pa.table(list(partial["bins"]), ["key", "count"])
+            saved["bins"] = pa.table(list(partial["bins"]), ["key", "count"])
         if partial["registers"] is not None:
-            kept["registers"] = pa.table({"rank": partial["registers"]})
-        return kept
+            saved["registers"] = pa.table({"rank": partial["registers"]})
+        return saved
 
 
 def _finite(table: pa.Table) -> pa.Table:
-    """Counts of values without those of the infinite ones."""
+    """The counts of values, without infinite values."""
     if not pa.types.is_floating(table.schema.field("v0").type):
         return table
     return table.filter(pc.invert(pc.fill_null(pc.is_inf(table["v0"]), False)))

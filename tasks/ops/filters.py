@@ -86,18 +86,18 @@ class Filter(_RowFilter):
         frame = engine.user_frame({name: columns[name] for name in unit})
         result = called(frame)
         refuse_reordered(result, frame)
-        found = engine.adopt(result)
-        if len(found) != len(context.rows):
+        mask = engine.adopt(result)
+        if len(mask) != len(context.rows):
             raise JobError(
-                f"the function gave {len(found):,} values for {len(context.rows):,} rows",
+                f"the function gave {len(mask):,} values for {len(context.rows):,} rows",
                 do="return one boolean per row",
             )
-        dtype = engine.dtype(found)
+        dtype = engine.dtype(mask)
         if pa.types.is_null(dtype):  # nothing but null
-            return engine.xp.zeros(len(found), dtype=bool)
+            return engine.xp.zeros(len(mask), dtype=bool)
         if kind_of(dtype) not in ("bool", "number"):
             raise JobError(f"the function gave values of type {dtype_name(dtype)}", do="return one boolean per row")
-        values, valid = engine.numbers(found)
+        values, valid = engine.numbers(mask)
         return values.astype(bool) if valid is None else values.astype(bool) & valid
 
 

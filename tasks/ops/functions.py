@@ -106,24 +106,24 @@ class Lambda(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
-            made = evaluate(self.parsed, {**columns, HERE: column}, failed=context.failed)
-            return {self.name or unit[0]: made}
+            values = evaluate(self.parsed, {**columns, HERE: column}, failed=context.failed)
+            return {self.name or unit[0]: values}
         result = self._call(column, columns, context)
-        made = context.engine.adopt(result)
-        if self.dtype is None and not _same_kind(context.engine.dtype(made), context.engine.dtype(column)):
+        values = context.engine.adopt(result)
+        if self.dtype is None and not _same_kind(context.engine.dtype(values), context.engine.dtype(column)):
             raise JobError(
-                f"the function made {dtype_name(context.engine.dtype(made))} "
+                f"the function made {dtype_name(context.engine.dtype(values))} "
                 f"of {dtype_name(context.engine.dtype(column))}",
                 why="without dtype the type of the column stays",
                 do="give Lambda the dtype of the result",
             )
-        return {self.name or unit[0]: made}
+        return {self.name or unit[0]: values}
 
     def _call(self, column: Any, columns: Columns, context: Context) -> Any:
-        given = context.engine.series(column)
+        series = context.engine.series(column)
         frame = (context.engine.user_frame(columns),) if _takes_frame(self.called) else ()
-        result = self.called(given, *frame)
-        refuse_reordered(result, given)
+        result = self.called(series, *frame)
+        refuse_reordered(result, series)
         return result
 
 
@@ -144,9 +144,9 @@ def _imported(path: str) -> Any:
         return None
 
 
-def _same_kind(made: pa.DataType, wanted: pa.DataType) -> bool:
+def _same_kind(dtype: pa.DataType, wanted: pa.DataType) -> bool:
     same = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_zoned)
-    return made == wanted or pa.types.is_null(made) or any(test(made) and test(wanted) for test in same)
+    return dtype == wanted or pa.types.is_null(dtype) or any(test(dtype) and test(wanted) for test in same)
 
 
 def _is_zoned(dtype: pa.DataType) -> bool:

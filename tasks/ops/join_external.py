@@ -100,26 +100,26 @@ class JoinExternal(Learned):
                     why="decimals are equal only where they have the same digits behind the point",
                     do="write both in one type",
                 )
-        made = [Column(name, plain_type(side.field(name).type)) for name in added]
-        return [*(schema[name] for name in unit), *made]
+        side_columns = [Column(name, plain_type(side.field(name).type)) for name in added]
+        return [*(schema[name] for name in unit), *side_columns]
 
     def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
         """`table`: the keys and the added columns, each key once."""
         keys = list(dict.fromkeys(self.keys.values()))
         added = self._added(side_schema(self.table).names)
-        found = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)])
-        codes, distinct = engines.engine("pandas").group_codes([found[k] for k in keys], keys)
-        if len(distinct) < len(found):
+        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)])
+        codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
+        if len(distinct) < len(table):
             first: dict[int, int] = {}
             for row, code in enumerate(codes.tolist()):
                 if first.setdefault(code, row) != row and self.duplicates == "error":
                     raise DataError(
-                        f"a key occurs twice in the side table: {', '.join(str(found[k][row]) for k in keys)}",
+                        f"a key occurs twice in the side table: {', '.join(str(table[k][row]) for k in keys)}",
                         where=f"{self.table}, rows {first[code]:,} and {row:,}",
                         do="make its keys distinct, or set duplicates: first",
                     )
-            found = found.take(pa.array(list(first.values())))
-        return {"table": found}
+            table = table.take(pa.array(list(first.values())))
+        return {"table": table}
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
@@ -132,8 +132,8 @@ class JoinExternal(Learned):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in self.keys])
-        found = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
-        return {**{name: columns[name] for name in unit}, **found}
+        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
+        return {**{name: columns[name] for name in unit}, **joined}
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

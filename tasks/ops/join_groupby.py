@@ -29,12 +29,12 @@ class JoinGroupby(Keyed):
 
     count is the number of the group's rows, int64. The others are of the values of `cont_cols` that are not null: sum
     (int64, uint64 or float64), mean, std and var (float64, ddof 1; null for fewer than two values), min and max (of the
-    column's type). A sum of integers beyond 64 bits is an error, not so their mean. A null key is a key like any other;
+    column's type). A sum of integers beyond 64 bits is an error; their mean is not. A null key is a key like any other;
     a group (nested list) is one composite key. A group that was not seen when fitting gets nulls. `cont_cols` are not
     needed when applied. Moments are merged along a fixed tree as Chan, Golub, LeVeque do. Sums of floats are exact
     before they are rounded, so that the same rows have the same sum in any order, and a mean lies among its values; std
-    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null where both signs
-    meet), std and var null; min and max take it as a value, and as a key it is one like any other.
+    is right for values from 1e-300 to 1e300. With an infinity the sum and the mean are infinite (null with both signs),
+    std and var null, and min and max may be infinite. An infinite key is a key like any other.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "price": [2.0, 4.0, 5.0]})
@@ -75,14 +75,14 @@ class JoinGroupby(Keyed):
         return tuple(self.summarized) if fitting else ()
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        group, made = self.name_sep.join(unit), []
+        group, columns = self.name_sep.join(unit), []
         tags = frozenset({Tags.CONTINUOUS.value})
         if "count" in self.stats:
-            made.append(Column(f"{group}{self.name_sep}count", pa.int64(), tags))
+            columns.append(Column(f"{group}{self.name_sep}count", pa.int64(), tags))
         for i, name in enumerate(self.summarized):
-            given = parse_dtype(fitted["dtypes"][i]) if fitted else self._numeric(schema, name)
-            made += [Column(self._name(group, name, stat), _dtype(stat, given), tags) for stat in self.of_columns]
-        return made
+            dtype = parse_dtype(fitted["dtypes"][i]) if fitted else self._numeric(schema, name)
+            columns += [Column(self._name(group, name, stat), _dtype(stat, dtype), tags) for stat in self.of_columns]
+        return columns
 
     def _name(self, group: str, name: str, stat: str) -> str:
         return self.name_sep.join([group, name, stat])
@@ -114,15 +114,15 @@ class JoinGroupby(Keyed):
         parts = {"rows": engine.sum_by(codes, groups, engine.xp.ones(len(codes), dtype="int64"))}
         for i, name in enumerate(self.summarized):
             values, valid = engine.numbers(columns[name])
-            kept, values = (codes, values) if valid is None else (codes[valid], values[valid])
+            valid_codes, values = (codes, values) if valid is None else (codes[valid], values[valid])
             with np.errstate(over="ignore", invalid="ignore"):
-                found = _parts(engine, kept, groups, values, set(self.of_columns))
+                of_column = _parts(engine, valid_codes, groups, values, set(self.of_columns))
             if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
-                found |= _decimal_extremes(engine, columns[name], valid, kept, groups)
-            parts |= {f"c{i}_{part}": numbers for part, numbers in found.items()}
+                of_column |= _decimal_extremes(engine, columns[name], valid, valid_codes, groups)
+            parts |= {f"c{i}_{part}": numbers for part, numbers in of_column.items()}
         for name, numbers in parts.items():
-            held = numbers if isinstance(numbers, pa.Array) else engine.host(engine.from_numbers(numbers))
-            keys = keys.append_column(name, held)
+            host_numbers = numbers if isinstance(numbers, pa.Array) else engine.host(engine.from_numbers(numbers))
+            keys = keys.append_column(name, host_numbers)
         types = [dtype_name(engine.dtype(columns[n])) for n in self.summarized]
         return keys.replace_schema_metadata({"dtypes": ";".join(types)})
 
@@ -165,33 +165,33 @@ class JoinGroupby(Keyed):
         """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
         table = fitted["groups"]
         keys = [n for n in table.column_names if n.startswith("k")]
-        made = {"count": pa.concat_arrays([table["rows"].combine_chunks(), pa.nulls(1, pa.int64())])}
+        columns = {"count": pa.concat_arrays([table["rows"].combine_chunks(), pa.nulls(1, pa.int64())])}
         for i, dtype in enumerate(fitted["dtypes"]):
             for stat in self.of_columns:
                 values, valid = _statistic(stat, _known(table, i, [stat]))
                 wanted = _dtype(stat, parse_dtype(dtype))
-                found = pa.array(values, mask=~valid).cast(wanted)
-                made[f"{i} {stat}"] = pa.concat_arrays([found, pa.nulls(1, wanted)])
+                array = pa.array(values, mask=~valid).cast(wanted)
+                columns[f"{i} {stat}"] = pa.concat_arrays([array, pa.nulls(1, wanted)])
         lookup = engine.Lookup([table[n].combine_chunks() for n in keys])
-        return lookup, engine.from_arrow(pa.table(made)), len(table)
+        return lookup, engine.from_arrow(pa.table(columns)), len(table)
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in unit])
-        found = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
+        joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
         group, out = self.name_sep.join(unit), {}
         if "count" in self.stats:
-            out[f"{group}{self.name_sep}count"] = found["count"]
+            out[f"{group}{self.name_sep}count"] = joined["count"]
         for i, name in enumerate(self.summarized):
-            out |= {self._name(group, name, stat): found[f"{i} {stat}"] for stat in self.of_columns}
+            out |= {self._name(group, name, stat): joined[f"{i} {stat}"] for stat in self.of_columns}
         return out
 
 
-def _dtype(stat: str, given: pa.DataType) -> pa.DataType:
+def _dtype(stat: str, dtype: pa.DataType) -> pa.DataType:
     if stat in ("min", "max"):
-        return given
-    if stat == "sum" and (pa.types.is_integer(given) or pa.types.is_boolean(given)):
-        return pa.uint64() if pa.types.is_unsigned_integer(given) else pa.int64()
+        return dtype
+    if stat == "sum" and (pa.types.is_integer(dtype) or pa.types.is_boolean(dtype)):
+        return pa.uint64() if pa.types.is_unsigned_integer(dtype) else pa.int64()
     return pa.float64()
 
 
@@ -217,35 +217,35 @@ def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarra
 def _parts(engine: ModuleType, codes: Any, groups: int, values: Any, stats: set[str]) -> dict[str, Any]:
     """The parts of one column's statistics by group, in arrays of the engine."""
     xp, needed = engine.xp, _needed(stats)
-    found = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
-    integers, most_rows = values.dtype.kind in "iu", int(found["n"].max()) if groups else 0
+    parts = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
+    integers, most_rows = values.dtype.kind in "iu", int(parts["n"].max()) if groups else 0
     if "sum" in needed and integers:
-        found["sum"] = engine.sum_by(codes, groups, values)
+        parts["sum"] = engine.sum_by(codes, groups, values)
         fit = sums_fit(values, len(values))
-        high = found["sum"] >> 32 if fit else engine.sum_by(codes, groups, values >> 32)
-        found["high"] = high.astype("int64")
+        high = parts["sum"] >> 32 if fit else engine.sum_by(codes, groups, values >> 32)
+        parts["high"] = high.astype("int64")
     data, powers = values, None
     if needed & {"sum", "m2"} and not integers:
         data = values.astype("float64")
         powers = exact_sums.exponents(data, codes, groups, engine, "m2" in needed)
         data = data if powers is None else xp.ldexp(data, -powers[codes])
-        found["exp"] = xp.zeros(groups, dtype="int64") if powers is None else powers
+        parts["exp"] = xp.zeros(groups, dtype="int64") if powers is None else powers
     if "sum" in needed and not integers:
-        found["sum"], found["rest"] = engine.exact_sums_by(codes, groups, data, most_rows)
+        parts["sum"], parts["rest"] = engine.exact_sums_by(codes, groups, data, most_rows)
     if "m2" in needed:
         data = data.astype("float64")
-        total, rest = found.get("sum"), found.get("rest")
+        total, rest = parts.get("sum"), parts.get("rest")
         if rest is None:
             total, rest = engine.exact_sums_by(codes, groups, data, most_rows)
-        mean = exact_sums.divided(total, rest, xp.maximum(found["n"], 1), xp)
+        mean = exact_sums.divided(total, rest, xp.maximum(parts["n"], 1), xp)
         off = data - mean[codes]
-        rest = engine.sum_by(codes, groups, off) / xp.maximum(found["n"], 1)
+        rest = engine.sum_by(codes, groups, off) / xp.maximum(parts["n"], 1)
         squares, _ = engine.exact_sums_by(codes, groups, off * off, most_rows)
-        found["mean"], found["meanrest"] = exact_sums.two_sum(mean, rest)
-        found["m2"] = xp.maximum(squares - found["n"] * rest * rest, 0.0)
+        parts["mean"], parts["meanrest"] = exact_sums.two_sum(mean, rest)
+        parts["m2"] = xp.maximum(squares - parts["n"] * rest * rest, 0.0)
     if needed & {"min", "max"}:
-        found["min"], found["max"] = engine.extremes_by(codes, groups, values)
-    return found
+        parts["min"], parts["max"] = engine.extremes_by(codes, groups, values)
+    return parts
 
 
 def _decimal_extremes(engine: ModuleType, column: Any, valid: Any, codes: Any, groups: int) -> dict[str, pa.Array]:
@@ -255,8 +255,8 @@ def _decimal_extremes(engine: ModuleType, column: Any, valid: Any, codes: Any, g
     """
     places, distinct = engine.group_codes([column], ["x"])
     ranks, by_rank = _ranked(distinct["x"].combine_chunks())
-    found = engine.xp.asarray(ranks)[places if valid is None else places[valid]]
-    ends = [engine.host(engine.from_numbers(end)) for end in engine.extremes_by(codes, groups, found)]
+    row_ranks = engine.xp.asarray(ranks)[places if valid is None else places[valid]]
+    ends = [engine.host(engine.from_numbers(end)) for end in engine.extremes_by(codes, groups, row_ranks)]
     return {part: _taken(by_rank, end.to_numpy()) for part, end in zip(("min", "max"), ends, strict=True)}
 
 
@@ -296,20 +296,20 @@ def _merged(
 def _merged_floats(engine: ModuleType, codes: Any, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
     """The parts of sums and squared deviations of floats, by part."""
     parts = {p: table[f"{prefix}{p}"].to_numpy() for p in _FLOAT_PARTS if f"{prefix}{p}" in table.column_names}
-    found, counts = {}, table[f"{prefix}n"].to_numpy()
+    merged, counts = {}, table[f"{prefix}n"].to_numpy()
     if "exp" in parts:
         zero = np.ones(len(codes), dtype=bool)
         for part in ("sum", "mean", "m2"):
             zero &= parts[part] == 0 if part in parts else True
         powers = np.where(zero, exact_sums.NO_VALUE, parts["exp"])
-        found["exp"] = engine.extremes_by(codes, groups, powers)[1]
-        down = powers - found["exp"][codes]
+        merged["exp"] = engine.extremes_by(codes, groups, powers)[1]
+        down = powers - merged["exp"][codes]
         if down.any():
             parts |= {p: np.ldexp(v, 2 * down if p == "m2" else down) for p, v in parts.items() if p != "exp"}
     if "rest" in parts:
         ends = np.cumsum([len(chunk) for chunk in table[f"{prefix}sum"].chunks])[:-1]
         both = zip(np.split(parts["sum"], ends), np.split(parts["rest"], ends), strict=True)
-        found["sum"], found["rest"] = exact_sums.merged(codes, groups, list(both))
+        merged["sum"], merged["rest"] = exact_sums.merged(codes, groups, list(both))
     if "m2" in parts:
         n = np.maximum(engine.sum_by(codes, groups, counts), 1)
         first, off = np.zeros((2, groups)), parts["mean"]
@@ -317,10 +317,10 @@ def _merged_floats(engine: ModuleType, codes: Any, groups: int, table: pa.Table,
         first[:, codes[some]] = parts["mean"][some], parts["meanrest"][some]
         off = (parts["mean"] - first[0][codes]) + (parts["meanrest"] - first[1][codes])
         shift = engine.sum_by(codes, groups, counts * off) / n
-        found["mean"], found["meanrest"] = exact_sums.two_sum(first[0], first[1] + shift)
+        merged["mean"], merged["meanrest"] = exact_sums.two_sum(first[0], first[1] + shift)
         off = np.where(counts > 0, off - shift[codes], 0.0)
-        found["m2"] = engine.sum_by(codes, groups, parts["m2"]) + engine.sum_by(codes, groups, counts * off * off)
-    return found
+        merged["m2"] = engine.sum_by(codes, groups, parts["m2"]) + engine.sum_by(codes, groups, counts * off * off)
+    return merged
 
 
 def _with_right_sums(table: pa.Table, i: int, refused: str | None) -> pa.Table:
@@ -381,9 +381,9 @@ def _statistic(stat: str, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, 
             return mean, (n > 0) & ~np.isnan(mean)
         if stat in ("std", "var"):
             var = parts["m2"] / np.maximum(n - 1, 1)
-            found = np.ldexp(np.sqrt(var), powers) if stat == "std" else np.ldexp(var, 2 * powers)
-            return found, (n > 1) & ~np.isnan(found)
+            values = np.ldexp(np.sqrt(var), powers) if stat == "std" else np.ldexp(var, 2 * powers)
+            return values, (n > 1) & ~np.isnan(values)
         if stat == "sum" and parts["sum"].dtype.kind == "f":
-            found = np.ldexp(parts["sum"], powers)
-            return found, ~np.isnan(found)
+            values = np.ldexp(parts["sum"], powers)
+            return values, ~np.isnan(values)
     return parts[stat], (n > 0) if stat in ("min", "max") else n >= 0

@@ -15,8 +15,8 @@ class Keyed(Learned):
     """An operator whose partial is one table with each key once, and whose fitted values are such a table in order.
 
     Where merging is exact in any order, a large partial is split by the hash of its keys
-    (`tasks.learning.large_tables`): `summary` and `arrange` then see one part after another, `finish` gets the sum of
-    the summaries and all rows in order. A small one goes the same way as a single part, so both learn the same.
+    (`tasks.learning.large_tables`): `arrange` is called for each part, `finish` with the summed numbers and all rows
+    in order. A small partial is one part, so both learn the same.
     """
 
     def key_names(self, partial: Any) -> list[str]:
@@ -24,7 +24,7 @@ class Keyed(Learned):
         raise TypeError(f"{type(self).__name__} does not define key_names")
 
     def arrange(self, partial: Any, unit: Unit) -> tuple[Any, dict[str, Any]]:
-        """(the part's table as it is kept, its rows in order; numbers that are summed over the parts)."""
+        """(the table as it is saved, its rows in order; numbers that are summed over all parts of a large table)."""
         raise TypeError(f"{type(self).__name__} does not define arrange")
 
     def in_order(self, tables: Sequence[Any]) -> Any:
@@ -32,11 +32,11 @@ class Keyed(Learned):
         raise TypeError(f"{type(self).__name__} does not define in_order")
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What a row of an arranged table is ordered by, as a tuple that compares like the order of the rows."""
+        """The sort key of a row of an arranged table: tuples that compare as the rows are ordered."""
         raise TypeError(f"{type(self).__name__} does not define place")
 
     def finish(self, table: pa.Table, sums: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
-        """What was learned, of all rows in order (in host memory) and the summed numbers."""
+        """The learned values, from all rows in order (in host memory) and the summed numbers."""
         raise TypeError(f"{type(self).__name__} does not define finish")
 
     def split(self, partial: Any, parts: int) -> list[Any]:

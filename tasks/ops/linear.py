@@ -30,8 +30,8 @@ class _Together(Learned):
 
     def factor(self, columns: Columns, names: Sequence[str], context: Context) -> Factor:
         """The Factor of the named columns; a DataError names one that holds an infinite value."""
-        found = context.engine.centred_factor([columns[name] for name in names])
-        large = [name for name, mean in zip(names, found.mean[0], strict=True) if not np.isfinite(mean)]
+        factor = context.engine.centred_factor([columns[name] for name in names])
+        large = [name for name, mean in zip(names, factor.mean[0], strict=True) if not np.isfinite(mean)]
         if large:
             refuse_infinite(type(self).__name__, large, columns, context, "its mean does not exist")
             raise DataError(
@@ -39,7 +39,7 @@ class _Together(Learned):
                 why="its values are so large that their sum is infinite",
                 do="limit it with Clip, or leave such rows out with a filter",
             )
-        return found
+        return factor
 
     def merge(self, a: Factor, b: Factor) -> Factor:
         return merge(a, b)
@@ -220,4 +220,4 @@ def _pair_fits(partial: Factor) -> dict[str, np.ndarray]:
             a, b = np.ldexp(a, power - powers[i]), np.ldexp(b, power - powers[i + 1 : p])
             parts.append([a, b, mean[p] - a * mean[i] - b * mean[i + 1 : p], r2, rmse, lost])
     names = ("first_coefficient", "second_coefficient", "intercept", "r2", "rmse", "collinear")
-    return {name: np.concatenate(found) for name, found in zip(names, zip(*parts, strict=True), strict=True)}
+    return {name: np.concatenate(arrays) for name, arrays in zip(names, zip(*parts, strict=True), strict=True)}

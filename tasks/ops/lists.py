@@ -65,21 +65,21 @@ class ListSlice(Operator):
         first = xp.cumsum(lengths) - lengths  # where each list begins among the elements
         low = _bound(self.start, lengths, xp)
         high = lengths if self.end is None else _bound(self.end, lengths, xp)
-        kept = xp.maximum(high - low, 0)
-        made, begin = kept, first + low
+        sliced = xp.maximum(high - low, 0)
+        sizes, begin = sliced, first + low
         if self.pad:
-            made = xp.full(len(kept), self.width, dtype=xp.int64)
-            made = made if valid is None else xp.where(valid, made, 0)
-        ends = xp.cumsum(made)
+            sizes = xp.full(len(sliced), self.width, dtype=xp.int64)
+            sizes = sizes if valid is None else xp.where(valid, sizes, 0)
+        ends = xp.cumsum(sizes)
         places = xp.arange(int(ends[-1]) if len(ends) else 0, dtype=xp.int64)
         row = xp.searchsorted(ends, places, side="right")
-        offset = places - (ends - made)[row]
+        offset = places - (ends - sizes)[row]
         if self.pad:
-            index = xp.where(offset < kept[row], begin[row] + offset, len(elements))
+            index = xp.where(offset < sliced[row], begin[row] + offset, len(elements))
             elements = engine.concat([{"x": elements}, {"x": self._padding(elements, engine)}])["x"]
         else:
             index = begin[row] + offset
-        return {unit[0]: engine.make_lists(made, valid, engine.take({"x": elements}, index)["x"])}
+        return {unit[0]: engine.make_lists(sizes, valid, engine.take({"x": elements}, index)["x"])}
 
     def _padding(self, elements: Any, engine: Any) -> Any:
         return engine.column(pa.array([self.pad_value], engine.dtype(elements)))

@@ -67,12 +67,12 @@ class _Selecting(Learned):
         kind, counted = partial
         if not counted.total:
             return []
-        found = []
+        quantiles = []
         for fraction in self.fractions():
             low, high = _ranks(fraction, counted.total)
             a, b = (_value(v, kind) for v in radix_selection.values_at(counted, [low, high], kind))
-            found.append(_between(a, b, fraction * (counted.total - 1) - low))
-        return found
+            quantiles.append(_between(a, b, fraction * (counted.total - 1) - low))
+        return quantiles
 
     def kept_partial(self, partial: Partial, fitted: dict[str, Any]) -> dict[str, Any]:
         """Nothing: exact ranks of more data need all data again."""
@@ -138,8 +138,8 @@ class FillMedian(_Selecting):
         return [Fraction(1, 2)]
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        made = [self.output(schema[name]) for name in unit]
-        return made + filled_columns(made) if self.add_binary_cols else made
+        columns = [self.output(schema[name]) for name in unit]
+        return columns + filled_columns(columns) if self.add_binary_cols else columns
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.float64()
@@ -184,8 +184,8 @@ class QuantileBucketize(_Selecting):
         return [Fraction(i, self.num_buckets) for i in range(1, self.num_buckets)]
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
-        made = self.output(schema[unit[0]])
-        return [made if fitted is None else _counted(made, len(fitted["boundaries"]) + 1)]
+        column = self.output(schema[unit[0]])
+        return [column if fitted is None else _counted(column, len(fitted["boundaries"]) + 1)]
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.int32()

@@ -1,4 +1,4 @@
-"""Operators that change what is known of a column, not its values."""
+"""Operators that change the schema of a column, not its values."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ColumnSimilarity(Learned):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(given for given in (self.left, self.right) if isinstance(given, str)))
+        return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
 
     def check(self, unit: Unit, schema: Schema) -> None:
         super().check(unit, schema)
@@ -102,25 +102,25 @@ def _rows(numbers: tuple[Any, Any], count: int, xp: Any) -> tuple[Any, Any]:
     return xp.where(known, values, 0).astype(xp.int64), known
 
 
-def _read(given: Features) -> pa.Table:
-    if not isinstance(given, str):
-        features = pa.array(given, pa.list_(pa.int64()))
+def _read(source: Features) -> pa.Table:
+    if not isinstance(source, str):
+        features = pa.array(source, pa.list_(pa.int64()))
     else:
-        table = read_side_table(given)
+        table = read_side_table(source)
         names = [n for n in table.column_names if is_list(table.schema.field(n).type)]
         if len(names) != 1:
             raise JobError(
                 f"the feature table has {len(names)} list columns",
-                where=given,
+                where=source,
                 do="keep one, of the lists of feature ids",
             )
         features = table[names[0]].combine_chunks().cast(pa.list_(pa.int64()))
     if len(features) == 0:
         raise DataError(
-            "there are no feature rows", where=given if isinstance(given, str) else "", do="give at least one"
+            "there are no feature rows", where=source if isinstance(source, str) else "", do="give at least one"
         )
     if len(features.flatten()) and (features.flatten().null_count or np.asarray(features.flatten()).min() < 0):
-        raise DataError("feature ids are integers from 0", where=given if isinstance(given, str) else "")
+        raise DataError("feature ids are integers from 0", where=source if isinstance(source, str) else "")
     return pa.table({"features": features})
 
 

@@ -112,10 +112,14 @@ class TargetEncoding(Keyed):
                 do="cast it, or give up fold_column: folds are then drawn by row number",
             )
         group = "_".join(unit)
-        made = [Column(f"TE_{group}_{t}", FLOATS[self.dtype], frozenset({Tags.CONTINUOUS.value})) for t in self.targets]
+        columns = [
+            Column(f"TE_{group}_{t}", FLOATS[self.dtype], frozenset({Tags.CONTINUOUS.value})) for t in self.targets
+        ]
         if self.with_count:
-            made += [Column(name, pa.int64(), frozenset({Tags.CONTINUOUS.value})) for name in self._count_names(group)]
-        return made if self.drop_folds else [*made, Column(FOLD, pa.int32())]
+            columns += [
+                Column(name, pa.int64(), frozenset({Tags.CONTINUOUS.value})) for name in self._count_names(group)
+            ]
+        return columns if self.drop_folds else [*columns, Column(FOLD, pa.int32())]
 
     def _count_names(self, group: str) -> list[str]:
         return [f"TE_{group}_count"] if len(self.targets) == 1 else [f"TE_{group}_{t}_count" for t in self.targets]
@@ -213,8 +217,8 @@ class TargetEncoding(Keyed):
         lookup = engine.Lookup([table[n].combine_chunks() for n in table.column_names if n.startswith("v")])
 
         targets = []
-        for i, given in enumerate(fitted["means"]):
-            mean = np.nan if given is None else float(given)
+        for i, known in enumerate(fitted["means"]):
+            mean = np.nan if known is None else float(known)
             counts, of = _by_fold(table, i, "count", self.kfold), np.empty((self.kfold + 1, len(table)))
             sums = _by_fold(table, i, "sum", self.kfold), _by_fold(table, i, "rest", self.kfold)
             total, everything = counts.sum(axis=0), _added_up(*sums)
@@ -291,12 +295,12 @@ def _without(everything: Sums, sums: Sums, fold: int) -> Sums:
     """The sums over all folds but one, as floats."""
     if sums[0].dtype.kind == "i":
         return _as_floats((everything[0] - sums[0][fold], everything[1]))
-    found: Sums = exact_sums.added(everything, (-sums[0][fold], -sums[1][fold]))
-    return found
+    rest: Sums = exact_sums.added(everything, (-sums[0][fold], -sums[1][fold]))
+    return rest
 
 
 def _as_floats(sums: Sums) -> Sums:
     if sums[0].dtype.kind != "i":
         return sums
-    found: Sums = exact_sums.two_sum((sums[0] >> 32) * 2.0**32, (sums[0] & 0xFFFFFFFF).astype(np.float64))
-    return found
+    floats: Sums = exact_sums.two_sum((sums[0] >> 32) * 2.0**32, (sums[0] & 0xFFFFFFFF).astype(np.float64))
+    return floats

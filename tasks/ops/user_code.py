@@ -36,31 +36,31 @@ def import_path(path: str) -> Any:
     check_module(path)
     module_name, _, attribute = path.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        named: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
-            found = getattr(found, part)
-            if isinstance(found, ModuleType) and not is_allowed(found.__name__):
-                raise _refused(path, f"it is in the module {found.__name__}; ")
+            named = getattr(named, part)
+            if isinstance(named, ModuleType) and not is_allowed(named.__name__):
+                raise _refused(path, f"it is in the module {named.__name__}; ")
     except (ImportError, AttributeError) as error:
         raise HostError(
             f"{path!r} cannot be imported",
             why=str(error),
             do="write module:name of something importable on every worker",
         ) from None
-    home = getattr(found, "__module__", None)
+    home = getattr(named, "__module__", None)
     if isinstance(home, str) and not is_allowed(home):  # an allowed module imports others: theirs are not meant
         raise _refused(path, f"it is of the module {home}; ")
-    return found
+    return named
 
 
-def refuse_reordered(result: Any, given: Any) -> None:
+def refuse_reordered(result: Any, frame: Any) -> None:
     """A JobError for a Series whose index says that its rows are in another order than those that were given.
 
     Values are taken by position: where a function sorted the rows, each would land on another row.
     """
-    if not (hasattr(result, "iloc") and hasattr(given, "iloc")) or result.index.equals(given.index):
+    if not (hasattr(result, "iloc") and hasattr(frame, "iloc")) or result.index.equals(frame.index):
         return
-    if result.index.sort_values().equals(given.index):
+    if result.index.sort_values().equals(frame.index):
         raise JobError(
             "the function returned its rows in another order",
             why="the index of the Series is that of its rows, rearranged; values are taken by position",

@@ -78,11 +78,11 @@ class DifferenceLag(_RunOperator):
         return ((f"{name}_difference_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        return [Column(made, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for made, _, _ in self._named(unit)]
+        return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
-        return {made: difference(columns[name], runs, n) for made, name, n in self._named(unit)}
+        return {title: difference(columns[name], runs, n) for title, name, n in self._named(unit)}
 
 
 class Rolling(_RunOperator):
@@ -125,12 +125,12 @@ class Rolling(_RunOperator):
         return ((f"{name}_rolling_{agg}_{self.window}", name, agg) for name in unit for agg in wanted)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        return [Column(made, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for made, _, _ in self._named(unit)]
+        return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         least = self.window if self.min_periods is None else self.min_periods
-        return {made: rolling(columns[n], runs, self.window, agg, least) for made, n, agg in self._named(unit)}
+        return {title: rolling(columns[n], runs, self.window, agg, least) for title, n, agg in self._named(unit)}
 
 
 class Groupby(_RunOperator):
@@ -183,8 +183,8 @@ class Groupby(_RunOperator):
         for name in (*self.keys, *_several(self.sort_cols)):
             if schema[name].kind in ("list", "other"):
                 raise _refused(schema[name], "group or sort by")
-        made = [schema[name] for name in self.keys]
-        return made + [_output(schema[name], title, agg) for title, name, agg in self._named(unit)]
+        columns = [schema[name] for name in self.keys]
+        return columns + [_output(schema[name], title, agg) for title, name, agg in self._named(unit)]
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
         """(the columns of one row per key, the context of these rows)."""
@@ -214,12 +214,12 @@ def _output(column: Column, title: str, agg: str) -> Column:
         tags = column.tags | {Tags.LIST.value} if agg == "list" else column.tags
         return Column(title, pa.list_(dtype) if agg == "list" else dtype, tags, column.properties)
     if agg in ("count", "nunique"):
-        made = pa.int64()
+        number = pa.int64()
     elif agg == "sum" and (pa.types.is_integer(dtype) or kind == "bool"):
-        made = pa.uint64() if pa.types.is_unsigned_integer(dtype) else pa.int64()
+        number = pa.uint64() if pa.types.is_unsigned_integer(dtype) else pa.int64()
     else:
-        made = pa.float64()
-    return Column(title, made, frozenset({Tags.CONTINUOUS.value}))
+        number = pa.float64()
+    return Column(title, number, frozenset({Tags.CONTINUOUS.value}))
 
 
 def _refused(column: Column, verb: str) -> DataError:

@@ -62,7 +62,7 @@ def boxes(bound: Bound) -> dict[Any, Box]:
         box = found["operator", node] = Box("operator", operator_text(made[0].op))
         for step in made:
             for at in step.fit_inputs.values():
-                place, name = bound._root(*at)
+                place, name = bound.origin(*at)
                 if place != SOURCE:
                     (box.after if at in step.inputs.values() else box.learns).add(("operator", place))
                 else:
@@ -70,7 +70,7 @@ def boxes(bound: Bound) -> dict[Any, Box]:
         box.learns -= box.after
     outputs: dict[Any, list[str]] = {}
     for place, name in bound.targets:
-        root, column = bound._root(place, name)
+        root, column = bound.origin(place, name)
         if root == SOURCE:
             uses.setdefault(column, set()).add(("output", SOURCE))
         outputs.setdefault(root, []).append(name)
@@ -150,12 +150,12 @@ def ways(bound: Bound) -> list[dict[str, str]]:
 def _applied(bound: Bound, place: int, name: str) -> list[Step]:
     """The steps that make a column, in graph order; what they only learn from left out."""
     found: dict[str, Step] = {}
-    todo = [bound._root(place, name)]
+    todo = [bound.origin(place, name)]
     while todo:
         at = todo.pop()
         if at[0] != SOURCE and (step := bound.steps[at]).key not in found:
             found[step.key] = step
-            todo += [bound._root(*t) for t in step.inputs.values()]
+            todo += [bound.origin(*t) for t in step.inputs.values()]
     return sorted(found.values(), key=lambda s: (s.node, s.key))
 
 

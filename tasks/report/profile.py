@@ -139,7 +139,7 @@ def add_learned(profiles: Sequence[Profile], bound: Bound, values: Mapping[str, 
     """What the statistics learned of source columns, of all rows they saw, in place of what the sample says."""
     by_name = {p.name: p for p in profiles}
     for step in bound.learned:
-        places = [bound._root(*step.fit_inputs[name]) for name in step.unit]
+        places = [bound.origin(*step.fit_inputs[name]) for name in step.unit]
         if len(places) == 1 and places[0][0] == SOURCE and places[0][1] in by_name and step.key in values:
             _add(by_name[places[0][1]], step, values[step.key])
 

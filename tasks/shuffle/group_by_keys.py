@@ -155,11 +155,11 @@ def check_runs(bound: Bound, source_keys: Sequence[str]) -> None:
 
 def _as_read(bound: Bound, place: int, name: str) -> bool:
     """True if a column holds the values of the source's column of that name."""
-    place, name = bound._root(place, name)
+    place, name = bound.origin(place, name)
     while place != SOURCE:
         step = bound.steps[place, name]
         is_key = step.op.groups_rows and name in getattr(step.op, step.op.run_columns or "")
         if name not in step.inputs or not (step.op.keeps_values or step.op.removes_rows or is_key):
             return False
-        place, name = bound._root(*step.inputs[name])
+        place, name = bound.origin(*step.inputs[name])
     return True

@@ -14,18 +14,20 @@ from tasks.sources.formats import FORMATS, format_by_suffix
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.files import is_remote, local_path
 
-FORMAT, KEPT_SECONDS = 1, 30 * 86400.0  # a mount that was away for a day must not make everything new again
-TOLD_AT_ONCE = 2000  # files of one event; the server takes 1.5 MB
+FORMAT = 1
+REMEMBERED_SECONDS = 30 * 86400.0  # a mount that was away for a day must not make every file new again
+FILES_OF_ONE_EVENT = 2000  # Prefect's server takes events of 1.5 MB
 
 
 class Sight(NamedTuple):
-    """A file as last seen: size, time of change, since when they are so, when it was last there, if it was told."""
+    """A file as last seen: size, time of change, since when they are so, when it was last there, whether it was
+    announced."""
 
     size: int
     mtime_ns: int
     since: float
     there: float
-    told: bool = False
+    announced: bool = False
 
 
 class Arrival(NamedTuple):
@@ -39,10 +41,10 @@ class Arrival(NamedTuple):
 def look(
     files: Iterable[File], seen: dict[str, Sight], now: float, settle: float
 ) -> tuple[list[File], dict[str, Sight]]:
-    """The files that are complete and were not told before, and what has been seen up to `now` (s).
+    """(the files that are complete and were not announced before, all files as seen up to `now` in seconds).
 
-    A file is complete when its size and time of change have been the same for `settle` seconds; one that is written
-    again is new again. What has been gone for 30 days is forgotten.
+    A file is complete when its size and time of change have been the same for `settle` seconds; a file that
+    is written again is announced again. A file that has been gone for 30 days is forgotten.
 
     >>> part = File("in/a.parquet", 10, 1)
     >>> new, seen = look([part], {}, now=0, settle=30)
@@ -53,14 +55,14 @@ def look(
     >>> [file.path for file in look([File("in/a.parquet", 20, 2)], seen, now=60, settle=30)[0]]
     []
     """
-    complete, after = [], {path: sight for path, sight in seen.items() if now - sight.there < KEPT_SECONDS}
+    complete, after = [], {path: sight for path, sight in seen.items() if now - sight.there < REMEMBERED_SECONDS}
     for file in files:
         before = seen.get(file.path)
         same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime)
         sight = before._replace(there=now) if before and same else Sight(file.size, file.mtime, now, now)
-        if not sight.told and now - sight.since >= settle:
+        if not sight.announced and now - sight.since >= settle:
             complete.append(file)
-            sight = sight._replace(told=True)
+            sight = sight._replace(announced=True)
         after[file.path] = sight
     return complete, after
 
@@ -68,7 +70,7 @@ def look(
 def data_files(
     files: Iterable[File], root: str, patterns: Sequence[str] = (), format: str = "auto"
 ) -> tuple[list[File], list[File]]:
-    """(data files, strays): what matches one of the patterns; without patterns, what has a suffix of the format.
+    """(data files, strays): data files match one of the patterns or, without patterns, have a suffix of the format.
 
     A pattern is of the file's name, or of its path below `root` if it has a slash. JobError for an unknown format.
 
@@ -98,15 +100,15 @@ def data_files(
 
 def marked(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
     """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
-    found: dict[str, bool] = {}
+    is_marked: dict[str, bool] = {}
 
     def complete(folder: str) -> bool:
-        if folder not in found:
+        if folder not in is_marked:
             above = folder.rpartition("/")[0]
-            found[folder] = _exists(f"{folder}/{marker}", options) or (
+            is_marked[folder] = _exists(f"{folder}/{marker}", options) or (
                 len(folder) > len(root) and len(above) >= len(root) and complete(above)
             )
-        return found[folder]
+        return is_marked[folder]
 
     return [file for file in files if complete(file.path.rpartition("/")[0])]
 
@@ -123,7 +125,7 @@ def _exists(path: str, options: Mapping[str, Any]) -> bool:
 def grouped(files: Sequence[File], root: str) -> Iterator[Arrival]:
     """The files by the folder directly in `root` that they are below, those in `root` itself first.
 
-    A job reads files of one format: those of several, by their suffixes, arrive apart.
+    A job reads files of one format, so files of different formats (by suffix) are different arrivals.
 
     >>> files = [File("in/x", 1, 0), File("in/day=1/h=1/y", 2, 0), File("in/day=1/z", 3, 0)]
     >>> for arrival in grouped(files, "in"):
@@ -137,13 +139,13 @@ def grouped(files: Sequence[File], root: str) -> Iterator[Arrival]:
         folder = f"{root}/{first}" if slash else root
         groups.setdefault((folder, format_by_suffix(file.path) or ""), []).append(file)
     for (folder, _), inside in sorted(groups.items()):
-        for start in range(0, len(inside), TOLD_AT_ONCE):
-            told = inside[start : start + TOLD_AT_ONCE]
-            yield Arrival(folder, [file.path for file in told], sum(file.size for file in told))
+        for start in range(0, len(inside), FILES_OF_ONE_EVENT):
+            at_once = inside[start : start + FILES_OF_ONE_EVENT]
+            yield Arrival(folder, [file.path for file in at_once], sum(file.size for file in at_once))
 
 
 def load_seen(path: Path) -> dict[str, Sight]:
-    """What earlier looks noted; nothing before the first. DataError where the note is damaged or of a newer format."""
+    """The files as earlier looks saw them; empty before the first look. DataError if the note is damaged or newer."""
     try:
         data = json.loads(path.read_text())
         if data["format"] > FORMAT:
@@ -154,17 +156,17 @@ def load_seen(path: Path) -> dict[str, Sight]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             "what the watch has seen cannot be read", where=str(path), why=str(error),
-            do="remove that file; everything that is there is then told once more",
+            do="remove that file; all files that are there are then announced once more",
         ) from None  # fmt: skip
 
 
 def load_strays(path: Path) -> set[str]:
-    """Files that an earlier look has named as no data."""
+    """The files that an earlier look logged as no data files."""
     note = read_json(path)
     return set(note.get("strays", [])) if isinstance(note, dict) else set()
 
 
 def save_seen(path: Path, seen: dict[str, Sight], strays: Collection[str] = ()) -> None:
-    """Written whole or not at all."""
+    """Write the note of the watch, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"format": FORMAT, "files": seen, "strays": sorted(strays)})

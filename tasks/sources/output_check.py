@@ -20,29 +20,29 @@ from tasks.storage.own_files import MANIFEST
 
 
 def damages(folder: Path) -> list[str]:
-    """What differs from the manifest, a line per part; [] if the output is whole."""
+    """The differences between an output and its manifest, a line for each part; [] if the output is whole."""
     manifest = Manifest.read(current(folder), folder)
-    found = []
+    problems = []
     if manifest.is_changed:
-        found.append(f"{MANIFEST} was changed since it was written")
+        problems.append(f"{MANIFEST} was changed since it was written")
     for part in [*manifest.parts, *manifest.data.get("footers", ())]:
         path = Path(manifest.path) / part["path"]
         if not path.is_file():
-            found.append(f"{part['path']} is missing")
+            problems.append(f"{part['path']} is missing")
         elif not path.resolve().is_relative_to(Path(manifest.path).resolve()):
-            found.append(f"{part['path']} is a link that leads out of the folder")
+            problems.append(f"{part['path']} is a link that leads out of the folder")
         elif path.stat().st_size != part["bytes"]:
-            found.append(f"{part['path']} has {path.stat().st_size:,} bytes, the manifest says {part['bytes']:,}")
+            problems.append(f"{part['path']} has {path.stat().st_size:,} bytes, the manifest says {part['bytes']:,}")
         elif problem := _differs(path, part["xxh3_128"]) or ("rows" in part and _other_rows(path, part, manifest)):
-            found.append(f"{part['path']} {problem}")
+            problems.append(f"{part['path']} {problem}")
     total = sum(part["rows"] for part in manifest.parts)
     if total != manifest.rows["out"]:
-        found.append(f"the parts hold {total:,} rows, the manifest says {manifest.rows['out']:,}")
-    return found
+        problems.append(f"the parts hold {total:,} rows, the manifest says {manifest.rows['out']:,}")
+    return problems
 
 
 def _other_rows(path: Path, part: Mapping[str, Any], manifest: Manifest) -> str:
-    """In what a part's own schema and rows differ from those of the manifest; text has neither."""
+    """How schema or rows of a part differ from the manifest, as a text; "" if not. Text files have no schema."""
     form = manifest.data["output"]["format"]
     try:
         rows, schema = STORED[form](path) if form in STORED else (None, None)
@@ -65,18 +65,18 @@ def _other_rows(path: Path, part: Mapping[str, Any], manifest: Manifest) -> str:
 
 def _of_parquet(path: Path) -> tuple[int, pa.Schema]:
     with pa.OSFile(str(path)) as file:
-        found = pq.ParquetFile(file)
-        return found.metadata.num_rows, found.schema_arrow
+        parquet = pq.ParquetFile(file)
+        return parquet.metadata.num_rows, parquet.schema_arrow
 
 
 def _of_arrow(path: Path) -> tuple[int, pa.Schema]:
-    found = arrow.inspect(File(str(path), path.stat().st_size, 0), {})
-    return found.rows, found.schema
+    inspected = arrow.inspect(File(str(path), path.stat().st_size, 0), {})
+    return inspected.rows, inspected.schema
 
 
 def _of_orc(path: Path) -> tuple[int, pa.Schema]:
-    found = pyarrow.orc.ORCFile(str(path))
-    return found.nrows, found.schema
+    file = pyarrow.orc.ORCFile(str(path))
+    return file.nrows, file.schema
 
 
 STORED = {"parquet": _of_parquet, "arrow": _of_arrow, "orc": _of_orc}

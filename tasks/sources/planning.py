@@ -80,8 +80,9 @@ def make_plan(
         check_columns(len(item.schema), item.file.path)
         check_depth(item.schema, item.file.path)
     there = {*full[0].schema.names}
-    given = {n: t for n, t in (source.schema_ or {}).items() if n not in folders and (n in there or n not in optional)}
-    schema = common_schema(full, given, null_types or {})
+    known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
+    declared = {n: t for n, t in known.items() if n in there or n not in optional}
+    schema = common_schema(full, declared, null_types or {})
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*schema.columns, *(named[n] for n in folders)])
     check_needed(schema, needed or ())
@@ -107,12 +108,12 @@ def make_plan(
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
     """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each
     file."""
-    found = _named([item.file.path for item in inspected], source)
-    return {name: values for name, values in found.items() if name not in inspected[0].schema.names}
+    named = _named([item.file.path for item in inspected], source)
+    return {name: values for name, values in named.items() if name not in inspected[0].schema.names}
 
 
 def _named(paths: Sequence[str], source: Source) -> dict[str, list[str | None]]:
-    """What the names of folders below the source say of each file."""
+    """The values in the names of folders below the source (`country=DE/`): column -> one value for each file."""
     sources = [source.path] if isinstance(source.path, str) else source.path
     return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources])
 
@@ -126,37 +127,40 @@ def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -
 def _inspected(
     files: Sequence[File], source: Source, survey: Callable[[Sequence[File]], list[Inspected]]
 ) -> tuple[list[Inspected], list[str]]:
-    """(what is in the files, the paths of those that need not be opened for the filter to leave out their rows).
+    """(the inspected files, the paths of files that stay closed since the filter leaves out all of their rows).
 
-    Where a file has a column of the name itself, the folders' names say nothing, and all are opened. One always is: it
-    has the schema; and if those have no row at all, the filter is for the rows of all.
+    The names of folders decide (`country=DE/`). Where a file has a column of that name itself, they do not, and all
+    files are opened. At least one file is opened, for the schema; if no opened file has a row, all files are opened.
     """
     paths = [file.path for file in files]
     values = _named(paths, source) if source.filter else {}
     parts = parse(source.filter).conjuncts if source.filter and values else []
-    asked = [part for part in parts if part.columns and values.keys() >= {*part.columns}]
-    if not asked:
+    conditions = [part for part in parts if part.columns and values.keys() >= {*part.columns}]
+    if not conditions:
         return survey(files), []
     engine, columns = engines.engine("pandas"), _folder_columns(values, source)
-    told = engine.from_arrow(pa.table({n: hive.typed(values[n], column.dtype) for n, column in columns.items()}))
-    kept = np.logical_and.reduce([_kept_by(part, told) for part in asked])
-    kept[0] |= not kept.any()
-    found = survey([file for file, inside in zip(files, kept, strict=True) if inside])
-    theirs = {n for part in asked for n in part.columns}.isdisjoint(found[0].schema.names)
-    if kept.all() or (theirs and any(item.rows for item in found)):
-        return found, [path for path, inside in zip(paths, kept, strict=True) if not inside]
+    typed = {n: hive.typed(values[n], column.dtype) for n, column in columns.items()}
+    folder_values = engine.from_arrow(pa.table(typed))
+    chosen = np.logical_and.reduce([_kept_by(part, folder_values) for part in conditions])
+    chosen[0] |= not chosen.any()
+    inspected = survey([file for file, inside in zip(files, chosen, strict=True) if inside])
+    theirs = {n for part in conditions for n in part.columns}.isdisjoint(inspected[0].schema.names)
+    if chosen.all() or (theirs and any(item.rows for item in inspected)):
+        return inspected, [path for path, inside in zip(paths, chosen, strict=True) if not inside]
     return survey(files), []
 
 
-def _kept_by(part: Expression, told: dict[str, Any]) -> np.ndarray:
-    """Which files a part of the filter keeps; all of them where a cast fails in it or a number leaves 64 bits: that is
-    counted, or refused, when their rows are read."""
+def _kept_by(part: Expression, folder_values: dict[str, Any]) -> np.ndarray:
+    """Which files a condition of the filter keeps: one boolean for each file.
+
+    All files where a cast fails in the condition or a number leaves 64 bits: reading their rows counts or refuses that.
+    """
     failed = Counter[str]()
     try:
-        mask: np.ndarray = true_mask(part, told, failed)
+        mask: np.ndarray = true_mask(part, folder_values, failed)
     except DataError:
         failed[part.text] += 1
-    return np.ones(len(next(iter(told.values()))), dtype=bool) if failed else mask
+    return np.ones(len(next(iter(folder_values.values()))), dtype=bool) if failed else mask
 
 
 def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
@@ -177,7 +181,7 @@ def check_delimiter(source: Source, name: str) -> None:
 
 
 def read_options(source: Source) -> dict[str, Any]:
-    """What a reader has to know besides the files, as plain values."""
+    """The options of readers, as plain values."""
     return {
         "header": source.header and source.columns is None,
         "columns": source.columns,
@@ -234,36 +238,37 @@ def _blocks(inspected: Sequence[Inspected], ranged: bool, limits: Limits) -> tup
 
 
 def common_schema(
-    inspected: Sequence[Inspected], given: dict[str, str], null_types: Mapping[str, pa.DataType] = MappingProxyType({})
+    inspected: Sequence[Inspected],
+    declared: dict[str, str],
+    null_types: Mapping[str, pa.DataType] = MappingProxyType({}),
 ) -> Schema:
-    """The names and types that all files share, in the order of the first; types in `given` replace those of the files.
+    """The names and types that all files share, in the order of the first; `declared` types replace those of the files.
 
-    A column of nothing but nulls (type null) takes the type that it has elsewhere, string if it has none. A
-    DataError names
-    the file and the column that do not fit.
+    A column of nothing but nulls (type null) takes the type that it has in another file, string if it has none. A
+    DataError names the file and the column that do not fit.
     """
     first = inspected[0]
     check_names(first.schema.names, first.file.path)
     types = {f.name: plain_type(f.type) for f in first.schema}
-    types = {**types, **_given_types(given, types, first.file.path)}
+    types = {**types, **_declared_types(declared, types, first.file.path)}
     seen = first.schema
     for item in inspected[1:]:
         if item.schema != seen:
-            types = _with_file(types, item, first.file.path, given)
+            types = _with_file(types, item, first.file.path, declared)
             seen = item.schema
     types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
     return Schema(Column(name, _without_null(dtype)) for name, dtype in types.items())
 
 
-def _given_types(given: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
-    for name in given:
+def _declared_types(declared: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
+    for name in declared:
         if name not in types:
             raise JobError(f"source.schema names a column {name!r} that is not there", where=path, do=near(name, types))
-    return {name: plain_type(parse_dtype(dtype)) for name, dtype in given.items()}
+    return {name: plain_type(parse_dtype(dtype)) for name, dtype in declared.items()}
 
 
 def _with_file(
-    types: dict[str, pa.DataType], item: Inspected, first: str, given: dict[str, str]
+    types: dict[str, pa.DataType], item: Inspected, first: str, declared: dict[str, str]
 ) -> dict[str, pa.DataType]:
     """The types so far, with what one more file says about columns that were all null."""
     path, here = item.file.path, {f.name: plain_type(f.type) for f in item.schema}
@@ -285,14 +290,14 @@ def _with_file(
             )
     merged = {}
     for name, dtype in types.items():
-        both = dtype if name in given else _either(dtype, here[name])
+        both = dtype if name in declared else _either(dtype, here[name])
         if both is None:
-            held = _type_of_both(dtype, here[name])
+            common = _type_of_both(dtype, here[name])
             raise DataError(
                 f"column {name!r} has different types",
                 where=path,
                 why=f"{dtype_name(here[name])} here, {dtype_name(dtype)} in {first}",
-                do=f"write the files with one type, or give it: source.schema: {{{name}: {held}}}",
+                do=f"write the files with one type, or give it: source.schema: {{{name}: {common}}}",
             )
         merged[name] = both
     return merged

@@ -87,13 +87,13 @@ def _with_folders(
         inside = [next(n for n in plan.schema if n not in folders)]
     tables = []
     for number, of_file in groupby(pieces, key=lambda piece: piece.file):
-        held = list(of_file)
-        found = dict(zip(inside, read_pieces(plan, held, inside).columns, strict=True)) if inside else {}
-        rows = len(found[inside[0]]) if inside else sum(piece.stop - piece.start for piece in held)
+        same_file = list(of_file)
+        by_name = dict(zip(inside, read_pieces(plan, same_file, inside).columns, strict=True)) if inside else {}
+        rows = len(by_name[inside[0]]) if inside else sum(piece.stop - piece.start for piece in same_file)
         for name in (n for n in columns if n in folders):
             values = hive.constant(folders[name][number], plan.schema[name].dtype, rows)
-            found[name] = conform_column(pa.chunked_array([values]), values.type)
-        tables.append(pa.table({name: found[name] for name in columns}))
+            by_name[name] = conform_column(pa.chunked_array([values]), values.type)
+        tables.append(pa.table({name: by_name[name] for name in columns}))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
 

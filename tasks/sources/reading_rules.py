@@ -120,7 +120,7 @@ def reading_lines(fit: Mapping[str, Any]) -> list[str]:
 
 
 def checked_reading(saved: Any, where: str) -> dict[str, Any]:
-    """What a saved workflow says of its source; a DataError if no source can be read so."""
+    """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}
     if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", *VALUES, *LAYOUT}:

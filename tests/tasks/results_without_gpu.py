@@ -112,8 +112,8 @@ def results() -> dict[str, Any]:
 
     on_host = order.cut({}, np.arange(1 << 18, dtype=np.uint64), np.array([0, 1 << 18]))
     return {"host": Cut([on_host], 3, 2), "cut": Cut, "packed": Packed, "observed": partials.Observed,
-            "split": large_table_types.Split, "part": large_table_types.Part,
-            "piece": large_table_types.Piece}  # fmt: skip
+            "split": large_table_types.Split, "chain": large_table_types.Chain,
+            "slice": large_table_types.Slice}  # fmt: skip
 
 
 def on_gpu(number: int) -> Any:
@@ -130,8 +130,8 @@ def made() -> dict[str, Any]:
     found["packed"] = found["packed"]([on_gpu(3)])
     found["packed"].first, found["packed"].last = 2, 5
     found["observed"] = found["observed"]({"key": SimpleNamespace(tree={(-1, 0): Table([7])})}, halved=2)
-    found["split"], found["piece"] = found["split"](tables), found["piece"](tables[0])
-    found["part"] = found["part"]("op", ("unit",), tables, {"sum": 1})
+    found["split"], found["slice"] = found["split"](tables), found["slice"](tables[0])
+    found["chain"] = found["chain"]("op", ("unit",), tables, {"sum": 1})
     return found
 
 

@@ -30,7 +30,7 @@ def test_a_file_that_grows_is_told_once_it_has_been_still() -> None:
 
 
 def test_a_file_that_is_written_again_is_new_again() -> None:
-    seen = {"in/a": Sight(10, 1, 0, 0, told=True)}
+    seen = {"in/a": Sight(10, 1, 0, 0, announced=True)}
     assert told([File("in/a", 10, 1)], seen, 100)[0] == []
     names, seen = told([File("in/a", 10, 2)], seen, 100)
     assert names == []
@@ -38,7 +38,7 @@ def test_a_file_that_is_written_again_is_new_again() -> None:
 
 
 def test_files_that_were_away_for_a_day_are_not_new_and_after_a_month_forgotten() -> None:
-    file, seen = File("in/a", 10, 1), {"in/a": Sight(10, 1, 0, 0, told=True)}
+    file, seen = File("in/a", 10, 1), {"in/a": Sight(10, 1, 0, 0, announced=True)}
     away = told([], seen, DAY)[1]
     assert told([file], away, 2 * DAY)[0] == []
     assert told([], seen, 31 * DAY)[1] == {}
@@ -81,7 +81,7 @@ def test_many_files_are_told_in_several_events() -> None:
 
 
 def test_what_was_seen_is_kept(tmp_path: Path) -> None:
-    seen = {"in/a": Sight(10, 1, 2.5, 3.5, told=True), "in/b": Sight(0, 0, 0, 0)}
+    seen = {"in/a": Sight(10, 1, 2.5, 3.5, announced=True), "in/b": Sight(0, 0, 0, 0)}
     note = tmp_path / "notes" / "seen.json"
     assert load_seen(note) == {}
     save_seen(note, seen)

@@ -289,7 +289,7 @@ def test_of_many_files_some_are_asked_for_types(tmp_path: Path) -> None:
         return map(function, items)
 
     plan = make_plan(Source(path=str(tmp_path)), parallel_map=recorded)
-    assert [length for _, length in asked] == [text_ranges.SAMPLE] + [text_ranges.SHORT] * 15
+    assert [length for _, length in asked] == [text_ranges.SAMPLE] + [text_ranges.OTHER_BYTES] * 15
     assert len({head.file for head, _ in asked}) == 16
     assert str(plan.schema["n"].dtype) == "double"
 
@@ -303,7 +303,13 @@ def test_text_without_header_takes_the_given_names_types_and_nulls(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "nbytes",
-    [text_ranges.SHORT // 2, text_ranges.SHORT, text_ranges.SHORT + 1, 2 * text_ranges.SHORT, text_ranges.SAMPLE + 1],
+    [
+        text_ranges.OTHER_BYTES // 2,
+        text_ranges.OTHER_BYTES,
+        text_ranges.OTHER_BYTES + 1,
+        2 * text_ranges.OTHER_BYTES,
+        text_ranges.SAMPLE + 1,
+    ],
 )
 def test_a_sample_of_a_file_is_cut_in_a_few_steps(nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cut for every byte took a minute for each megabyte."""
@@ -312,7 +318,7 @@ def test_a_sample_of_a_file_is_cut_in_a_few_steps(nbytes: int, tmp_path: Path, m
     scan = record_ends.scan
     monkeypatch.setattr(record_ends, "scan", lambda *args: scans.append(1) or scan(*args))
     options = {"storage_options": None}
-    for length in (text_ranges.SHORT, text_ranges.SAMPLE):
+    for length in (text_ranges.OTHER_BYTES, text_ranges.SAMPLE):
         scans.clear()
         found = text_ranges.sample(File(str(path), path.stat().st_size, 0), 0, length, Dialect(), options)
         assert len(scans) < 4

@@ -59,9 +59,9 @@ def lends_twice_what_is_packed_once(to_us: Any) -> bool:
     import cudf
 
     from tasks.cluster.transfer import gpu_results
-    from tasks.learning.large_table_types import Piece
+    from tasks.learning.large_table_types import Slice
 
-    value = Piece(cudf.DataFrame({"n": range(1000)}))
+    value = Slice(cudf.DataFrame({"n": range(1000)}))
     (first, frames), again = (gpu_results.dump(value, "dask", to_us) for _ in range(2))
     assert again == (first, frames) == (first, [])
     assert first["buffer"]["lent"]["nbytes"] >= 8000

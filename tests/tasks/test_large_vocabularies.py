@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ from tasks.engines.cpu.lookup import HashTable
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.learning import large_table_types, large_tables
+from tasks.learning import observe as passes
+from tasks.learning.handles import Handles
 from tasks.learning.observe import learn, observe
 from tasks.learning.partials import Phase, merge
 from tests.learning import close, cut, learned
@@ -105,6 +108,25 @@ def test_the_same_is_learned_as_in_one_task(engine: str, monkeypatch: pytest.Mon
         assert list(state.partials) == list(whole.partials)
 
 
+def test_partials_are_free_before_large_tables_are_put_in_order(monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:
+    conclude, finalize = passes.conclude, large_tables.finalize
+    partials, alive = list[weakref.ref[Any]](), list[int]()
+
+    def watched(pool: Any, observed: Handles, *functions: Any) -> Any:
+        partials.extend(weakref.ref(handle) for handle in observed)  # handles of threads are the values themselves
+        return conclude(pool, observed, *functions)
+
+    def counted(*arguments: Any) -> Any:
+        alive.append(sum(ref() is not None for ref in partials))
+        return finalize(*arguments)
+
+    monkeypatch.setattr(passes, "conclude", watched)
+    monkeypatch.setattr(large_tables, "finalize", counted)
+    learned(nodes(), cut(table(), 16, 2), "pandas")
+    assert len(partials) > 1
+    assert alive == [0] * len(alive) != []
+
+
 def test_the_same_is_learned_on_a_cluster(client: Any, engine: str, tiny: None) -> None:
     source = cut(table(), 16, 2)
     found = learn(source, source.plan, as_node(nodes()), source.plan.schema, engine, DaskPool(client))
@@ -166,8 +188,8 @@ def test_all_ranges_of_a_table_are_found_with_few_looks_at_it(engine: str, monke
     kernels, op = engines.engine(engine), ops.Categorify()
     values = pa.array([value for value in range(1000) for _ in range(1 + (value % 7 == 0))])
     table = kernels.sort_counts(kernels.count_values([kernels.column(values)], ["v0"]), ["v0"])
-    looks, places = [], large_tables._places
-    monkeypatch.setattr(large_tables, "_places", lambda *given: looks.append(given) or places(*given))
+    looks, places = [], large_tables._sort_keys
+    monkeypatch.setattr(large_tables, "_sort_keys", lambda *given: looks.append(given) or places(*given))
     edges = [
         op.place({"v0": value, "count": count}) for count, value in ((3, 0), (2, 0), (2, 8), (1, 1), (1, 999), (0, 0))
     ]
@@ -195,7 +217,7 @@ def test_a_long_table_of_counts_is_put_in_order_like_a_short_one(engine: str, ki
 
 def test_a_slice_travels_without_the_rest_of_its_table() -> None:
     table = pa.table({"v0": [f"value {i}" for i in range(100_000)], "count": np.arange(100_000)})
-    packed = pickle.dumps(large_table_types.Piece(table.slice(10, 2)))
+    packed = pickle.dumps(large_table_types.Slice(table.slice(10, 2)))
     assert len(packed) < 2000
     travelled = pickle.loads(packed)  # noqa: S301
     assert travelled.table.to_pydict() == {"v0": ["value 10", "value 11"], "count": [10, 11]}
@@ -313,5 +335,5 @@ def test_tables_are_brought_together_on_one_of_two_gpus_that_has_room(
     rows: list[int], memory: int, together: bool
 ) -> None:
     pool: Any = SimpleNamespace(workers=("a", "b"), device_memory=2 * memory)
-    assert large_tables._brought_together(pool, [large_table_types.Rows(n, "cudf") for n in rows]) == together
-    assert not large_tables._brought_together(pool, [large_table_types.Rows(n, "pandas") for n in rows])
+    assert large_tables._brought_together(pool, [large_table_types.RowCount(n, "cudf") for n in rows]) == together
+    assert not large_tables._brought_together(pool, [large_table_types.RowCount(n, "pandas") for n in rows])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tasks.engines.task_result import PiecesResult, TaskResult
-from tasks.learning.large_table_types import Part, Piece, Split
+from tasks.learning.large_table_types import Chain, Slice, Split
 from tasks.learning.partials import Observed
 from tasks.shuffle.pieces import Cut, Packed
 from tests.conftest import python_path
@@ -29,8 +29,8 @@ ARRIVED = {
                {"pieces": [THREE], "rows_in": 0, "rows_out": 0, "failed": [], "first": 2, "last": 5}],
     "observed": [TABLES, 1, "Observed", {"partials": {"key": {"(-1, 0)": [7]}}, "halved": 2, "failed": []}],
     "split": [TABLES, 1, "Split", {"tables": [[1, 2], [3]]}],
-    "part": [TABLES, 1, "Part", {"op": "op", "unit": ["unit"], "tables": [[1, 2], [3]], "sums": {"sum": 1}}],
-    "piece": [TABLES, 1, "Piece", {"table": [1, 2]}],
+    "chain": [TABLES, 1, "Chain", {"op": "op", "unit": ["unit"], "tables": [[1, 2], [3]], "sums": {"sum": 1}}],
+    "slice": [TABLES, 1, "Slice", {"table": [1, 2]}],
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_results_travel_alike_whoever_registers_first(steps: str) -> None:
 
 
 def test_what_travels_is_a_task_result() -> None:
-    assert {*TaskResult.__subclasses__()} == {PiecesResult, Observed, Split, Part, Piece}
+    assert {*TaskResult.__subclasses__()} == {PiecesResult, Observed, Split, Chain, Slice}
     assert PiecesResult.__subclasses__() == [Cut]
     assert Cut.__subclasses__() == [Packed]
 

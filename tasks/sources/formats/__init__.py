@@ -47,7 +47,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Format:
-    """`survey` says what is in files, `read` gives rows; `ranged` formats have units by bytes instead of by rows."""
+    """`survey` inspects files, `read` returns rows; units of `ranged` formats are ranges of bytes, not of rows."""
 
     survey: Callable[[Sequence[File], dict[str, Any], Limits, ParallelMap], list[Inspected]]
     read: Callable[[Sequence[File], Sequence[Piece], pa.Schema, dict[str, Any]], pa.Table]

@@ -148,9 +148,9 @@ def _batches(source: Any, size: int) -> Iterator[_Batch]:
             raise ValueError(f"record batch {number} lies behind the end of the file: it was cut off, or is damaged")
         message = _bytes(source, offset, header)
         begin = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
-        found = _root(message[begin:])
-        described = found.table(2)
-        if found.number("B", 1) != RECORD_BATCH or described is None:
+        header_table = _root(message[begin:])
+        described = header_table.table(2)
+        if header_table.number("B", 1) != RECORD_BATCH or described is None:
             raise ValueError(f"what the index calls record batch {number} is none")
         rows = described.number("q", 0)
         if any(not length >= 0 for length, _ in described.structs(1, "<qq")) or rows < 0:

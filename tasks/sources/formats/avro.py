@@ -143,7 +143,7 @@ def _is_text(avro: Any) -> bool:
 
 
 def _plain(value: Any, dtype: pa.DataType) -> Any:
-    """A value as Arrow takes it: maps as pairs, texts of what is none."""
+    """A value as Arrow takes it: maps as pairs, other values without an Arrow type as text."""
     if value is None or (isinstance(value, str) and pa.types.is_string(dtype)):
         return value
     if pa.types.is_string(dtype):
@@ -172,8 +172,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 data += source.read(piece.stop - piece.start)
             for block in stored_blocks(io.BytesIO(data), begun.end, len(data), begun.sync):
                 check_stored(block, begun.codec, path, options)
-            found = arrow_schema(begun.schema, path)
-            types = pa.schema([found.field(n) for n in schema.names or found.names[:1]])
+            file_schema = arrow_schema(begun.schema, path)
+            types = pa.schema([file_schema.field(n) for n in schema.names or file_schema.names[:1]])
             blocks = fastavro.block_reader(io.BytesIO(data))
             runs = _runs(cast("Iterator[Any]", blocks))
             tables += [_table(run, blocks.writer_schema, types, path) for run in runs]
@@ -203,8 +203,8 @@ def _table(blocks: list[Any], record: Any, types: pa.Schema, path: str) -> pa.Ta
             for block in blocks:
                 check_records(record, bytes(block.bytes_.getbuffer()), block.num_records, path)
         rows: list[Any] = [row for block in blocks for row in block]
-    said = {f["name"]: f["type"] for f in record["fields"]}
-    return pa.table({f.name: _column([row[f.name] for row in rows], f.type, said[f.name]) for f in types})
+    avro_types = {f["name"]: f["type"] for f in record["fields"]}
+    return pa.table({f.name: _column([row[f.name] for row in rows], f.type, avro_types[f.name]) for f in types})
 
 
 def _buffered(source: Any, nbytes: int) -> Any:
@@ -214,7 +214,7 @@ def _buffered(source: Any, nbytes: int) -> Any:
 
 @contextmanager
 def _whole(path: str) -> Iterator[None]:
-    """What goes wrong with a file as the error that names it: every codec, and fastavro, has errors of its own."""
+    """Turns errors of codecs and of fastavro, which have classes of their own, into a DataError that names the file."""
     try:
         yield
     except MillraceError:

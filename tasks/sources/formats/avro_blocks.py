@@ -1,7 +1,7 @@
-"""What an Avro file says of itself: its header, the headers of its blocks, and how much a block will be once decoded.
+"""The header of an Avro file, the headers of its blocks, and the size of a block once it is decoded.
 
-All of it is looked at before fastavro decodes anything: its decoder takes the counts and lengths of a file as they are,
-and its recursion has no end but that of the process.
+They are checked before fastavro decodes anything: fastavro believes the counts and lengths of a file, and its recursion
+has no limit but the stack of the process.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def check_stored(block: Stored, codec: str, path: str, options: dict[str, Any]) 
 
 
 def _decompressed(data: bytes, codec: str, limit: int) -> int:
-    """The bytes that data decompress to, counted where it may be more than the limit; what is as long is enough."""
+    """The number of bytes that data decompress to; counting stops at the limit."""
     if len(data) * MOST_OF.get(codec, limit) <= limit:
         return len(data) if codec == "null" else limit if not data else len(data)
     if codec == "snappy":

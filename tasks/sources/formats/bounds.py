@@ -1,5 +1,6 @@
-"""What is looked at before data from outside are used: whether Arrow's arrays hold what they say, and how large they
-will be. A few bytes of a file can promise, or decompress to, more than any memory holds.
+"""Checks of data from outside before they are used: whether Arrow's arrays are valid, and how large data will be.
+
+A few bytes of a file can promise, or decompress to, more than any memory holds.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ def _memory() -> int:
 
 
 def check_block(path: str, nbytes: int, options: dict[str, Any], what: str) -> None:
-    """A DataError where what is decoded at once has more bytes than `source.max_block_bytes`."""
+    """A DataError if a block decodes to more bytes than `source.max_block_bytes`."""
     limit = block_limit(options)
     if nbytes > limit:
         raise too_large(path, f"{what} has {_size(nbytes)} decoded", limit)
 
 
 def too_large(path: str, why: str, limit: int) -> DataError:
-    """The error for what is decoded at once and has more bytes than `limit`."""
+    """The error for a block that decodes to more bytes than `limit`."""
     return DataError(
         "a file decodes to more than is read at once",
         where=path,

@@ -136,7 +136,7 @@ def _without_nan(array: pa.Array) -> pa.Array:
 
 
 def _lists(array: pa.Array, values: pa.Array) -> pa.ListArray:
-    """Lists as long as those of the array, of these elements."""
+    """Lists of the elements, with the lengths and nulls of the lists of the array."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     mask = array.is_null() if array.null_count else None

@@ -83,8 +83,8 @@ class Delimited:
             check_names(line, head.file.path)
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
-    def _infer(self, options: dict[str, Any], asked: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
-        head, length = asked
+    def _infer(self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+        head, length = sampled
         names = self._names(head, options)
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
@@ -100,14 +100,14 @@ class Delimited:
         self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
     ) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
-        tables, asked = [], self._asked(options)
+        tables, parser = [], self._asked(options)
         for piece in text_ranges.merged(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
             wanted = schema.names or names[:1]
             types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
             data = text_ranges.piece_bytes(file, piece, options)
-            tables.append(asked._parse(data, names, types, wanted, options, file, piece))
+            tables.append(parser._parse(data, names, types, wanted, options, file, piece))
         return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
 
     def _parse(
@@ -125,14 +125,14 @@ class Delimited:
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
-            found = self._with_offsets(data, names, types, wanted, options)
-            if found is None:
+            with_offsets = self._with_offsets(data, names, types, wanted, options)
+            if with_offsets is None:
                 raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
-            table = found
+            table = with_offsets
         for name in infinite_columns(table):
             strings = parse(data, self.delimiter, names, {name: pa.string()}, [name], options).column(name)
-            said = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
-            index = pc.index(pc.and_not(pc.is_inf(table.column(name)), said), pa.scalar(True)).as_py()
+            written = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
+            index = pc.index(pc.and_not(pc.is_inf(table.column(name)), written), pa.scalar(True)).as_py()
             if index >= 0:
                 before = self._before(file, piece, options)
                 raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
@@ -147,13 +147,13 @@ class Delimited:
         if not times:
             return None
         try:
-            found = parse(data, self.delimiter, names, types | dict.fromkeys(times, pa.string()), wanted, options)
+            table = parse(data, self.delimiter, names, types | dict.fromkeys(times, pa.string()), wanted, options)
             for name, dtype in times.items():
-                texts = found.column(name).combine_chunks()
-                found = found.set_column(found.column_names.index(name), name, times_of(texts, dtype))
+                texts = table.column(name).combine_chunks()
+                table = table.set_column(table.column_names.index(name), name, times_of(texts, dtype))
         except pa.ArrowException:
             return None
-        return found
+        return table
 
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
@@ -191,8 +191,8 @@ class Delimited:
             try:
                 parse(data, self.delimiter, names, {name: types[name]} if name in types else {}, [name], options)
             except pa.ArrowException as failed:
-                found = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
-                value = found[1] if found else None
+                match = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
+                value = match[1] if match else None
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
                 )
@@ -250,15 +250,15 @@ def parse(
 
 
 def _inferred(column: pa.ChunkedArray) -> pa.DataType:
-    """What is made of the types that Arrow finds: microseconds of times, unless they say nanoseconds."""
+    """The type of a column from the type that Arrow infers: times in microseconds, unless they have nanoseconds."""
     dtype = column.type
     if pa.types.is_timestamp(dtype):
         finer = dtype.unit == "ns" and any(
             (chunk.view(pa.int64()).drop_null().to_numpy() % 1000).any() for chunk in column.chunks
         )
         return dtype if finer else pa.timestamp("us", dtype.tz)
-    kept = (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())
-    return dtype if dtype in kept else pa.string()
+    as_they_are = (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())
+    return dtype if dtype in as_they_are else pa.string()
 
 
 def _of_whole_numbers(column: pa.ChunkedArray) -> pa.DataType:

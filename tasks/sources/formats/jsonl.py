@@ -48,8 +48,8 @@ def survey(
     return [Inspected(h.file, pa.schema(list(types.items())), u) for h, u in zip(heads, units, strict=True)]
 
 
-def _infer(options: dict[str, Any], asked: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
-    head, length = asked
+def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+    head, length = sampled
     data = text_ranges.sample(head.file, head.start, length, LINES, options)
     check_lines(data, head.file.path, options)
     _check_depth(data, head.file.path)

@@ -106,7 +106,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
 
 @contextmanager
 def source_of(file: File, options: Mapping[str, Any]) -> Iterator[Any]:
-    """What Arrow reads a file from, once it is known to be the one of the plan."""
+    """The open source from which Arrow reads a file, after a check that it is the file of the plan."""
     if is_remote(file.path):
         with open_binary(file, options.get("storage_options")) as opened:
             yield opened
@@ -148,7 +148,7 @@ def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict
 def _chunks(
     footer: pq.FileMetaData, groups: Collection[int], names: Collection[str]
 ) -> dict[str, list[pq.ColumnChunkMetaData]]:
-    """What the footer says of these columns in these row groups."""
+    """The footer's metadata of these columns in these row groups."""
     columns = footer.schema
     places = {columns.column(i).path: i for i in range(len(columns))}
     described = [footer.row_group(group) for group in groups]
@@ -161,7 +161,7 @@ def _are_delta(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
 
 
 def _are_plain(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Whether most strings of a column stand in the file each by itself."""
+    """Whether most strings of a column are stored plain, without a dictionary."""
     nbytes = sum(chunk.total_uncompressed_size for chunk in chunks)
     return bool(chunks) and nbytes < PLAIN_BYTES and all(_is_plain(chunk) for chunk in chunks)
 

@@ -1,15 +1,11 @@
 """Where the records of a text file end: counted in ranges that know nothing of each other, joined by prefix.
 
-A line end inside quotes ends no record, and whether a range begins inside quotes is known only when everything
-before it
-has been read. So each range is counted for both possibilities, and a walk over the ranges picks. Quotes count as the
-CSV parser
-sees them: one opens at the beginning of a field, two inside quotes stand for one, any other is a letter. Counting by
-the parity of quotes is
-exact as long as every opening quote follows a delimiter, a line end or the quote it doubles; where that does not
-hold for the
-state a range really begins in, the range is counted again quote by quote. Empty lines are no records, as the parser
-skips them.
+A line end inside quotes ends no record, and whether a range begins inside quotes is known only when everything before
+it has been read. So each range is counted for both possibilities, and a walk over the ranges picks. Quotes count as the
+CSV parser sees them: one opens at the beginning of a field, two inside quotes stand for one, any other is a letter.
+Counting by the parity of quotes is exact as long as every opening quote follows a delimiter, a line end or the quote it
+doubles; where that does not hold for the state a range really begins in, the range is counted again quote by quote.
+Empty lines are no records, as the parser skips them.
 """
 
 from __future__ import annotations
@@ -46,10 +42,9 @@ class Dialect:
 class Ends:
     """The record ends of a range for one state at its beginning.
 
-    `records` counts those that end a non-empty record, `first` is the offset behind the first end (-1: none),
-    `first_record` says if
-    that one is counted; `inside` and `closed` are the state behind the range: inside quotes, or just behind a
-    closing quote.
+    `records` counts the ends of non-empty records, `first` is the offset behind the first end (-1: none), and
+    `first_record` says whether that end is counted. `inside` and `closed` are the state behind the range: inside
+    quotes, or just behind a closing quote.
     """
 
     records: int
@@ -66,8 +61,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     """Record ends in data[low:high] if it begins outside and if it begins inside quotes; None where parity cannot tell.
 
     The bytes around the range, two before and one behind it where the file has them, must be in `data` too; data[0]
-    with
-    low = 0 is the beginning of the text.
+    with low = 0 is the beginning of the text.
     """
     quotes = dialect.quoted and data.find(b'"', low, high) >= 0
     if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
@@ -77,11 +71,13 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     odd = False  # an odd number of quotes so far
     for at in range(low, high, CHUNK):
         odd = _count(data, low, at, min(at + CHUNK, high), dialect, odd, sides)
-    sides[0].told &= not (quotes and _after_quote(data, low))
-    sides[1].told &= dialect.quoted
+    sides[0].can_tell &= not (quotes and _after_quote(data, low))
+    sides[1].can_tell &= dialect.quoted
     ends_in_quote = quotes and data[high - 1] == QUOTE
     begun_outside, begun_inside = (
-        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside) if side.told else None
+        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside)
+        if side.can_tell
+        else None
         for side, inside in zip(sides, (odd, not odd), strict=True)
     )
     return begun_outside, begun_inside
@@ -89,12 +85,12 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
 
 @dataclass
 class _Side:
-    """What is known of a range for one state at its beginning; `told`: its quotes stand where that state has them."""
+    """The counts of a range for one state at its beginning; `can_tell`: parity is right, since all quotes are legal."""
 
     records: int = 0
     first: int = -1
     first_record: bool = False
-    told: bool = True
+    can_tell: bool = True
 
 
 def _count(
@@ -121,7 +117,7 @@ def _count(
     quote &= here
     parity, odd_after = _parities(quote, odd)
     for side, outside in zip(sides, (~parity, parity), strict=True):
-        side.told &= not (quote & ~outside & ~legal).any()
+        side.can_tell &= not (quote & ~outside & ~legal).any()
         _add(side, ends & outside, empty, start - low)
     return odd_after
 
@@ -138,22 +134,22 @@ def _add(side: _Side, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
 
 def _window(data: bytes, start: int, stop: int) -> np.ndarray:
     """data[start:stop] in whole words: line feeds before the beginning of the text, zeros behind its end."""
-    held = np.zeros(-(-(stop - start) // 64) * 64, np.uint8)
-    held[: max(-start, 0)] = NEWLINE
+    window = np.zeros(-(-(stop - start) // 64) * 64, np.uint8)
+    window[: max(-start, 0)] = NEWLINE
     inside = np.frombuffer(data, np.uint8)[max(start, 0) : stop]
-    held[max(-start, 0) :][: len(inside)] = inside
-    return held
+    window[max(-start, 0) :][: len(inside)] = inside
+    return window
 
 
 def _places(length: int, start: int, stop: int) -> np.ndarray:
     """The bits of places [start, stop)."""
-    held = np.zeros(length, bool)
-    held[start:stop] = True
-    return np.packbits(held, bitorder="little").view(np.uint64)
+    mask = np.zeros(length, bool)
+    mask[start:stop] = True
+    return np.packbits(mask, bitorder="little").view(np.uint64)
 
 
 def _bits(window: np.ndarray, byte: int) -> np.ndarray:
-    """Where a byte stands, as bits of words."""
+    """The positions of a byte in the window, as bits of words."""
     return np.packbits(window == byte, bitorder="little").view(np.uint64)
 
 
@@ -173,12 +169,12 @@ def _previous(bits: np.ndarray) -> np.ndarray:
 
 def _parities(bits: np.ndarray, odd: bool) -> tuple[np.ndarray, bool]:
     """(at each place whether the number of bits up to it is odd, the same of all); `odd`: of those before."""
-    found = bits
+    parities = bits
     for step in (1, 2, 4, 8, 16, 32):
-        found = found ^ (found << np.uint64(step))
-    whole = np.bitwise_xor.accumulate((found >> np.uint64(63)).astype(np.uint8)) ^ np.uint8(odd)
+        parities = parities ^ (parities << np.uint64(step))
+    whole = np.bitwise_xor.accumulate((parities >> np.uint64(63)).astype(np.uint8)) ^ np.uint8(odd)
     begun = np.concatenate([np.array([odd], np.uint8), whole[:-1]])
-    return found ^ (np.uint64(0) - begun.astype(np.uint64)), bool(whole[-1])
+    return parities ^ (np.uint64(0) - begun.astype(np.uint64)), bool(whole[-1])
 
 
 def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: bool, closed: bool) -> Ends:
@@ -192,7 +188,7 @@ def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: boo
 
 def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bool) -> np.ndarray:
     """The quotes that open or close; those in the middle of an unquoted field are letters."""
-    kept = []
+    true_quotes = []
     last_closed = -1 if closed else -2
     for position, can_open in zip(quotes.tolist(), opens.tolist(), strict=True):
         if inside:
@@ -201,8 +197,8 @@ def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bo
             inside = True
         else:
             continue
-        kept.append(position)
-    return np.array(kept, np.int64)
+        true_quotes.append(position)
+    return np.array(true_quotes, np.int64)
 
 
 def _ends(ends: np.ndarray, empty: np.ndarray, quotes: np.ndarray, inside: int, length: int) -> Ends:
@@ -223,8 +219,10 @@ def _positions(data: bytes, low: int, high: int, byte: int) -> np.ndarray:
     if data.find(bytes([byte]), low, high) < 0:
         return np.empty(0, np.int64)
     array = np.frombuffer(data, np.uint8)
-    found = [np.flatnonzero(array[at : min(at + CHUNK, high)] == byte) + (at - low) for at in range(low, high, CHUNK)]
-    return np.concatenate(found)
+    positions = [
+        np.flatnonzero(array[at : min(at + CHUNK, high)] == byte) + (at - low) for at in range(low, high, CHUNK)
+    ]
+    return np.concatenate(positions)
 
 
 def _before(data: bytes, low: int, positions: np.ndarray) -> np.ndarray:
@@ -292,13 +290,13 @@ def join(
     """The ranges of one text moved to record ends, with the records between them.
 
     A cut is the first record end of each range but the first; a range without an end joins the one before.
-    `exactly(number, inside,
-    closed)` counts a range again where parity could not tell; `last_line_open` says that no line end closes the text.
+    `exactly(number, inside, closed)` counts a range again where parity could not tell; `last_line_open` says that no
+    line end closes the text.
     """
     inside = closed = False
     start, records, cuts = ranges[0][0], 0, []
-    for number, ((low, _), found) in enumerate(zip(ranges, scans, strict=True)):
-        ends = found[int(inside)] or exactly(number, inside, closed)
+    for number, ((low, _), ends_by_state) in enumerate(zip(ranges, scans, strict=True)):
+        ends = ends_by_state[int(inside)] or exactly(number, inside, closed)
         if number and ends.first >= 0:
             cuts.append(Cut(start, low + ends.first, records + ends.first_record))
             start, records = low + ends.first, ends.records - ends.first_record

@@ -1,4 +1,4 @@
-"""What is known of one source file before its rows are read."""
+"""Inspected source files: what planning knows of a file before its rows are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.storage.files_being_read import noted
 class Inspected:
     """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
 
-    What the file stores of the columns `on_host` only the host's readers take: cuDF's would make something else of it.
+    Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
     """
 
     file: File
@@ -47,8 +47,8 @@ def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..
 def _inspect_batch(
     inspect: Callable[[File, dict[str, Any]], Inspected], options: dict[str, Any], files: Sequence[File]
 ) -> list[Inspected]:
-    found = []
+    inspected = []
     for file in files:
         with noted(options, file.path), at(f"reading {file.path}"):
-            found.append(inspect(file, options))
-    return found
+            inspected.append(inspect(file, options))
+    return inspected

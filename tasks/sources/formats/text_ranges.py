@@ -1,4 +1,4 @@
-"""What delimited text and JSON lines share: heads of files, counting in ranges, joining the counts to units."""
+"""Delimited text and JSON lines share this: heads of files, counting in ranges, joining the counts to units."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tasks.storage.files import compression, read_all, read_range
 
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
-ASKED, SHORT = 16, 2**20  # how many other files are asked, and how many bytes of each
+OTHER_FILES, OTHER_BYTES = 16, 2**20  # how many other files show their types, and in how many bytes each
 BOM = b"\xef\xbb\xbf"
 
 
@@ -93,12 +93,12 @@ def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[in
     inside = closed = False
     while low < len(data):  # line by line: the first record is near
         high = data.find(b"\n", low) + 1 or len(data)
-        found = scan_exactly(data, low, high, dialect, inside, closed)
-        if found.records:
-            return begin, low + found.first
+        ends = scan_exactly(data, low, high, dialect, inside, closed)
+        if ends.records:
+            return begin, low + ends.first
         if high == len(data) and not data.endswith(b"\n"):  # the last record needs no line end
             break
-        inside, closed = found.inside, found.closed
+        inside, closed = ends.inside, ends.closed
         begin = begin if inside else high
         low = high
     return begin, len(data)
@@ -118,39 +118,41 @@ def types_of(
     heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
     parallel_map: Callable[..., Any],
 ) -> dict[str, pa.DataType]:  # fmt: skip
-    """The columns of the first of the files, as `infer((head, bytes))` finds them there and, in fewer bytes, in up to
-    `ASKED` of the others: where those show more of a column, it is of the wider type."""
+    """The columns (name -> type) of the first file, as `infer((head, bytes))` returns them.
+
+    Up to `OTHER_FILES` of the other files are looked at too, in fewer bytes: a column takes the wider type.
+    """
     if not heads:
         return {}
     others = heads[1:]
-    step = max(1, -(-len(others) // ASKED))
-    first, *found = parallel_map(infer, [(heads[0], SAMPLE), *((h, SHORT) for h in others[::step])])
+    step = max(1, -(-len(others) // OTHER_FILES))
+    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in others[::step])])
     types = dict(first)
-    for more in found:
+    for more in others_types:
         types |= {name: wider(types[name], dtype) for name, dtype in more.items() if name in types}
     return types
 
 
-def wider(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The type of a column that shows this type in one file and that in another; the former if none holds both.
+def wider(known: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type that holds the `known` type of a column and the type in another file; `known` if no type holds both.
 
     >>> wider(pa.int64(), pa.float64()), wider(pa.list_(pa.null()), pa.list_(pa.bool_())), wider(pa.bool_(), pa.int64())
     (DataType(double), ListType(list<item: bool>), DataType(bool))
     """
     if pa.types.is_null(known):
-        return found
-    if is_list(known) and is_list(found):
-        return pa.list_(wider(known.value_type, found.value_type))
-    if pa.types.is_struct(known) and pa.types.is_struct(found):
-        fields = {f.name: f.type for f in found}
+        return other
+    if is_list(known) and is_list(other):
+        return pa.list_(wider(known.value_type, other.value_type))
+    if pa.types.is_struct(known) and pa.types.is_struct(other):
+        fields = {f.name: f.type for f in other}
         fields |= {f.name: wider(f.type, fields.get(f.name, f.type)) for f in known}
-        return pa.struct([(name, fields[name]) for name in dict.fromkeys([f.name for f in (*known, *found)])])
+        return pa.struct([(name, fields[name]) for name in dict.fromkeys([f.name for f in (*known, *other)])])
     holds_both = (
-        (pa.types.is_integer(known) and pa.types.is_floating(found))
-        or (known == pa.int64() and found == pa.uint64())
-        or (pa.types.is_date(known) and pa.types.is_timestamp(found))
+        (pa.types.is_integer(known) and pa.types.is_floating(other))
+        or (known == pa.int64() and other == pa.uint64())
+        or (pa.types.is_date(known) and pa.types.is_timestamp(other))
     )
-    return found if holds_both else known
+    return other if holds_both else known
 
 
 def count(
@@ -235,7 +237,7 @@ def _unit(cut: Cut) -> Unit:
 
 
 def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head) -> tuple[Unit, ...]:
-    """A compressed file is one unit: nobody can begin to read in its middle."""
+    """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
     records = sum(cut.records for cut in cut_text(data, head.start, dialect, range_bytes))
