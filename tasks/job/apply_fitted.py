@@ -37,8 +37,8 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
 
 def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The look-alike data that a saved workflow was fitted on, marked as such."""
-    said = data.get("made_up")
-    return [{**one, "fit": True} for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    samples = data.get("made_up")
+    return [{**one, "fit": True} for one in samples if isinstance(one, dict)] if isinstance(samples, list) else []
 
 
 def adapted(request: Request, plan: Plan) -> Plan:
@@ -80,8 +80,8 @@ def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[st
     schema = Schema([*fitted.columns, source[ROW]]) if ROW in source and ROW not in fitted else fitted
     if not left_out:
         return final, schema
-    kept = tuple(name for name in Bound(final, schema).output if name not in left_out)
-    return Node("pick", (final,), selection=kept), schema
+    names = tuple(name for name in Bound(final, schema).output if name not in left_out)
+    return Node("pick", (final,), selection=names), schema
 
 
 def missing_labels(request: Request, source: Schema) -> list[str]:

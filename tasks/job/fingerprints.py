@@ -32,13 +32,13 @@ def own_code() -> str:
 def users_code(graph: Any) -> list[str]:
     """sha256 of the modules whose functions or classes the graph names by import path (`module:name`)."""
     names = sorted({text.partition(":")[0] for text in _named(graph)})
-    found = []
+    digests = []
     for name in names:
         with suppress(ImportError):  # who calls it says what is missing
             spec = importlib.util.find_spec(name)
             if spec and spec.origin and Path(spec.origin).is_file():
-                found.append(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
-    return found
+                digests.append(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
+    return digests
 
 
 def _named(value: Any) -> Iterator[str]:

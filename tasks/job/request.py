@@ -1,4 +1,4 @@
-"""What a run is asked to do, as plain values, and the fingerprints under which its results are found again."""
+"""What a run is to do, as plain values, and the fingerprints by which a later start knows what it can use again."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ from tasks.storage.staging import Staging
 
 @dataclass(frozen=True)
 class Request(PickledFields):
-    """What a run is asked to do: the same request finds the same staging folder.
+    """What a run is to do. Equal requests have the same staging folder.
 
     `sections` are source, output and run as JSON: Prefect walks through the arguments of its tasks, and cannot walk
     through a model that has a field `keys`.
-    `code` names the code that does it, `owner` the run that holds the lock, `flow` what it belongs to; none is part
-    of what is asked. `fitted` is the fitted workflow that is applied: path, digest of the state, schema, how its source
-    was read (the parts of `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's
-    host allows.
+    `code` is the fingerprint of the code, `owner` the run that has the lock, `flow` the flow of the run. `fitted` is
+    the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
+    `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's host allows.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -99,7 +98,7 @@ class Request(PickledFields):
 
     @property
     def plan_fingerprint(self) -> str:
-        """Names what a plan depends on besides the files themselves."""
+        """The fingerprint of what a plan depends on besides the files themselves."""
         return fingerprint(
             self.code,
             self.engine,
@@ -114,12 +113,12 @@ class Request(PickledFields):
         return [self.graph, *(self.fitted[what] for what in ("state", "schema", "fit"))] if self.fitted else []
 
     def state_fingerprint(self, plan: str) -> str:
-        """Names what is learned from a plan: nothing of the output's settings, nor how the rows are cut."""
+        """The fingerprint of the state that is learned from a plan, whatever the output and the sizes of partitions."""
         rows = self.source.model_dump(exclude={"partition_size", "part_mem_fraction", "sample", *BOUNDS})
         return fingerprint(self.code, self.engine, rows, self.graph, self.side_files, plan, *self._fitted)
 
     def parts_fingerprint(self, *more: Any) -> str:
-        """Names the bytes of the output; `more` are plan, state, number of files and split."""
+        """The fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""
         files = self.output.model_dump(exclude={"path", "on_existing", "keep_versions"})
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
 
@@ -127,10 +126,10 @@ class Request(PickledFields):
 def _seen(path: Path) -> tuple[int, ...]:
     """Size, time and inode of a file; () if it is not there."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return ()
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def output_slug(target: str | Path) -> str:

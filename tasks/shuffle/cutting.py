@@ -14,19 +14,19 @@ from tasks.graph.failed_casts import Record, records
 from tasks.shuffle import permutation
 from tasks.shuffle.host_pieces import to_host
 from tasks.shuffle.order import carried_columns
-from tasks.shuffle.pieces import Cut, Cutting
+from tasks.shuffle.pieces import Cutting, PartitionPieces
 from tasks.storage import hive
 
 
-def cut_partition(cutting: Cutting, partition: Partition) -> Cut:
+def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     """The partition's rows, transformed, in ranges of position."""
-    cut, work = Cut(), cutting.work
+    cut, work = PartitionPieces(), cutting.work
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         cut_part = partial(_cut, cutting)
-        found = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
-    while found:  # one after another: what is copied to the host is let go on the GPU
-        pieces, rows_in, rows_out, failed = found.pop(0)
+        parts = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
+    while parts:  # one after another: what is copied to the host is let go on the GPU
+        pieces, rows_in, rows_out, failed = parts.pop(0)
         cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out

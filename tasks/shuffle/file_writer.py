@@ -36,10 +36,10 @@ def check_footer(path: Path, rows: int, suffix: str) -> None:
     import pyarrow.parquet as pq
 
     if suffix == "parquet":
-        found = pq.read_metadata(path).num_rows
-        if found != rows:
+        written = pq.read_metadata(path).num_rows
+        if written != rows:
             raise DataError(
-                f"{path.name} holds {found:,} rows instead of {rows:,}",
+                f"{path.name} holds {written:,} rows instead of {rows:,}",
                 why="the file was not written whole",
                 do="run the job again",
             )

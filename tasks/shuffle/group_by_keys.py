@@ -22,7 +22,7 @@ from tasks.graph.partition_work import Work
 from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.shuffle.order import RANGES_PER_FILE, Order
 from tasks.shuffle.parts import Part
-from tasks.shuffle.pieces import Cut, Cutting
+from tasks.shuffle.pieces import Cutting, PartitionPieces
 from tasks.storage.atomic import no_space
 from tasks.storage.files import check_unchanged
 
@@ -82,13 +82,13 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
     return keyed_plan(plan, schema, written, keys, sort_by, partition_size)
 
 
-def write_block(keying: Keying, part: Part, cuts: Sequence[Cut]) -> tuple[str, int, int, int]:
+def write_block(keying: Keying, part: Part, cuts: Sequence[PartitionPieces]) -> tuple[str, int, int, int]:
     """(path, rows, decoded bytes, file size) of one key block, written whole or not at all."""
     gpu_setup.prepare(keying.engine)
     kernels = engines.engine(keying.engine)
     pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
-    made = kernels.assemble_sorted(pieces, keying.order, HIDDEN)
-    table = kernels.host_columns(made, keying.schema)
+    block = kernels.assemble_sorted(pieces, keying.order, HIDDEN)
+    table = kernels.host_columns(block, keying.schema)
     path = Path(keying.folder) / f"block-{part.number:05d}.arrow"
     partial = path.with_suffix(".tmp")
     with no_space(path):

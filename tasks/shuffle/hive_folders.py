@@ -17,7 +17,7 @@ from tasks.storage import hive
 
 
 def _write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, Any]]:
-    """The rows of one file in their folders, in each in their order; the columns of the folders' names are left out."""
+    """Write the rows of one file into their folders, in order; the columns in the folders' names are left out."""
     engine, inner = engines.engine(writing.engine), _in_folders(writing)
     order, ranges = _folders(writing, table, name)
     table = engine.table_rows(table, order)
@@ -28,20 +28,20 @@ def _write_folders(writing: Writing, table: Any, name: str) -> list[dict[str, An
 
 
 def _write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) -> list[dict[str, Any]]:
-    """The same of a file's rows in runs: what goes into one folder is gathered in host memory, and written at once."""
+    """Write the rows of one file, which come in runs; host memory collects the rows of each folder."""
     engine, inner = engines.engine(writing.engine), _in_folders(writing)
-    held: dict[str, list[pa.Table]] = {}
+    by_folder: dict[str, list[pa.Table]] = {}
     while (table := next(tables, None)) is not None:
         order, ranges = _folders(writing, table, name)
         rows = engine.host_columns(table, inner.schema).take(pa.array(order))
         del table
         for folder, start, stop in ranges:
-            held.setdefault(folder, []).append(rows.slice(start, stop - start))
+            by_folder.setdefault(folder, []).append(rows.slice(start, stop - start))
         del rows
     return [
         write_table(inner, engines.table_on(writing.engine, rows), f"{folder}/{name}", len(rows))
-        for folder in sorted(held)
-        for rows in [pa.concat_tables(held.pop(folder)).combine_chunks()]
+        for folder in sorted(by_folder)
+        for rows in [pa.concat_tables(by_folder.pop(folder)).combine_chunks()]
     ]
 
 

@@ -32,13 +32,13 @@ class OnHost:
 
     def ranges(self, first: int, last: int) -> OnHost:
         """The rows of ranges [first, last), a view; a part as it is where these are its ranges."""
-        found, start = [], 0
+        parts, start = [], 0
         for part in self.parts:
             low, high, stop = max(first, start), min(last, start + len(part.counts)), start + len(part.counts)
             if low < high:
-                found.append(part if (low, high) == (start, stop) else part.ranges(low - start, high - start))
+                parts.append(part if (low, high) == (start, stop) else part.ranges(low - start, high - start))
             start = stop
-        return OnHost(tuple(found or [self.parts[0].ranges(0, 0)]), self.name)
+        return OnHost(tuple(parts or [self.parts[0].ranges(0, 0)]), self.name)
 
     def packed(self) -> OnHost:
         """The same rows in buffers of their own: those that they are in, where nothing else is there."""
@@ -47,24 +47,24 @@ class OnHost:
 
 def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
     """Pieces in host memory as one, which goes to the GPU at once; pieces on the GPU as they are."""
-    found = [part for piece in pieces if isinstance(piece, OnHost) for part in piece.parts]
-    if not found:
+    parts = [part for piece in pieces if isinstance(piece, OnHost) for part in piece.parts]
+    if not parts:
         return list(pieces)
     # Strings of more than 2 GiB come from the GPU as large_string, those of other partitions as string.
-    table = pa.concat_tables([part.table for part in found], promote_options="permissive").unify_dictionaries()
-    positions = np.concatenate([part.positions for part in found])
+    table = pa.concat_tables([part.table for part in parts], promote_options="permissive").unify_dictionaries()
+    positions = np.concatenate([part.positions for part in parts])
     whole = Pieces(table, positions, np.array([0, len(positions)], dtype=np.int64))
     return [OnHost((whole,), pieces[0].name)]
 
 
 def on_device(pieces: Sequence[Any]) -> list[Any]:
-    """The engine's pieces of those that are in host memory, and the others."""
-    return [made for piece in pieces for made in (_loaded(piece) if isinstance(piece, OnHost) else [piece])]
+    """All pieces as the engine has them; pieces in host memory are copied to the GPU."""
+    return [loaded for piece in pieces for loaded in (_loaded(piece) if isinstance(piece, OnHost) else [piece])]
 
 
 def _loaded(piece: OnHost) -> list[Any]:
-    made = engines.engine(piece.name).pieces_from_host
-    return [made(part.table, part.positions, part.offsets, mapped=False) for part in piece.parts]
+    from_host = engines.engine(piece.name).pieces_from_host
+    return [from_host(part.table, part.positions, part.offsets, mapped=False) for part in piece.parts]
 
 
 def to_host(pieces: Any, name: str, shares: Sequence[int] = ()) -> OnHost:

@@ -14,7 +14,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
 from tasks.shuffle.cutting import cut_partition
-from tasks.shuffle.pieces import Cut, CutSummary, Cutting, packed_ranges, shares_of, summary, together
+from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, packed_ranges, shares_of, summary, together
 
 Ranges = Callable[[Any], tuple[int, int]]  # the ranges of position [first, last) that an item wants
 MOVING = 10  # priority of what moves pieces: before further partitions, so that both go on at the same time
@@ -29,7 +29,7 @@ class LocalMemory:
         self.pool, self.name = pool, name
 
     @property
-    def cuts(self) -> list[Cut]:
+    def cuts(self) -> list[PartitionPieces]:
         """The pieces of each partition; none before `fill`."""
         return self.pool.published.get(self.name, [])
 

@@ -41,16 +41,16 @@ def runs_of(part: Any, counts: np.ndarray, unit: int, runs: int) -> list[Any]:
     units = units_of(part.rows, unit)
     edges = [min(units * r // runs * unit, part.rows) for r in range(runs + 1)]
     ends = np.cumsum(counts)
-    made = []
+    parts = []
     for low, high in pairwise(edges):
         start, stop = part.skip + low, part.skip + high
         first = int(np.searchsorted(ends, start, side="right"))
         last = int(np.searchsorted(ends, stop, side="left")) + 1
         before = int(ends[first - 1]) if first else 0
-        made.append(
+        parts.append(
             replace(part, first=part.first + first, last=part.first + last, skip=start - before, rows=high - low)
         )
-    return made
+    return parts
 
 
 BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
@@ -149,10 +149,10 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
 
 def written(note: Path, folder: Path, fingerprint: str) -> list[dict[str, Any]] | None:
     """The records of what this very work wrote of a file and what is there, else None."""
-    found = read_json(note)
-    if not isinstance(found, dict) or found.get("work") != fingerprint:
+    content = read_json(note)
+    if not isinstance(content, dict) or content.get("work") != fingerprint:
         return None
-    records: list[dict[str, Any]] = found["parts"]
+    records: list[dict[str, Any]] = content["parts"]
     paths = [folder / record["path"] for record in records]
     whole = all(p.is_file() and p.stat().st_size == r["bytes"] for p, r in zip(paths, records, strict=True))
     return records if whole else None

@@ -25,7 +25,7 @@ def shares_of(ranges: int, workers: int) -> tuple[int, ...]:
 
 
 @dataclass
-class Cut(PiecesResult):
+class PartitionPieces(PiecesResult):
     """A partition's pieces (several where it had to be halved), with the rows that came in and went out."""
 
     pieces: list[Any] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Cut(PiecesResult):
         return np.asarray(np.sum([p.counts for p in self.ranges(first, last)], axis=0, dtype=np.int64))
 
 
-class Packed(Cut):
+class PackedPieces(PartitionPieces):
     """Ranges [first, last) of cuts, in buffers of their own; asked for by the numbers that they have in the whole."""
 
     first: int = 0
@@ -63,16 +63,16 @@ class Packed(Cut):
         return rows
 
 
-def packed_ranges(cut: Cut, first: int, last: int) -> Packed:
+def packed_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
     """A copy of some ranges of a cut, so that the rest can be let go."""
-    packed = Packed([p.packed() for p in cut.ranges(first, last)])
+    packed = PackedPieces([p.packed() for p in cut.ranges(first, last)])
     packed.first, packed.last = first, last
     return packed
 
 
-def together(parts: Sequence[Packed]) -> Packed:
+def together(parts: Sequence[PackedPieces]) -> PackedPieces:
     """The same ranges of several cuts as one."""
-    joined = Packed([piece for part in parts for piece in part.pieces])
+    joined = PackedPieces([piece for part in parts for piece in part.pieces])
     joined.first, joined.last = parts[0].first, parts[0].last
     return joined
 
@@ -106,7 +106,7 @@ class CutSummary:
     failed_casts: list[Record]
 
 
-def summary(cut: Cut) -> CutSummary:
+def summary(cut: PartitionPieces) -> CutSummary:
     """The summary of one partition's pieces."""
     return CutSummary(
         np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed)

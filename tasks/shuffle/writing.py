@@ -19,11 +19,11 @@ from tasks.shuffle.file_writer import write_table, write_whole
 from tasks.shuffle.hive_folders import _write_folders, _write_folders_of_runs
 from tasks.shuffle.host_pieces import joined_on_host, on_device
 from tasks.shuffle.parts import Part, Writing, runs_of, units_of, written
-from tasks.shuffle.pieces import Cut
+from tasks.shuffle.pieces import PartitionPieces
 from tasks.storage.atomic import write_json
 
 
-def write_part(writing: Writing, part: Part, cuts: Sequence[Cut]) -> list[dict[str, Any]]:
+def write_part(writing: Writing, part: Part, cuts: Sequence[PartitionPieces]) -> list[dict[str, Any]]:
     """Write one file whole or not at all, and note it; a file that is noted and there is left as it is.
 
     With `partition_on` it becomes a file in each of the folders that its rows name.
@@ -65,7 +65,7 @@ def first_runs(writing: Writing, part: Part) -> int:
     return min(engines.runs_of_a_file(writing.engine, part.rows * row_bytes(writing.schema)), most_runs(writing, part))
 
 
-def _attempt(writing: Writing, part: Part, cuts: Sequence[Cut], runs: int) -> list[dict[str, Any]]:
+def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs: int) -> list[dict[str, Any]]:
     """Gather and write the rows of a file, in so many runs; its records."""
     engine, name = engines.engine(writing.engine), part.name(writing.suffix)
     pieces = joined_on_host(pieces_of(part, cuts)) if runs == 1 else []
@@ -83,7 +83,7 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[Cut], runs: int) -> li
         return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]
 
 
-def pieces_of(part: Part, cuts: Sequence[Cut]) -> list[Any]:
+def pieces_of(part: Part, cuts: Sequence[PartitionPieces]) -> list[Any]:
     """What all cuts have of a part."""
     return [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
 

@@ -100,10 +100,10 @@ class LiveProgress:
     def _publish(self, percent: float, text: str) -> None:
         with fresh_client():
             if self.artifact is None:
-                found = create_progress_artifact(
+                artifact = create_progress_artifact(
                     percent, key=f"{stage_key(self.request, self.stage, self.split)}-progress", description=text
                 )
-                self.artifact = found if isinstance(found, uuid.UUID) else None
+                self.artifact = artifact if isinstance(artifact, uuid.UUID) else None
             else:
                 update_progress_artifact(self.artifact, percent, description=text)
 

@@ -29,10 +29,10 @@ def from_block(name: str) -> Mapping[str, Any] | None:
                        do=f"name a block of one of these types: {', '.join(BLOCKS)}")  # fmt: skip
     with prefect_client(None), get_prefect_client(sync_client=True) as client:
         try:
-            found = client.read_block_document_by_name(block, kind, include_secrets=True)
+            document = client.read_block_document_by_name(block, kind, include_secrets=True)
         except ObjectNotFound:
             return None
-    return json_object(BLOCKS[kind](found.data), f"the block {kind}/{block}")
+    return json_object(BLOCKS[kind](document.data), f"the block {kind}/{block}")
 
 
 def _aws(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ PLACES = 3  # of the source that rows are taken from
 class Sampled:
     """Rows of a source before and after its workflow, fitted on `fitted_on` rows (None: before, on others).
 
-    `failed_casts` are the rows that expressions made null of because a cast failed.
+    `failed_casts` are the rows that expressions tables null of because a cast failed.
     """
 
     before: pa.Table
@@ -91,16 +91,17 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     dataset = Dataset(table, engine="pandas")
     if source.keys:
         dataset = dataset.shuffle_by_keys(source.keys, source.sort_by)
-    kept = Schema(c for c in schema.columns if c.name in table.column_names or c.name == ROW)
-    bound_to = Schema(
-        [*kept.columns, *([dataset.plan.schema[ROW]] if ROW in dataset.plan.schema and ROW not in kept else [])]
-    )
+    names = {*table.column_names, ROW}
+    columns = [column for column in schema.columns if column.name in names]
+    if ROW in dataset.plan.schema and ROW not in schema:
+        columns.append(dataset.plan.schema[ROW])
+    bound_to = Schema(columns)
     if state is None:
         state = learn(dataset.handle, dataset.plan, final, bound_to, "pandas", LocalPool(), source.filter)
     work = Work(dataset.handle, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
     failed: list[list[Record]] = []
-    made = [_transformed(work, partition, failed) for partition in dataset.plan.partitions]
-    after = pa.concat_tables(made) if made else work.bound.output.to_arrow().empty_table()
+    tables = [_transformed(work, partition, failed) for partition in dataset.plan.partitions]
+    after = pa.concat_tables(tables) if tables else work.bound.output.to_arrow().empty_table()
     fitted_on = None if request.fitted else table.num_rows
     return Sampled(table, after, work.bound.output, fitted_on, added(failed))
 
@@ -117,11 +118,11 @@ def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: 
     places = list(bound.targets) + [place for f in bound.filters for place in f.inputs.values()]
     if not request.fitted:
         places += [place for s in bound.learned for place in s.fit_inputs.values()]
-    found = {*bound.source_columns(places, training=not request.fitted), *keys, *sort_by, *filter_columns(request)}
+    names = {*bound.source_columns(places, training=not request.fitted), *keys, *sort_by, *filter_columns(request)}
     output = request.output
     if output.shuffle == "key":
-        found |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
-    return [name for name in bound.source if name in found and name != ROW]
+        names |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
+    return [name for name in bound.source if name in names and name != ROW]
 
 
 def filter_columns(request: Request) -> tuple[str, ...]:

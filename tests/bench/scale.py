@@ -41,7 +41,7 @@ from tasks.graph.node import as_node
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.shuffle import memory_exchange
 from tasks.shuffle.order import RANGES_PER_FILE, make_order
-from tasks.shuffle.pieces import Cut, Cutting
+from tasks.shuffle.pieces import Cutting, PartitionPieces
 
 TOY = {"decoded": 41.2, "file in": 23.8, "file out": 20.4}  # bytes per row of the toy workload
 PARTITION = 1_000_000_000
@@ -188,12 +188,12 @@ def no_work(shared: Any, item: Any) -> None:
     """A partition that is done."""
 
 
-def no_cut(cutting: Any, partition: Any) -> Cut:
+def no_cut(cutting: Any, partition: Any) -> PartitionPieces:
     """A partition without pieces."""
-    return Cut()
+    return PartitionPieces()
 
 
-def no_summary(cut: Cut) -> dict[str, Any]:
+def no_summary(cut: PartitionPieces) -> dict[str, Any]:
     return {}
 
 

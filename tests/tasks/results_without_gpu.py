@@ -108,11 +108,11 @@ def results() -> dict[str, Any]:
     """A result of each class that travels; `host` has its pieces in host memory."""
     from tasks.engines.cpu import order
     from tasks.learning import large_table_types, partials
-    from tasks.shuffle.pieces import Cut, Packed
+    from tasks.shuffle.pieces import PackedPieces, PartitionPieces
 
     on_host = order.cut({}, np.arange(1 << 18, dtype=np.uint64), np.array([0, 1 << 18]))
-    return {"host": Cut([on_host], 3, 2), "cut": Cut, "packed": Packed, "observed": partials.Observed,
-            "split": large_table_types.Split, "chain": large_table_types.Chain,
+    return {"host": PartitionPieces([on_host], 3, 2), "cut": PartitionPieces, "packed": PackedPieces,
+            "observed": partials.Observed, "split": large_table_types.Split, "chain": large_table_types.Chain,
             "slice": large_table_types.Slice}  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle import choice
 from tasks.shuffle.choice import choose
 from tasks.shuffle.host_pieces import OnHost, joined_on_host, to_host
-from tasks.shuffle.pieces import Cut
+from tasks.shuffle.pieces import PartitionPieces
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.stages import run_stages
 
@@ -229,4 +229,4 @@ def test_dask_takes_pieces_for_as_large_as_they_are() -> None:
     from dask.sizeof import sizeof
 
     pieces = [SimpleNamespace(nbytes=3_000_000), SimpleNamespace(nbytes=2_000_000)]
-    assert 5_000_000 <= sizeof(Cut(pieces)) < 5_001_000
+    assert 5_000_000 <= sizeof(PartitionPieces(pieces)) < 5_001_000

@@ -16,14 +16,14 @@ import pytest
 
 from tasks.cluster.transfer import host_memory, lent_bytes
 from tasks.engines.cpu.order import Pieces, cut
-from tasks.shuffle.pieces import Cut, Packed, packed_ranges
+from tasks.shuffle.pieces import PackedPieces, PartitionPieces, packed_ranges
 
 ROWS = 300_000
 SUM = int(np.arange(ROWS)[ROWS - ROWS // 2 :].sum())  # of the numbers that `packed` has
 TO_US = {"recipient": {host_memory.OFFER: host_memory.this_host(), "address": "tcp://127.0.0.1:1"}}
 
 
-def packed(rows: int = ROWS) -> Packed:
+def packed(rows: int = ROWS) -> PackedPieces:
     """The first of two ranges of a partition, in buffers of its own."""
     numbers = np.arange(rows)
     columns = {
@@ -32,10 +32,10 @@ def packed(rows: int = ROWS) -> Packed:
         "f": pa.array(numbers / 2, mask=numbers % 3 == 0),
     }
     made = cut(columns, numbers[::-1].astype(np.uint64), np.array([0, rows // 2, rows]))
-    return packed_ranges(Cut([made]), 0, 1)
+    return packed_ranges(PartitionPieces([made]), 0, 1)
 
 
-def equal(found: Packed, wanted: Packed) -> bool:
+def equal(found: PackedPieces, wanted: PackedPieces) -> bool:
     (one,), (other,) = found.pieces, wanted.pieces
     same = one.positions.tolist() == other.positions.tolist() and one.offsets.tolist() == other.offsets.tolist()
     return same and one.table.equals(other.table) and (found.first, found.last) == (wanted.first, wanted.last)
@@ -176,7 +176,7 @@ def kill_who_lends() -> None:
             time.sleep(0.01)
         return host_memory.load(header, frames)
 
-    dask_deserialize.register(Packed)(load)
+    dask_deserialize.register(PackedPieces)(load)
 
 
 def test_a_worker_that_is_killed_while_it_is_read_is_a_lost_one(two_workers: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tasks.engines.task_result import PiecesResult, TaskResult
 from tasks.learning.large_table_types import Chain, Slice, Split
 from tasks.learning.partials import Observed
-from tasks.shuffle.pieces import Cut, Packed
+from tasks.shuffle.pieces import PackedPieces, PartitionPieces
 from tests.conftest import python_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,8 +24,8 @@ LENT = ["head", "places", "process", "started"]
 THREE, TWO = ["tasks.engines.gpu.order", [0, 3], [3, 3, 3]], ["tasks.engines.gpu.order", [0, 2], [2, 2]]
 ON_HOST = {"pieces": [["tasks.engines.cpu.order", [0, 1 << 18], None]], "rows_in": 3, "rows_out": 2, "failed": []}
 ARRIVED = {
-    "cut": [PIECES, 2, "Cut", {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": []}],
-    "packed": [PIECES, 1, "Packed",
+    "cut": [PIECES, 2, "PartitionPieces", {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": []}],
+    "packed": [PIECES, 1, "PackedPieces",
                {"pieces": [THREE], "rows_in": 0, "rows_out": 0, "failed": [], "first": 2, "last": 5}],
     "observed": [TABLES, 1, "Observed", {"partials": {"key": {"(-1, 0)": [7]}}, "halved": 2, "failed": []}],
     "split": [TABLES, 1, "Split", {"tables": [[1, 2], [3]]}],
@@ -47,7 +47,7 @@ def test_results_travel_alike_whoever_registers_first(steps: str) -> None:
     told: dict[str, dict[str, Any]] = json.loads(done.stdout)
     on_host = told.pop("host")
     assert (on_host["dask"], on_host["cuda"], on_host["on device"]) == ("pickle", "pickle", [False, False])
-    assert on_host["neighbour"] == [LENT, 0, "Cut", ON_HOST]
+    assert on_host["neighbour"] == [LENT, 0, "PartitionPieces", ON_HOST]
     assert {name: one["dask"] for name, one in told.items()} == ARRIVED
     assert {name: one["cuda"] for name, one in told.items()} == ARRIVED
     assert {name: one["neighbour"] for name, one in told.items()} == ARRIVED  # no GPU is shared here
@@ -57,8 +57,8 @@ def test_results_travel_alike_whoever_registers_first(steps: str) -> None:
 
 def test_what_travels_is_a_task_result() -> None:
     assert {*TaskResult.__subclasses__()} == {PiecesResult, Observed, Split, Chain, Slice}
-    assert PiecesResult.__subclasses__() == [Cut]
-    assert Cut.__subclasses__() == [Packed]
+    assert PiecesResult.__subclasses__() == [PartitionPieces]
+    assert PartitionPieces.__subclasses__() == [PackedPieces]
 
 
 def test_nothing_is_registered_by_the_name_of_the_package() -> None:

@@ -43,23 +43,23 @@ def sent(value: Any, kind: str) -> tuple[Any, int]:
 @pytest.mark.parametrize("ranges", [(0, 4), (1, 3), (2, 2)])
 def test_pieces_are_one_buffer(kind: str, ranges: tuple[int, int]) -> None:
     from tasks import engines
-    from tasks.shuffle.pieces import Cut, Packed
+    from tasks.shuffle.pieces import PackedPieces, PartitionPieces
 
     engine = engines.engine("cudf")
     columns = engine.from_arrow(COLUMNS)
     whole = engine.cut(columns, engine.xp.asarray([6, 1, 3, 2]), np.array([0, 2, 4, 6, 8]))
     assert whole.counts.tolist() == [1, 2, 0, 1]
     wanted = whole.ranges(*ranges)
-    (found, frames), (cut, _) = sent(wanted, kind), sent(Cut([wanted], 4, 4), kind)
+    (found, frames), (cut, _) = sent(wanted, kind), sent(PartitionPieces([wanted], 4, 4), kind)
     assert frames == 1
-    assert (type(cut), cut.rows_in, cut.rows_out) == (Cut, 4, 4)
+    assert (type(cut), cut.rows_in, cut.rows_out) == (PartitionPieces, 4, 4)
     for pieces in (found, cut.pieces[0], wanted.packed()):
         for one, other in zip(engine.pieces_to_host(pieces), engine.pieces_to_host(wanted), strict=True):
             assert one.equals(other) if isinstance(one, pa.Table) else one.tolist() == other.tolist()
-    packed = Packed([wanted.packed()])
+    packed = PackedPieces([wanted.packed()])
     packed.first, packed.last = ranges
     again, _ = sent(packed, kind)
-    assert (type(again), again.first, again.last) == (Packed, *ranges)
+    assert (type(again), again.first, again.last) == (PackedPieces, *ranges)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "dask"])
