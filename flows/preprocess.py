@@ -10,8 +10,9 @@ from prefect import flow
 from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_of
+from flows.preview.dry_run import show_preview
 from flows.run.run_names import run_name
-from flows.run.session import ingested, looked_at, make_samples, on_cluster, started, write_out
+from flows.run.session import ingested, make_samples, on_cluster, started, write_out
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -61,7 +62,10 @@ def preprocess(
         "run": run,
     }
     whole = job_of(given)
-    return looked_at(whole) if dry_run else run_job(whole)
+    if dry_run:
+        show_preview(whole)
+        return []
+    return run_job(whole)
 
 
 with_form(preprocess, job_form())

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flows.job.history import Guess, guess
 from flows.job.job import Application, Job
-from flows.preview.history import Guess, guess
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster

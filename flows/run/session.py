@@ -13,9 +13,9 @@ from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
+from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
-from flows.preview import dry_run, history
 from flows.run.artifacts import all_shown
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.signs_of_life import signs_of_life
@@ -38,12 +38,6 @@ MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, to
 
 COMMITTED: list[str] = []  # what the last run of this process has committed, for a command whose server has gone
 on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
-
-
-def looked_at(job: Job | Application, flow: str = "preprocess") -> list[str]:
-    """Instead of a run: its preview as an artifact; no folder was committed."""
-    dry_run.dry_run(job, flow)
-    return []
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.preview import history
+from flows.job import history
 from tasks import ops
 from tasks.core.settings import Output, Run, Source
 from tasks.job.request import Request, make_request

@@ -117,7 +117,8 @@ def linted(root: Path) -> tuple[int, str]:
     """(exit status, output) of import-linter over the packages in a folder, under this repository's contracts."""
     contracts_of = str(ROOT / "pyproject.toml")
     code = f"from importlinter.cli import lint_imports; exit(lint_imports({contracts_of!r}, no_cache=True))"
-    environment = {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1", "COLUMNS": "200"}
+    folders = f"{root}{os.pathsep}{root / 'flows/public'}"
+    environment = {**os.environ, "PYTHONPATH": folders, "NO_COLOR": "1", "COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -151,6 +152,7 @@ PLANTED = {
         FUNCTION.format("from tasks.core.units import megabytes"),
     ),
     "flows, from top to ground": ("flows/job/access.py", FUNCTION.format("from flows.preview import text")),
+    "nothing imports millrace, which users import": ("flows/job/access.py", FUNCTION.format("import millrace")),
     "infra, from top to ground": ("infra/workers/garbage.py", TYPES.format("from infra.clusters.model import Cluster")),
     "clusters, from top to ground": (
         "infra/clusters/model.py",

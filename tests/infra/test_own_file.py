@@ -46,7 +46,7 @@ def deployed(folder: Path, deployments: list[dict[str, Any]], *arguments: str, *
     """What `millrace deploy --file own.yaml` says, called in the folder."""
     (folder / "own.yaml").write_text(yaml.safe_dump({**top, "deployments": deployments}))
     (folder / "log.txt").unlink(missing_ok=True)
-    process = started(folder, "flows.cli", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
+    process = started(folder, "millrace", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
     assert ended(process) == 0, (folder / "log.txt").read_text()
     return (folder / "log.txt").read_text()
 

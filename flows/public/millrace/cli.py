@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, say_error, say_failure, terminal, told
 from flows.commands.preview import preview
-from flows.commands.serve import announce, deploy, serve
+from flows.commands.serve import deploy, serve
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
@@ -28,6 +28,24 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flag = ["--debug"] if "--debug" in args else []
         return list(super().parse_args(ctx, [*flag, *(arg for arg in args if arg != "--debug")]))
+
+
+def _preprocess() -> Any:
+    from flows.preprocess import preprocess
+
+    return preprocess
+
+
+def _fit() -> Any:
+    from flows.fit import fit
+
+    return fit
+
+
+def _apply() -> Any:
+    from flows.apply import apply
+
+    return apply
 
 
 app = typer.Typer(
@@ -103,7 +121,7 @@ def demo(
         f"data     {made.rows:,} rows in {made.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
     )
     job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
-    launch(job, console, debugging())
+    launch(job, "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
@@ -133,7 +151,7 @@ def run(
     """
     from flows.commands.launch import job_of, launch
 
-    launch(job_of(job, set_ or [], sample), terminal(), debugging())
+    launch(job_of(job, set_ or [], sample), "flows.preprocess", _preprocess, terminal(), debugging())
 
 
 @app.command()
@@ -162,7 +180,7 @@ def fit(
     from flows.commands.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
-    launch(job_of(job, [*(set_ or []), place], sample), terminal(), debugging(), "fit")
+    launch(job_of(job, [*(set_ or []), place], sample), "flows.fit", _fit, terminal(), debugging())
 
 
 @app.command()
@@ -195,7 +213,7 @@ def apply(
     """
     from flows.commands.launch import application_of, launch
 
-    launch(application_of(fitted, source or [], output, set_ or []), terminal(), debugging(), "apply")
+    launch(application_of(fitted, source or [], output, set_ or []), "flows.apply", _apply, terminal(), debugging())
 
 
 @app.command()
@@ -356,8 +374,44 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy, announce, clean):
+for command in (preview, serve, deploy):
     app.command()(told(command))
+
+
+@app.command()
+@told
+def announce(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
+    pattern: Annotated[
+        list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
+    ] = None,
+    format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
+    storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
+) -> None:
+    """Announce files to the server as newly arrived, also those that watch-source has announced before.
+
+    For each folder directly in a PATH (and for PATH itself) an event millrace.data.arrived with its files: deployments
+    with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
+    naming the good ones.
+
+    [bold]Examples[/bold]
+
+      millrace announce data/incoming/day=7
+
+      millrace announce data/incoming/a.csv data/incoming/b.csv
+    """
+    from flows.watch_source import announce as send
+    from infra.orchestration.server import ensure_server
+    from tasks.storage.credentials import storage
+
+    console = terminal()
+    server = ensure_server(console.print)
+    sent = send(paths, pattern or [], format, storage(storage_options))
+    console.print(f"announced {sent} event(s) millrace.data.arrived", soft_wrap=True)
+    console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
+
+
+app.command()(told(clean))
 
 
 if __name__ == "__main__":
