@@ -24,7 +24,6 @@ from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
-from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
 from tasks.job.request import Request
 from tasks.manifest import Manifest
@@ -54,7 +53,6 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
     _done.set(None)
     with (
         signs_of_life(str(staging.target)),
-        TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
         staging.locked(wait=waits) as owner,
