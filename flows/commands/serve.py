@@ -49,6 +49,9 @@ def serve(
     server = ensure_server(console.print)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+    for name in deployments.served_before(path):
+        how = f"stays at the server, and nothing runs it; `prefect deployment delete '{name}'` removes it"
+        console.print(f"left     {name} is not in the file any more: {how}", markup=False, soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
         console.print(f"limits   {line}", soft_wrap=True)
