@@ -40,8 +40,8 @@ def apply(
             report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    given = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
-    job = make_application(job_data(given))
+    parameters = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
+    job = make_application(job_data(parameters))
     if dry_run:
         show_preview(job, "apply")
         return []

@@ -48,11 +48,11 @@ def fit(
         run: How it is done, as JSON: scratch, retries, stalled_after, min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    given = {
+    parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
         "output": output, "cluster": cluster, "run": run,
     }  # fmt: skip
-    whole = job_of(given)
+    whole = job_of(parameters)
     if dry_run:
         show_preview(without_valid(whole), "fit")
         return ""

@@ -51,7 +51,7 @@ def preprocess(
             report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    given = {
+    parameters = {
         "recipe": recipe,
         "job": job,
         "source": source,
@@ -61,7 +61,7 @@ def preprocess(
         "cluster": cluster,
         "run": run,
     }
-    whole = job_of(given)
+    whole = job_of(parameters)
     if dry_run:
         show_preview(whole)
         return []

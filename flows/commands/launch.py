@@ -92,18 +92,18 @@ def launch(
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
         with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
-            found = flow(**data)
-            manifests = [] if name == "fit" else load_outputs(found)
+            output = flow(**data)
+            manifests = [] if name == "fit" else load_outputs(output)
             watch.finish(dict(zip(splits, manifests, strict=True)))
     except Exception as error:
         raise typer.Exit(_say_failure(error, pages, name, server.api_url)) from None
     finally:
         _started.clear()
     if name == "fit":
-        _next(console, "fitted  ", Path(found), pages)
-        return [found]
+        _next(console, "fitted  ", Path(output), pages)
+        return [output]
     _summary(console, manifests, pages)
-    return found
+    return output
 
 
 @contextmanager
@@ -210,7 +210,7 @@ def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str
 
 
 def _foreseen(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes from, is millrace's own."""
+    """True if an error, or a cause of it, is millrace's own."""
     while error is not None and not isinstance(error, MillraceError):
         error = error.__cause__
     return error is not None
@@ -226,7 +226,7 @@ def _connection_lost(error: BaseException | None) -> BaseException | None:
 
 
 def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> MillraceError:
-    """What to say of a server that went away in a run."""
+    """The error for a server that went away in a run."""
     if committed:
         done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
         do = "use the output; start the server again, where the page stays at Running until somebody sets its state"
@@ -265,7 +265,7 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
 
 
 def _next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
-    """Where it is, and where to look next."""
+    """Print the place of the output or workflow, and what to look at next."""
     console.print(f"{what} {root}", soft_wrap=True, markup=False)
     if report:
         console.print(f"report   {report}", soft_wrap=True, markup=False)

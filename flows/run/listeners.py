@@ -22,6 +22,6 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def tell(summary: Mapping[str, Any]) -> None:
-    """What a stage that is done says of itself, to whoever watches the run in this process."""
+    """Pass the summary of a finished stage to the listeners of the run in this process."""
     for listener in _listeners:
         listener(summary)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from flows.commands.clean import clean
-from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, say_error, say_failure, terminal, told
+from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
 from flows.commands.preview import preview
 from flows.commands.serve import deploy, serve
 
@@ -93,7 +93,7 @@ def millrace(
 
 
 @app.command()
-@told
+@reported
 def demo(
     path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("millrace-demo"),
     rows: Annotated[int, typer.Option(min=1, help="rows of the toy data set")] = 1_000_000,
@@ -116,16 +116,16 @@ def demo(
     with console.status(f"making {rows:,} rows"):
         from flows.sample import make_sample
 
-        made = make_sample("toy", data, rows)
+        sample = make_sample("toy", data, rows)
     console.print(
-        f"data     {made.rows:,} rows in {made.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
+        f"data     {sample.rows:,} rows in {sample.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
     )
     job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
     launch(job, "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
-@told
+@reported
 def run(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
     set_: Annotated[
@@ -155,7 +155,7 @@ def run(
 
 
 @app.command()
-@told
+@reported
 def fit(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
     path: Annotated[Path, typer.Option(help="folder of the fitted workflow", show_default=False)],
@@ -184,7 +184,7 @@ def fit(
 
 
 @app.command()
-@told
+@reported
 def apply(
     fitted: Annotated[Path, typer.Argument(help="a fitted workflow, or the output of a run", show_default=False)],
     source: Annotated[
@@ -217,7 +217,7 @@ def apply(
 
 
 @app.command()
-@told
+@reported
 def sample(
     name: Annotated[SampleName, typer.Argument(help="which data set to imitate")],
     path: Annotated[Path, typer.Option(help="folder to fill", show_default=False)],
@@ -245,13 +245,14 @@ def sample(
 
     console = terminal()
     with console.status(f"making {rows:,} rows"):
-        made = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
-    text = f"{made.rows:,} rows of {name.value} in {made.files} file(s), {amount(made.bytes)}, {made.seconds:.1f} s"
+        written = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
+    size = f"{amount(written.bytes)}, {written.seconds:.1f} s"
+    text = f"{written.rows:,} rows of {name.value} in {written.files} file(s), {size}"
     console.print(f"{text}: {path}", soft_wrap=True, markup=False)
 
 
 @app.command()
-@told
+@reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check every part of an output against its manifest: there, of its size, with its checksum, and no part too many.
 
@@ -269,22 +270,22 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
     importable(Path.cwd())
     try:
-        lines, found = verified(out)
+        lines, damages = verified(out)
     except DataError as error:
         say_error(str(error))
         raise typer.Exit(NO_OUTPUT) from None
     console = terminal(soft_wrap=True)
     for line in lines:
         console.print(line, markup=False)
-    if found:
-        for line in found:
+    if damages:
+        for line in damages:
             console.print(f"damaged: {line}", markup=False)
-        say_error(f"{len(found)} damage(s) in {out}\n  do: run the job again with output.on_existing: replace")
+        say_error(f"{len(damages)} damage(s) in {out}\n  do: run the job again with output.on_existing: replace")
         raise typer.Exit(DAMAGED)
 
 
 @app.command()
-@told
+@reported
 def inspect(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
     rows: Annotated[int, typer.Option(min=0, help="first rows to show")] = 5,
@@ -312,7 +313,7 @@ def inspect(
 
 
 @app.command()
-@told
+@reported
 def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
@@ -340,7 +341,7 @@ def report(
 
 
 @app.command()
-@told
+@reported
 def ops(
     name: Annotated[
         str | None, typer.Argument(help="an operator, or module:Name of one of your own", show_default=False)
@@ -375,11 +376,11 @@ def ops(
 
 
 for command in (preview, serve, deploy):
-    app.command()(told(command))
+    app.command()(reported(command))
 
 
 @app.command()
-@told
+@reported
 def announce(
     paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
     pattern: Annotated[
@@ -411,7 +412,7 @@ def announce(
     console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
 
 
-app.command()(told(clean))
+app.command()(reported(clean))
 
 
 if __name__ == "__main__":
