@@ -9,8 +9,9 @@ from prefect import flow
 from flows.job.form import application_form, with_form
 from flows.job.job import Application, make_application
 from flows.job.parameters import job_data
+from flows.preview.dry_run import show_preview
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, looked_at, on_cluster, published, started
+from flows.run.session import committing, ingested, on_cluster, published, started
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -41,9 +42,12 @@ def apply(
             report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    given = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
-    job = make_application(job_data(given))
-    return looked_at(job, "apply") if dry_run else run_apply(job)
+    parameters = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
+    job = make_application(job_data(parameters))
+    if dry_run:
+        show_preview(job, "apply")
+        return []
+    return run_apply(job)
 
 
 with_form(apply, application_form())

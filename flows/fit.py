@@ -7,12 +7,13 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 
+from flows.job import history
 from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_of
-from flows.preview import history
+from flows.preview.dry_run import show_preview
 from flows.run.run_names import run_name
-from flows.run.session import COMMITTED, ingested, looked_at, make_samples, on_cluster, started
+from flows.run.session import COMMITTED, ingested, make_samples, on_cluster, started
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -47,12 +48,15 @@ def fit(
         run: How it is done, as JSON: scratch, retries, stalled_after, min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    given = {
+    parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
         "output": output, "cluster": cluster, "run": run,
     }  # fmt: skip
-    whole = job_of(given)
-    return "".join(looked_at(without_valid(whole), "fit")) if dry_run else run_fit(whole)
+    whole = job_of(parameters)
+    if dry_run:
+        show_preview(without_valid(whole), "fit")
+        return ""
+    return run_fit(whole)
 
 
 with_form(fit, job_form(source=("path", "format", "filter"), output=("path", "on_existing")))

@@ -10,8 +10,9 @@ from prefect import flow
 from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_of
+from flows.preview.dry_run import show_preview
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, looked_at, make_samples, on_cluster, published, started
+from flows.run.session import committing, ingested, make_samples, on_cluster, published, started
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -50,7 +51,7 @@ def preprocess(
             report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    given = {
+    parameters = {
         "recipe": recipe,
         "job": job,
         "source": source,
@@ -60,8 +61,11 @@ def preprocess(
         "cluster": cluster,
         "run": run,
     }
-    whole = job_of(given)
-    return looked_at(whole) if dry_run else run_job(whole)
+    whole = job_of(parameters)
+    if dry_run:
+        show_preview(whole)
+        return []
+    return run_job(whole)
 
 
 with_form(preprocess, job_form())

@@ -46,7 +46,7 @@ def watch_source(
     """Look once for new complete files below a folder or prefix; returns them after the server has heard of them.
 
     An event `millrace.data.arrived` per folder directly in `path` (and one for `path` itself) has the payload
-    {folder, paths, files, bytes}. A look that is cut off before its note is written is told again, as the same event.
+    {folder, paths, files, bytes}. A look that is cut off before its note is written sends the same event again.
     What is no data (pattern, format) is named once in the log and not announced. A look that fails is a Failed run;
     the looks after it that fail in the same way are Cancelled ones, which say so.
 
@@ -54,7 +54,7 @@ def watch_source(
         path: folder or fsspec URL; names that begin with _ or . do not count
         pattern: which files are data, such as "*.csv" or a list of such; by their suffixes if left out
         format: the format of the data, where only its suffixes count; auto takes all that millrace reads
-        settle: seconds for which a file must have kept its size and time of change; one that still grows is not told
+        settle: seconds for which a file must have kept its size and time of change; until then it still grows
         marker: name of a file, such as _SUCCESS, without which nothing of a folder (or of those in it) is complete
         storage_options: for URLs, a name; the options are the JSON in the variable MILLRACE_STORAGE_<NAME>
         state: file that notes what has been seen; in .millrace/ of the current folder if left out
@@ -169,7 +169,7 @@ async def _tell(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:
 
 
 def event_of(arrival: Arrival, files: dict[str, File]) -> Event:
-    """The event of an arrival; its id is made from the files, so that it is the same when it is told again.
+    """The event of an arrival; its id is made from the files, so that the same files make the same event.
 
     Without `files` it is another event each time: the server drops one that it knows.
     """
@@ -199,7 +199,7 @@ def _flow_run() -> Any:
 
 
 def _cancel_late_looks() -> None:
-    """Looks that came due while the host was busy would all see the same: this one is for all of them."""
+    """Cancel looks that came due while the host was busy: they would all see the same files as this one."""
     run = _flow_run()
     if run is None or run.deployment_id is None:
         return

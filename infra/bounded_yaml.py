@@ -53,7 +53,7 @@ def load(text: str) -> Any:
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node stands for; one that holds itself is an error."""
+    """Count the values that a node stands for; a node that contains itself is an error."""
     if isinstance(node, yaml.ScalarNode):
         if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
             raise _refused(f"a number has {len(node.value):,} digits", node.start_mark)

@@ -1,4 +1,4 @@
-"""What every cluster needs of Dask, whoever runs the job: settings, and variables of the worker processes."""
+"""Dask's settings and the variables of worker processes, for every kind of cluster."""
 
 from __future__ import annotations
 
@@ -116,27 +116,27 @@ def _wanted(variables: Mapping[str, str | None]) -> dict[str, Any]:
     return {**(dask.config.get(BEFORE_START, {}) or {}), "PYTHONSAFEPATH": "1", **variables}
 
 
-_told: dict[str, str] = {}  # variables of this process that a cluster's start set
+_set_here: dict[str, str] = {}  # variables of this process that a cluster's start set
 
 
 def local_environment(variables: Mapping[str, str | None]) -> dask.config.set:
     """The setting for `local_variables`.
 
-    Dask sets the variables in this process, for good, and what stands there wins over the setting: the next cluster
-    would get the threads of the one before. What an earlier cluster left is therefore taken away first.
+    Dask sets the variables in this process, for good, and variables of the process win over the setting: the next
+    cluster would get the threads of the one before. Therefore the variables of an earlier cluster are removed first.
     """
-    for name, told in _told.items():
-        if os.environ.get(name) == told:
+    for name, value in _set_here.items():
+        if os.environ.get(name) == value:
             del os.environ[name]
-    found = local_variables(variables)
-    _told.update({n: str(value) for n, value in found.items() if value is not None and n not in os.environ})
-    return dask.config.set({BEFORE_START: found})
+    variables = local_variables(variables)
+    _set_here.update({n: str(value) for n, value in variables.items() if value is not None and n not in os.environ})
+    return dask.config.set({BEFORE_START: variables})
 
 
 def _preloads(setting: str, ours: Sequence[str]) -> list[str]:
     """Modules that workers, or the scheduler, load first: the user's own, and ours."""
-    given = dask.config.get(setting, None) or []
-    own = [given] if isinstance(given, str) else list(given)
+    modules = dask.config.get(setting, None) or []
+    own = [modules] if isinstance(modules, str) else list(modules)
     return list(dict.fromkeys([*own, *ours]))
 
 
@@ -153,7 +153,7 @@ def packages_on(path: Sequence[str], packages: Sequence[str] = ("flows", "tasks"
     finder = importlib.machinery.PathFinder
     specs = {name: finder.find_spec(name, path) for name in packages}
     places = {n: (spec.submodule_search_locations or []) if spec and spec.origin else [] for n, spec in specs.items()}
-    return {name: [Path(place).resolve() for place in found] for name, found in places.items()}
+    return {name: [Path(place).resolve() for place in locations] for name, locations in places.items()}
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""GPUs and shared memory that are not there when they are needed: told with figures and the setting to change."""
+"""Errors for GPUs and shared memory that are missing, with figures and the setting to change."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from infra.gpus import Gpu
 from tasks.errors import GiveUpError, MillraceError
 
 SHARED = Path("/dev/shm")
-SHARED_PER_GPU = 128 * 2**20  # bytes; containers have 64 MiB in all unless they are told otherwise
+SHARED_PER_GPU = 128 * 2**20  # bytes; a container has 64 MiB in all by default
 MORE_SHARED = "give the container more (docker run --shm-size=1g, shm_size in compose, an emptyDir of medium Memory)"
 
 
-def transport(asked: str | None, chosen: Sequence[Gpu]) -> str:
-    """What workers on the GPUs speak: tcp unless another was asked for, since they copy pieces out of each other's GPU.
+def transport(protocol: str | None, chosen: Sequence[Gpu]) -> str:
+    """The protocol of workers on GPUs: tcp by default, since they copy pieces directly out of each other's GPU.
 
-    GiveUpError where ucx was asked for and /dev/shm is too small for it.
+    GiveUpError if the protocol is ucx and /dev/shm is too small for it.
     """
-    if asked != "ucx":
-        return asked or "tcp"
+    if protocol != "ucx":
+        return protocol or "tcp"
     need, disk = SHARED_PER_GPU * len(chosen), shutil.disk_usage(SHARED) if SHARED.exists() else None
     free, total = (disk.free, disk.total) if disk else (0, 0)
     if len(chosen) < 2 or free >= need:
@@ -32,13 +32,13 @@ def transport(asked: str | None, chosen: Sequence[Gpu]) -> str:
 
 
 def missing(before: Sequence[Gpu]) -> list[Gpu]:
-    """Those of the GPUs that this host does not show any more."""
+    """The GPUs of `before` that this host does not show any more."""
     now = {gpu.uuid for gpu in gpus.installed()}
     return [gpu for gpu in before if gpu.uuid not in now]
 
 
 def disappeared(gone: Sequence[Gpu], before: Sequence[Gpu], when: str) -> GiveUpError:
-    """What to say of GPUs that were there and are not any more."""
+    """The error for GPUs that have disappeared from the host."""
     left = [str(gpu.index) for gpu in before if gpu not in gone]
     named = f"[{', '.join(left)}]" if left else "none is left: cluster.kind cpu"
     return GiveUpError(

@@ -20,14 +20,14 @@ class Gpu:
     memory: int
 
     def is_called(self, device: str) -> bool:
-        """Whether an entry of CUDA_VISIBLE_DEVICES (an index, a UUID or its beginning) means this GPU."""
+        """True if an entry of CUDA_VISIBLE_DEVICES (an index, a UUID or its beginning) means this GPU."""
         return device == str(self.index) or (device.startswith("GPU-") and self.uuid.startswith(device))
 
 
 def installed() -> list[Gpu]:
     """Every GPU of the host, whatever CUDA_VISIBLE_DEVICES says; an empty list without a driver."""
-    found = _by_nvml()
-    return _by_nvidia_smi() if found is None else found
+    gpus = _by_nvml()
+    return _by_nvidia_smi() if gpus is None else gpus
 
 
 def visible(gpus: list[Gpu] | None = None, devices: str | None = None) -> list[Gpu]:
@@ -82,9 +82,9 @@ def _by_nvidia_smi() -> list[Gpu]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    asked = [program, "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    command = [program, "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True).stdout
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [line.split(", ") for line in answer.splitlines() if line.count(", ") == 3]

@@ -64,5 +64,5 @@ def _is_amount(size: str) -> str:
     return size
 
 
-# A size that cannot be a part, since what it would be a part of is asked for by it.
+# A size that cannot be a share, since the job requests the memory of which it would be a share.
 Amount = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | float), AfterValidator(_is_amount)]

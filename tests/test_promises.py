@@ -175,4 +175,5 @@ def test_what_was_measured_is_recorded() -> None:
     assert len(results) > 20
     for path in results:
         found = json.loads(path.read_text())
-        assert "python -m tests.bench." in json.dumps(found), path.name
+        commands = ("python -m tests.bench.", "millrace run ")
+        assert any(command in json.dumps(found) for command in commands), path.name

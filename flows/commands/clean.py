@@ -52,23 +52,23 @@ def clean(
     def say(verb: str, text: str) -> None:
         console.print(f"{verb:<8} {text}", soft_wrap=True, markup=False)
 
-    for found in leftovers(paths or []):
-        what = f"{found.folders[0]}, {amount(found.nbytes)}, {_age(found.seconds)} old"
-        if found.until is not None:
-            what = f"{found.folders[0]}, {amount(found.nbytes)}, an output that was replaced"
-            if least and found.until > time.time():
-                say("kept", f"{what}: readers may use it for another {_age(found.until - time.time())}")
+    for leftover in leftovers(paths or []):
+        what = f"{leftover.folders[0]}, {amount(leftover.nbytes)}, {_age(leftover.seconds)} old"
+        if leftover.until is not None:
+            what = f"{leftover.folders[0]}, {amount(leftover.nbytes)}, an output that was replaced"
+            if least and leftover.until > time.time():
+                say("kept", f"{what}: readers may use it for another {_age(leftover.until - time.time())}")
                 continue
-        elif found.seconds < least:
+        elif leftover.seconds < least:
             say("kept", f"{what}: younger than {older_than}")
             continue
         if dry_run:
-            say("would go", what + (", once the swap that was cut off is finished" if found.is_cut_off else ""))
+            say("would go", what + (", once the swap that was cut off is finished" if leftover.is_cut_off else ""))
             continue
-        done = remove(found)
+        done = remove(leftover)
         freed += done.freed
         if done.finished:
-            say("finished", f"{found.target}: a swap was cut off; {done.finished}")
+            say("finished", f"{leftover.target}: a swap was cut off; {done.finished}")
         if done.why:
             say("kept", f"{what}: {done.why}")
         elif done.freed or not done.finished:

@@ -1,4 +1,4 @@
-"""What the commands print to."""
+"""The terminal of the commands, and how they report errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Terminal(Console):
     """Where people read: colours and moving lines on a screen, plain text in a pipe or a file."""
 
     def on_broken_pipe(self) -> None:
-        """The reader of a pipe (head, less) has seen enough: the work goes on, and nobody is told."""
+        """Ignore that the reader of a pipe (head, less) has gone: the work goes on."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -33,8 +33,8 @@ R = TypeVar("R")
 WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, DEFECT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 3, 70, 130, 143
 
 
-def told(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose failures are said as what, where, why and what to do; with --debug as a traceback too."""
+def reported(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that reports a failure as what, where, why and what to do; with --debug as a traceback, too."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,26 +57,26 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def say_failure(error: BaseException, doing: str, more: str = "") -> int:
-    """Say what failed, as what, where, why and what to do; the exit status for it. What nobody foresaw is a defect,
-    status 70. With --debug the traceback comes first."""
+    """Print what failed, where, why and what to do; return the exit status. An unforeseen error is a defect, status
+    70. With --debug the traceback comes first."""
     from tasks.core.unforeseen_errors import DefectError, defect
 
-    said: BaseException | None = error
-    while said is not None and not isinstance(said, MillraceError):
-        said = said.__cause__
-    if said is None:
+    shown: BaseException | None = error
+    while shown is not None and not isinstance(shown, MillraceError):
+        shown = shown.__cause__
+    if shown is None:
         if isinstance(error, MemoryError):
             do = "\n  do: end other programs, or work on less at once: a smaller source.partition_size"
             say_error(f"there is not enough memory for {doing}{do}{more}")
         else:
-            said = defect(error, doing)
-    if said is None:
+            shown = defect(error, doing)
+    if shown is None:
         return FAILED
     show_traceback(error)
-    if isinstance(said, DefectError) and said.trace and debugging():
-        print(said.trace, file=sys.stderr)
-    say_error(f"{said}{more}")
-    return DEFECT if isinstance(said, DefectError) else FAILED
+    if isinstance(shown, DefectError) and shown.trace and debugging():
+        print(shown.trace, file=sys.stderr)
+    say_error(f"{shown}{more}")
+    return DEFECT if isinstance(shown, DefectError) else FAILED
 
 
 def debugging() -> bool:

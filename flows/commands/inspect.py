@@ -1,4 +1,4 @@
-"""What outputs, fitted workflows and operators hold, as tables a person reads."""
+"""The contents of outputs, fitted workflows and operators, as tables for people."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ NEEDED = "needed"
 
 def folders_of(out: Path) -> list[Path]:
     """The output folders behind a path: itself, or `train` and `valid` in it; DataError if there are none."""
-    found = outputs(out) if out.exists() else []
-    if not found:
+    folders = outputs(out) if out.exists() else []
+    if not folders:
         why = f"it has no {MANIFEST}, nor have train/ and valid/ in it" if out.exists() else "it does not exist"
         raise DataError("this is not an output of millrace", where=str(out), why=why,
                         do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
-    return found
+    return folders
 
 
 # verify
@@ -61,9 +61,9 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
         except DataError as error:
             damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
             continue
-        found = [f"{split}{line}" for line in [*damages(folder), *_strangers(folder, manifest)]]
-        damaged += found
-        if not found:
+        lines = [f"{split}{line}" for line in [*damages(folder), *_strangers(folder, manifest)]]
+        damaged += lines
+        if not lines:
             nbytes = sum(part["bytes"] for part in manifest.parts)
             counts = f"{manifest.rows['out']:,} rows in {len(manifest.parts)} parts, {amount(nbytes)}"
             whole.append(f"{split}whole: {counts}")
@@ -116,9 +116,9 @@ def _show_output(folder: Path, console: Console) -> None:
     console.print(str(folder), style="bold", markup=False, soft_wrap=True)
     changes = "".join(f", {counts[what]:,} {what}" for what in ("dropped", "added") if counts[what])
     output = data["output"]
-    said = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
+    rows_text = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
     by = f"written {data['created']} by millrace {data['millrace']} ({data['engine']})"
-    console.print(f"{said}; {by}", soft_wrap=True)
+    console.print(f"{rows_text}; {by}", soft_wrap=True)
     if data.get("run"):
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
     _show_reading(data.get("reading") or {}, console)
@@ -149,7 +149,7 @@ def _print_schema(title: str, schema: Schema, console: Console) -> None:
 
 
 def _show_reading(reading: Mapping[str, Any], console: Console) -> None:
-    """How the rows were read, in which new data are read as well."""
+    """Print how the rows were read; new data are read in the same way."""
     if reading:
         console.print(f"source read with {'; '.join(reading_lines(reading))}", markup=False, soft_wrap=True)
 
@@ -167,8 +167,8 @@ def _show_workflow(folder: Path, values: int, console: Console) -> None:
 def embeddings_json(out: Path) -> str:
     """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
     final, schema, state, _ = load_fitted(out)
-    found = embeddings_of(Bound(final, schema, state.values).output)
-    return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in found.items()) + "\n}"
+    sizes = embeddings_of(Bound(final, schema, state.values).output)
+    return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()) + "\n}"
 
 
 def _show_embeddings(out: Path, console: Console) -> None:

@@ -22,8 +22,6 @@ from infra.environment import INTERNAL_LEVEL
 from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, MillraceError
 
-MODULES = {"preprocess": "flows.preprocess", "fit": "flows.fit", "apply": "flows.apply"}  # of the flows
-
 
 def job_of(source: str, changes: Sequence[str], sample: bool = False) -> dict[str, Any]:
     """The content of a job file or recipe with changes; modules beside the file and here become importable."""
@@ -57,18 +55,32 @@ def application_of(fitted: Path, source: Sequence[str], output: Path | None, cha
     return data
 
 
-def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name: str = "preprocess") -> list[str]:
-    """Run a flow (preprocess, fit, apply) here, under a Prefect server; says how it goes, returns the output folders.
+def launch(
+    data: Mapping[str, Any], module: str, load_flow: Callable[[], Any], console: Console, debug: bool = False
+) -> list[str]:
+    """Run a flow (preprocess, fit, apply) in this process, under a Prefect server; show its progress.
 
-    A job that cannot be right fails before anything is started (JobError); a run that fails is a Failed run at the
-    server, its cause is said, and the command ends with status 1.
+    Args:
+        data: The parameters of the flow.
+        module: The module of the flow, such as flows.fit. Workers that are started early import it, too.
+        load_flow: Imports the flow and returns it; called when the server answers, since importing takes a second.
+        console: Where the lines of the run go.
+        debug: Keep the lines of Prefect and Dask on the screen.
+
+    Returns:
+        The output folders.
+
+    Raises:
+        JobError: The job cannot be right; nothing is started.
+        typer.Exit: The run failed. The server has it as a Failed run, and the cause is on the screen.
     """
+    name = module.rpartition(".")[2]
     from infra.workers.failed_starts import check_address_space
 
     check_address_space()
     _quiet(debug)
     with loading():
-        job, server, flow = _ready(data, console, name)
+        job, server, flow = _ready(data, console, module, load_flow)
     from prefect import tags
 
     from flows.commands.stopping import stoppable
@@ -80,18 +92,18 @@ def launch(data: Mapping[str, Any], console: Console, debug: bool = False, name:
     _started.append(partial(_at_start, watch, pages, server.ui_url))
     try:
         with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
-            found = flow(**data)
-            manifests = [] if name == "fit" else load_outputs(found)
+            output = flow(**data)
+            manifests = [] if name == "fit" else load_outputs(output)
             watch.finish(dict(zip(splits, manifests, strict=True)))
     except Exception as error:
         raise typer.Exit(_say_failure(error, pages, name, server.api_url)) from None
     finally:
         _started.clear()
     if name == "fit":
-        _next(console, "fitted  ", Path(found), pages)
-        return [found]
+        _next(console, "fitted  ", Path(output), pages)
+        return [output]
     _summary(console, manifests, pages)
-    return found
+    return output
 
 
 @contextmanager
@@ -122,12 +134,14 @@ def ends_without_memory() -> Iterator[None]:
         threading.excepthook = before
 
 
-def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, Any, Any]:
+def _ready(
+    data: Mapping[str, Any], console: Console, module: str, load_flow: Callable[[], Any]
+) -> tuple[Any, Any, Any]:
     """(the job, the server, the flow on the job's cluster), with all that they import."""
     from flows.run.worker_imports import worker_imports
 
     with console.status("looking at the job"):
-        job = _job(data, name)
+        job = _job(data, module)
     from infra.orchestration.server import ensure_server
 
     with console.status("looking for a Prefect server") as status:
@@ -136,34 +150,19 @@ def _ready(data: Mapping[str, Any], console: Console, name: str) -> tuple[Any, A
         from infra.orchestration.task_runner import runner
 
         # Prefect's own types know its thread and process runners only.
-        on_cluster: Any = runner(job.cluster, worker_imports(MODULES[name]))
-        flow = _flow(name).with_options(task_runner=on_cluster, on_running=[tell_started])
+        on_cluster: Any = runner(job.cluster, worker_imports(module))
+        flow = load_flow().with_options(task_runner=on_cluster, on_running=[tell_started])
     return job, server, flow
 
 
-def _flow(name: str) -> Any:
-    """The flow that a command runs, imported now."""
-    if name == "fit":
-        from flows.fit import fit
-
-        return fit
-    if name == "apply":
-        from flows.apply import apply
-
-        return apply
-    from flows.preprocess import preprocess
-
-    return preprocess
-
-
-def _job(data: Mapping[str, Any], name: str) -> Any:
-    """The job, for whose workers what takes long has begun."""
+def _job(data: Mapping[str, Any], module: str) -> Any:
+    """The job; the slow part of the start of its workers has begun."""
     from flows.job.job import make_application, make_job
     from flows.run.worker_imports import worker_imports
     from infra.clusters.local import prepare
 
-    job: Any = make_application(data) if name == "apply" else make_job(data)
-    prepare(job.cluster, worker_imports(MODULES[name]))
+    job: Any = make_application(data) if module.endswith(".apply") else make_job(data)
+    prepare(job.cluster, worker_imports(module))
     return job
 
 
@@ -211,7 +210,7 @@ def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str
 
 
 def _foreseen(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes from, is millrace's own."""
+    """True if an error, or a cause of it, is millrace's own."""
     while error is not None and not isinstance(error, MillraceError):
         error = error.__cause__
     return error is not None
@@ -227,7 +226,7 @@ def _connection_lost(error: BaseException | None) -> BaseException | None:
 
 
 def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> MillraceError:
-    """What to say of a server that went away in a run."""
+    """The error for a server that went away in a run."""
     if committed:
         done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
         do = "use the output; start the server again, where the page stays at Running until somebody sets its state"
@@ -266,7 +265,7 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
 
 
 def _next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
-    """Where it is, and where to look next."""
+    """Print the place of the output or workflow, and what to look at next."""
     console.print(f"{what} {root}", soft_wrap=True, markup=False)
     if report:
         console.print(f"report   {report}", soft_wrap=True, markup=False)

@@ -27,7 +27,7 @@ PAGE = 200
 
 
 class Pruned(NamedTuple):
-    """How many runs and artifacts, and when the first and the last of the runs ended."""
+    """The numbers of removed runs and artifacts, and when the first and the last of the runs ended."""
 
     runs: int
     artifacts: int
@@ -43,13 +43,13 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
     runs, artifacts, ends = 0, 0, list[datetime]()
     before = datetime.now(UTC) - timedelta(seconds=seconds)
     with get_client(sync_client=True) as client:
-        while found := _ended(client, before, runs if dry_run else 0):
-            ends += [run.end_time for run in found if run.end_time]
-            shown = _artifacts(client, found)
-            artifacts, runs = artifacts + len(shown), runs + len(found)
+        while page := _ended(client, before, runs if dry_run else 0):
+            ends += [run.end_time for run in page if run.end_time]
+            shown = _artifacts(client, page)
+            artifacts, runs = artifacts + len(shown), runs + len(page)
             for artifact in [] if dry_run else shown:
                 _delete(client.delete_artifact, artifact.id)
-            for run in [] if dry_run else found:
+            for run in [] if dry_run else page:
                 _delete(client.delete_flow_run, run.id)
     return Pruned(runs, artifacts, min(ends, default=None), max(ends, default=None))
 
@@ -67,15 +67,15 @@ def _ended(client: Any, before: datetime, offset: int) -> list[Any]:
 
 def _artifacts(client: Any, runs: list[Any]) -> list[Any]:
     ids = [run.id for run in runs]
-    found: list[Any] = []
+    artifacts: list[Any] = []
     while page := client.read_artifacts(
         artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=ids)),
         flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)),
         limit=PAGE,
-        offset=len(found),
+        offset=len(artifacts),
     ):
-        found += page
-    return found
+        artifacts += page
+    return artifacts
 
 
 def _delete(delete: Any, number: Any) -> None:

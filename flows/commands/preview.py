@@ -38,8 +38,8 @@ def preview(
     with console.status("looking at the job and its data"):
         from flows.preview.own_process import looked
 
-        found = looked(data)
+        seen = looked(data)
         from flows.preview.text import show
-    show(found, rows, console)
-    if found.refused:
+    show(seen, rows, console)
+    if seen.refused:
         raise typer.Exit(REFUSED)

@@ -1,4 +1,4 @@
-"""How far a run is, in the terminal: a line per stage that moves on a screen, plain lines everywhere else."""
+"""The progress of a run in the terminal: a moving line for each stage on a screen, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Line:
 
 
 class Watch:
-    """What the stages of a run say of themselves in `<staging>/progress.json`, as lines."""
+    """The progress of the stages of a run, read from `<staging>/progress.json`, as lines."""
 
     def __init__(self, path: Path, splits: Sequence[str], console: Console, learns: bool = True) -> None:
         self.path, self.console, self.began = path, console, time.time()
         whole = [("ingest", ""), ("statistics", "")] if learns else [("ingest", "")]
         keys = [*whole, *((stage, split) for split in splits for stage in SPLIT_STAGES)]
         self.lines = {key: Line(" ".join(filter(None, key))) for key in keys}
-        self.said: dict[str, float] = {}
-        self.told: set[tuple[str, str]] = set()  # stages whose own figures are known
+        self.printed: dict[str, float] = {}  # when a line was printed last; infinity once it is done
+        self.reported: set[tuple[str, str]] = set()  # stages whose own figures are known
         self.spinner = Spinner("dots")
         self.started = False
 
@@ -62,19 +62,19 @@ class Watch:
 
     def look(self) -> None:
         """Read the progress file once; stages before the one it names are done."""
-        found = read_json(self.path)
-        if not isinstance(found, dict) or found.get("at", 0) < self.began:
+        progress = read_json(self.path)
+        if not isinstance(progress, dict) or progress.get("at", 0) < self.began:
             return
-        key = (found.get("stage"), found.get("split", ""))
-        if key not in self.lines or key in self.told:
+        key = (progress.get("stage"), progress.get("split", ""))
+        if key not in self.lines or key in self.reported:
             return
         place = list(self.lines).index(key)  # type: ignore[arg-type]
         for number, line in enumerate(self.lines.values()):
             if number < place and line.state != "done":
                 line.state, line.done = "done", max(line.done, line.total)
             elif number == place:
-                line.done, line.total, line.seconds = found["done"], found["total"], found["seconds"]
-                line.per_second, line.left = found["rows_per_second"], found["seconds_left"]
+                line.done, line.total, line.seconds = progress["done"], progress["total"], progress["seconds"]
+                line.per_second, line.left = progress["rows_per_second"], progress["seconds_left"]
                 line.state = "done" if line.done >= line.total else "running"
             elif number == place + 1 and self.lines[key].state == "done" and line.state == "waiting":  # type: ignore[index]
                 line.state = "running"
@@ -83,7 +83,7 @@ class Watch:
         """The figures of a stage that is done. The last file of a short one may be gone before anybody looked at it."""
         key = (result.stage, result.split)
         if key in self.lines:
-            self.told.add(key)
+            self.reported.add(key)
             line = self.lines[key]
             line.done = line.total = result.rows
             line.seconds, line.state = result.seconds, "done"
@@ -115,13 +115,13 @@ class Watch:
         """New lines for a log: each stage when it is done, and now and then how far a long one is."""
         for line in self.lines.values():
             if line.state == "running" and line.total and not last:
-                if line.title not in self.said:
-                    self.said[line.title] = time.monotonic()
-                elif time.monotonic() - self.said[line.title] > PLAIN_SECONDS:
-                    self.said[line.title] = time.monotonic()
+                if line.title not in self.printed:
+                    self.printed[line.title] = time.monotonic()
+                elif time.monotonic() - self.printed[line.title] > PLAIN_SECONDS:
+                    self.printed[line.title] = time.monotonic()
                     yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
-            elif line.state == "done" and self.said.get(line.title) != float("inf") and (line.seconds or last):
-                self.said[line.title] = float("inf")
+            elif line.state == "done" and self.printed.get(line.title) != float("inf") and (line.seconds or last):
+                self.printed[line.title] = float("inf")
                 yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
 
 

@@ -49,6 +49,9 @@ def serve(
     server = ensure_server(console.print)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+    for name in deployments.served_before(path):
+        how = f"stays at the server, and nothing runs it; `prefect deployment delete '{name}'` removes it"
+        console.print(f"left     {name} is not in the file any more: {how}", markup=False, soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
     for line in serving_limits():
         console.print(f"limits   {line}", soft_wrap=True)
@@ -111,38 +114,6 @@ def deploy(
         console.print(f"limits   {line}; where the worker runs", soft_wrap=True)
     next_ = f'PREFECT_API_URL={server.api_url} prefect worker start --pool {pool} --name "$(hostname)"'
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
-
-
-def announce(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
-    pattern: Annotated[
-        list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
-    ] = None,
-    format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
-    storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
-) -> None:
-    """Announce files to the server as newly arrived, also those that watch-source has announced before.
-
-    For each folder directly in a PATH (and for PATH itself) an event millrace.data.arrived with its files: deployments
-    with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
-    naming the good ones.
-
-    [bold]Examples[/bold]
-
-      millrace announce data/incoming/day=7
-
-      millrace announce data/incoming/a.csv data/incoming/b.csv
-    """
-    from flows.commands.console import terminal
-    from flows.watch_source import announce as send
-    from infra.orchestration.server import ensure_server
-    from tasks.storage.credentials import storage
-
-    console = terminal()
-    server = ensure_server(console.print)
-    sent = send(paths, pattern or [], format, storage(storage_options))
-    console.print(f"announced {sent} event(s) millrace.data.arrived", soft_wrap=True)
-    console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
 
 
 def _when(spec: Any) -> str:

@@ -24,7 +24,7 @@ POLL_SECONDS = 2.0  # between two looks at whether somebody has cancelled the ru
 
 
 class Terminated(BaseException):
-    """The command was asked to end by SIGTERM."""
+    """SIGTERM ends the command."""
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What a job says: its file, its sections, its form, what may be asked."""
+"""The job: its file, its sections, its form, its limits."""

@@ -60,7 +60,7 @@ def serving_limits() -> list[str]:
 
 
 def limits() -> dict[str, str]:
-    """What holds for runs of this process, by variable, in words."""
+    """The limits for runs of this process, in words, a line for each variable."""
     roots, modules, clusters = allowed_roots(), allowed_modules(), allowed_clusters()
     return {
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
@@ -129,7 +129,7 @@ def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check_no_commands(cluster: Any) -> None:
-    """Where functions are limited, so are commands: those that a SLURM job runs, and another Python."""
+    """Refuse commands of a SLURM job and another Python where the job's functions are limited."""
     for place in ("ssh", "slurm"):
         section = getattr(cluster, place, None)
         for name in COMMANDS:
@@ -169,9 +169,9 @@ def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]
 
 def _check_no_secret(field: str, path: str) -> None:
     """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
-    held = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
-    if held:
+    secret = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
+    if secret:
         shown = PASSWORD.sub("***", path).partition("?")[0]
-        raise JobError(f"the URL holds {held}", where=f"{field} = {shown}", why="the server keeps and shows a job",
+        raise JobError(f"the URL holds {secret}", where=f"{field} = {shown}", why="the server keeps and shows a job",
                        do=f"write the URL without it and give source.storage_options a name; {HELD}; "
                        "change a password that a server has seen")  # fmt: skip

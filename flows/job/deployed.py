@@ -1,4 +1,4 @@
-"""Where a run of a deployment works: in the folder that the deployment names, which Prefect must not import from."""
+"""The folder in which a run of a deployment works; Prefect must not import from it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The form of a flow: what Prefect's page shows and its server checks, made from the models of the job.
 
-A form is a partial job: nothing of a section must be said, since a recipe or the deployment says the rest. So its
+A form is a partial job: no key of a section is required, since a recipe or the deployment has the rest. So its
 schema requires nothing, has no default that would override a recipe, shows the plain type where the model allows null
 too, and keeps the rarer keys of a section out of sight but checked: they are given as JSON (the menu of a field, or
 `prefect deployment run -p`), or in a YAML job.
@@ -51,7 +51,7 @@ def application_form() -> dict[str, Schema | type]:
 
 
 def where_and_how() -> dict[str, Schema]:
-    """What every flow asks last."""
+    """The last fields of every flow's form."""
     cluster = section(Cluster, ("kind", "workers", "address"))
     return {"cluster": cluster, "dry_run": {"type": "boolean", "default": False}, "run": section(Run, ())}
 
@@ -118,10 +118,10 @@ def _partial(part: Any, without: tuple[str, ...] = ()) -> Any:
     if not isinstance(part, dict):
         return part
     dropped = ("properties", "default", "required", *without)
-    kept = {key: _partial(value, without) for key, value in part.items() if key not in dropped}
+    schema = {key: _partial(value, without) for key, value in part.items() if key not in dropped}
     if "properties" in part:
-        kept["properties"] = {name: _partial(of, without) for name, of in part["properties"].items()}
-    return kept
+        schema["properties"] = {name: _partial(of, without) for name, of in part["properties"].items()}
+    return schema
 
 
 def _chosen(part: Schema) -> Schema:

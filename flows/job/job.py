@@ -60,33 +60,33 @@ class Job(Section):
 
     def graph(self) -> Node:
         """The features from top to bottom, then the labels; entries see what entries above them made."""
-        made: list[Node] = []
-        kept: list[Node] = []
+        nodes: list[Node] = []
+        written: list[Node] = []
         for number, feature in enumerate(self.features):
             title = f"features[{number}]"
             selection = tuple(tuple(c) if isinstance(c, list) else c for c in feature.columns)
-            node = Node("pick", tuple(made), selection=selection, name=title)
+            node = Node("pick", tuple(nodes), selection=selection, name=title)
             for position, spec in enumerate(feature.ops):
                 try:
                     node = Node("apply", (node,), ops.make_operator(spec), name=title)
                 except MillraceError as error:
                     raise _placed(error, f"{title}.ops[{position}]") from None
-            made.append(node)
+            nodes.append(node)
             if feature.keep:
-                kept.append(node)
+                written.append(node)
             elif any(operator_class(str(spec["op"])).removes_rows for spec in feature.ops):
-                kept.append(Node("pick", (node,), name=title))  # no columns, but its filter holds for the whole table
+                written.append(Node("pick", (node,), name=title))  # no columns, but its filter holds for the table
         if self.label:
-            picked = Node("pick", tuple(made), selection=tuple(self.label), name="label")
-            kept.append(Node("apply", (picked,), AddTags(tags=[Tags.TARGET.value]), name="label"))
-        if not kept:
+            picked = Node("pick", tuple(nodes), selection=tuple(self.label), name="label")
+            written.append(Node("apply", (picked,), AddTags(tags=[Tags.TARGET.value]), name="label"))
+        if not written:
             raise JobError(
                 "nothing is written", where="features", why="every entry has keep: false and there is no label"
             )
-        return Node("join", tuple(kept), name="output")
+        return Node("join", tuple(written), name="output")
 
     def request(self, engine: str) -> Request:
-        """What the stages work from; paths are absolute, since workers may have another current folder."""
+        """The request of the stages; its paths are absolute, since workers may have another current folder."""
         source = self.source.model_copy(
             update={"path": _absolute(self.source.path), "valid": _absolute(self.source.valid)}
         )
@@ -105,7 +105,7 @@ class Application(Section):
     run: Run = Run()
 
     def request(self, engine: str) -> Request:
-        """What the stages work from; paths are absolute."""
+        """The request of the stages; its paths are absolute."""
         source = self.source.model_copy(update={"path": _absolute(self.source.path)})
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
@@ -211,15 +211,15 @@ def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
     text = data.get("features")
     if not isinstance(text, str):
         return data
-    found = parse_yaml(text, "features")
-    whole = isinstance(found, dict) and list(found) == ["features"]
-    found = found["features"] if whole else found
-    if not isinstance(found, list):
-        why = "it is a map" if isinstance(found, dict) else f"it is {found!r}"
-        do = "choose it as `recipe`" if found in recipes() else "begin each entry with a dash: - columns: [x, y]"
+    features = parse_yaml(text, "features")
+    whole = isinstance(features, dict) and list(features) == ["features"]
+    features = features["features"] if whole else features
+    if not isinstance(features, list):
+        why = "it is a map" if isinstance(features, dict) else f"it is {features!r}"
+        do = "choose it as `recipe`" if features in recipes() else "begin each entry with a dash: - columns: [x, y]"
         raise JobError("features is no list of entries", where="features", why=why, do=do)
     lines.of(text, "features", () if whole else ("features",))
-    return {**data, "features": found}
+    return {**data, "features": features}
 
 
 def _valid(model: type[Section], data: Mapping[str, Any], lines: Lines | None = None) -> Any:
@@ -301,9 +301,9 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     """
     out, ways = merged(base, over), {"files", "files_per_worker", "rows_per_file"}
     out = with_own_sample(base, over, out)
-    said = over.get("output")
-    if isinstance(said, Mapping) and any(said.get(way) is not None for way in ways):
-        out["output"] = {key: value for key, value in out["output"].items() if key not in ways or key in said}
+    section = over.get("output")
+    if isinstance(section, Mapping) and any(section.get(way) is not None for way in ways):
+        out["output"] = {key: value for key, value in out["output"].items() if key not in ways or key in section}
     return out
 
 

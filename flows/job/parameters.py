@@ -1,4 +1,4 @@
-"""What was said of a run: the parameters of a flow call, and those of the deployment that they are laid over."""
+"""The job of a run: the parameters of its flow call, laid over those of its deployment."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
 
 
-def job_of(given: Mapping[str, Any]) -> Job:
+def job_of(parameters: Mapping[str, Any]) -> Job:
     """The job of a run's parameters; messages name the line of its job file."""
     lines = Lines()
-    return make_job(job_data(given, lines), lines)
+    return make_job(job_data(parameters, lines), lines)
 
 
-def job_data(given: Mapping[str, Any], lines: Lines | None = None) -> dict[str, Any]:
+def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[str, Any]:
     """The job, as plain values: parameters that are null say nothing, and sections may be given in part.
 
     Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
@@ -32,9 +32,9 @@ def job_data(given: Mapping[str, Any], lines: Lines | None = None) -> dict[str, 
     works in the deployment's folder. Where `job` names a job file, all of it is laid over what stands there.
     """
     label_host()
-    said = {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in parameters.items() if value is not None}
     deployed = {name: value for name, value in _of_deployment().items() if name != "dry_run"}
-    data = laid_over(deployed, said)
+    data = laid_over(deployed, values)
     file = data.pop("job", None)
     if file is None or file == "":
         return data

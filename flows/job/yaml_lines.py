@@ -31,7 +31,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _refuse_twice(node: yaml.Node | None, seen: set[int]) -> None:
-    """A key that stands twice in a map would win over the first without a word."""
+    """Refuse a key that stands twice in a map: the second value would silently replace the first."""
     if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
         return
     seen.add(id(node))
@@ -87,11 +87,9 @@ class Lines:
     def placed(self, error: MillraceError) -> MillraceError:
         """The same error; when it begins its place with one in the job, `features[0].ops[1]`, the line is added."""
         first, newline, rest = error.where.partition("\n")
-        found = self.place(job_path(first))
+        line = self.place(job_path(first))
         return (
-            type(error)(error.what, where=first + found + newline + rest, why=error.why, do=error.do)
-            if found
-            else error
+            type(error)(error.what, where=first + line + newline + rest, why=error.why, do=error.do) if line else error
         )
 
 
@@ -110,10 +108,10 @@ def _line(node: yaml.Node, path: Sequence[str | int], inside: bool) -> int | Non
     """The line of the value at a path, or of the nearest value around it; None where nothing of the path is there."""
     line = node.start_mark.line + 1 if inside else None
     for key in path:
-        found = _child(node, key)
-        if found is None:
+        child = _child(node, key)
+        if child is None:
             break
-        line, node = found
+        line, node = child
     return line
 
 

@@ -1,1 +1,1 @@
-"""What a job would do, without doing it: the plan, its text, earlier runs."""
+"""The preview of a job: the plan of its run, and the text about it."""

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from flows.job.job import Application, Job
 
 
-def dry_run(job: Job | Application, flow: str = "preprocess") -> None:
-    """In a flow run: the preview as its one artifact and as a line of its log."""
+def show_preview(job: Job | Application, flow: str = "preprocess") -> None:
+    """Write the preview of a job as the one artifact of the current flow run and as a line of its log."""
     from prefect import get_run_logger
     from prefect.artifacts import create_markdown_artifact
 
@@ -18,10 +18,10 @@ def dry_run(job: Job | Application, flow: str = "preprocess") -> None:
     from tasks.job.request import output_slug
     from tasks.storage.files import local_path
 
-    found = looked(job.model_dump(by_alias=True, mode="json", exclude_unset=True), flow)
+    preview = looked(job.model_dump(by_alias=True, mode="json", exclude_unset=True), flow)
     key = f"{flow}-{output_slug(local_path(job.output.path))}-preview"
-    create_markdown_artifact(markdown(found), key=key, description=summary_line(found))
+    create_markdown_artifact(markdown(preview), key=key, description=summary_line(preview))
     log: Any = get_run_logger()
-    log.info("dry run: %s; see the artifact %s", summary_line(found), key)
-    for error in found.refused:
+    log.info("dry run: %s; see the artifact %s", summary_line(preview), key)
+    for error in preview.refused:
         log.warning("would be refused: %s", error)

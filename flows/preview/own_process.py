@@ -27,30 +27,30 @@ KILLED = signal.SIGKILL
 
 
 def looked(data: Mapping[str, Any], flow: str = "preprocess") -> Preview:
-    """What `flows.preview.plan.preview` finds of the job of plain values; its errors are raised here.
+    """Return `flows.preview.plan.preview` of a job of plain values; its errors are raised here.
 
     A DataError with the files that were being read where the process that looks is ended by a signal.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
         place = Path(folder)
-        asked = {"data": dict(data), "flow": flow, "blocks": "tasks.stages.task" in sys.modules}
-        (place / "asked").write_bytes(pickle.dumps(asked))
+        request = {"data": dict(data), "flow": flow, "blocks": "tasks.stages.task" in sys.modules}
+        (place / "request").write_bytes(pickle.dumps(request))
         command = [sys.executable, "-P", "-c", CODE, json.dumps(sys.path), folder]
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as child:
             _load()  # what the result is made of, meanwhile
             try:
-                _, said = child.communicate()
+                _, stderr = child.communicate()
             except BaseException:
                 child.kill()
                 raise
-        if not (place / "found").exists():
-            raise _ended(child.returncode, place, said.decode(errors="replace"))
-        kind, found = pickle.loads((place / "found").read_bytes())  # noqa: S301  # this very program wrote it
+        if not (place / "answer").exists():
+            raise _ended(child.returncode, place, stderr.decode(errors="replace"))
+        kind, content = pickle.loads((place / "answer").read_bytes())  # noqa: S301  # this very program wrote it
     if kind == "error":
-        raise found
-    result: Preview = found
+        raise content
+    result: Preview = content
     return result
 
 
@@ -59,13 +59,13 @@ def _load() -> None:
     import flows.preview.text  # noqa: F401
 
 
-def _ended(status: int, place: Path, said: str) -> MillraceError:
+def _ended(status: int, place: Path, stderr: str) -> MillraceError:
     """The error for a process that ended without an answer."""
     from tasks.storage.files_being_read import FOLDER, listed, notes_left
 
     files = notes_left(place / FOLDER)
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    last = (said.strip().splitlines() or [""])[-1][:300]
+    last = (stderr.strip().splitlines() or [""])[-1][:300]
     if status == -KILLED:
         return GiveUpError(
             "the process that looked at the data was killed",
@@ -82,26 +82,26 @@ def _ended(status: int, place: Path, said: str) -> MillraceError:
 
 
 def look(folder: str) -> None:
-    """In the process of its own: read what is asked, leave what is found."""
+    """In the process of its own: read the request, write the preview or the error as the answer."""
     from tasks.storage import files_being_read
 
     place = Path(folder)
-    asked = pickle.loads((place / "asked").read_bytes())  # noqa: S301
+    request = pickle.loads((place / "request").read_bytes())  # noqa: S301
     files_being_read.note_into(place / files_being_read.FOLDER)
-    found: tuple[str, Any]
+    answer: tuple[str, Any]
     try:
-        if asked["blocks"]:
+        if request["blocks"]:
             import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
         from flows.job.job import make_application, make_job
         from flows.preview.plan import preview
 
-        job: Any = make_application(asked["data"]) if asked["flow"] == "apply" else make_job(asked["data"])
-        found = "found", preview(job, asked["flow"])
+        job: Any = make_application(request["data"]) if request["flow"] == "apply" else make_job(request["data"])
+        answer = "preview", preview(job, request["flow"])
     except Exception as error:
-        found = "error", _portable(error)
+        answer = "error", _portable(error)
     unfinished = place / "unfinished"
-    unfinished.write_bytes(pickle.dumps(found))
-    unfinished.replace(place / "found")
+    unfinished.write_bytes(pickle.dumps(answer))
+    unfinished.replace(place / "answer")
     os._exit(0)  # what readers' threads still do need not be waited for
 
 

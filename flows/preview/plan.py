@@ -1,4 +1,4 @@
-"""What a job would do, before it does it: schema, sample rows, plan, needs, time, and what would be refused."""
+"""The preview of a job: schema, sample rows, plan, needs, time, and the reasons for which the run would be refused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flows.job.history import Guess, guess
 from flows.job.job import Application, Job
-from flows.preview.history import Guess, guess
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster
@@ -47,7 +47,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a preview found. `scale` is above 1 where the plans are of fewer look-alike rows than the job makes."""
+    """The content of a preview. `scale` is above 1 where the plans are of fewer look-alike rows than the job makes."""
 
     target: str
     workers: Expected
@@ -110,7 +110,7 @@ def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> s
 
 
 def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:
-    """The workers there would be; where there are none, that is said, and the cores of this host are taken."""
+    """The workers of the run; without any the reason is added to `refused`, and the cores of this host count."""
     try:
         return expected(cluster)
     except GiveUpError as error:
@@ -123,22 +123,22 @@ def _data(job: Job | Application, request: Request) -> Iterator[tuple[Request, f
     """The request on data that are there: those of `source.sample` that are not made yet, as a few rows elsewhere."""
     source = request.source
     paths = [p for p in (source.path, source.valid) if isinstance(p, str)]
-    made = source.sample if isinstance(job, Job) else None
-    if made is None or "://" in paths[0] or any(c in paths[0] for c in "*?[") or Path(paths[0]).exists():
+    sample = source.sample if isinstance(job, Job) else None
+    if sample is None or "://" in paths[0] or any(c in paths[0] for c in "*?[") or Path(paths[0]).exists():
         yield request, 1.0
         return
-    rows = min(made.rows, SAMPLE_ROWS)
+    rows = min(sample.rows, SAMPLE_ROWS)
     with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
         changed = {}
         for number, (name, path) in enumerate(zip(("path", "valid"), paths, strict=False)):
             place = Path(folder) / name
-            if number and (Path(path).exists() or not made.valid):
+            if number and (Path(path).exists() or not sample.valid):
                 continue
             some = rows if number == 0 else max(1, rows // 5)
-            make_sample(made.name, place, some, made.seed + number, columns=made.columns)
+            make_sample(sample.name, place, some, sample.seed + number, columns=sample.columns)
             changed[name] = str(place)
         sections = {**request.sections, "source": {**request.sections["source"], **changed}}
-        yield replace(request, sections=sections), made.rows / rows
+        yield replace(request, sections=sections), sample.rows / rows
 
 
 def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
@@ -170,23 +170,23 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
     source, first, always = request.source, plans[request.splits[0]], filter_columns(request)
-    found = []
+    readings = []
     if source.keys:
-        found.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
+        readings.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:
         for number, columns in enumerate(phases_of(bound), 1):
             names = [n for n in first.schema if n in {*columns, *always}]
-            found.append(
+            readings.append(
                 Reading(f"statistics, phase {number}", names, int(first.nbytes * _share(first, names) * scale))
             )
     if request.flow == "fit":
-        return found
+        return readings
     filters = [place for f in bound.filters for place in f.inputs.values()]
     columns = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
     for split, plan in plans.items():
         names = [n for n in plan.schema if n in {*columns, *always}]
-        found.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
-    return found
+        readings.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
+    return readings
 
 
 def _share(plan: Plan, names: list[str]) -> float:
@@ -196,17 +196,17 @@ def _share(plan: Plan, names: list[str]) -> float:
 
 
 def _refused(request: Request, wanted: Needs | None) -> list[MillraceError]:
-    """What the run would refuse of its target and its disks."""
-    staging, found = request.staging, []
+    """The errors of the run's target and disks."""
+    staging, errors = request.staging, []
     try:
         staging.check(request.output.on_existing)
     except MillraceError as error:
-        found.append(error)
+        errors.append(error)
     for place in {existing(staging.folder), existing(staging.target.parent)}:
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             why = "this user may not write there" if place.is_dir() else "it is a file"
-            found.append(JobError("the output cannot be written", where=str(place), why=why,
+            errors.append(JobError("the output cannot be written", where=str(place), why=why,
                                   do="choose another output.path or run.scratch"))  # fmt: skip
     if wanted:
-        found += [too_small(disk) for disk in wanted.disks if disk.short]
-    return found
+        errors += [too_small(disk) for disk in wanted.disks if disk.short]
+    return errors

@@ -36,27 +36,27 @@ class Section:
     rows: Sequence[dict[str, str]] = ()
 
 
-def sections(found: Preview, rows: int = 5) -> list[Section]:
+def sections(preview: Preview, rows: int = 5) -> list[Section]:
     """All that a preview says, in the order in which it is read."""
-    sample = found.sample
+    sample = preview.sample
     fitted = "the workflow as it was fitted"
     if sample.fitted_on is not None:
         fitted = f"a workflow fitted on these {sample.fitted_on:,} rows alone: ids and values will differ"
     return [
-        *([Section(REFUSED, "", [{"what": str(error)} for error in found.refused])] if found.refused else []),
-        *([Section("Made-up data", found.made_up)] if found.made_up else []),
-        *([Section("Different from the fit", "; ".join(found.differs))] if found.differs else []),
-        *([Section("Left out", f"{', '.join(found.left_out)}: the source lacks what they need")] if found.left_out
+        *([Section(REFUSED, "", [{"what": str(error)} for error in preview.refused])] if preview.refused else []),
+        *([Section("Made-up data", preview.made_up)] if preview.made_up else []),
+        *([Section("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
+        *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),
-        Section("Source", f"{found.rows:,} rows, about {amount(found.nbytes)} decoded", _sources(found)),
-        Section("Columns in", "", _columns(found.source, found.sample.before.column_names)),
+        Section("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
+        Section("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
         Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
         Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
         Section("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
         *([Section("Casts that fail", "in the sample", _failed(sample))] if sample.failed_casts else []),
-        Section("Plan", found.workers.text + _once(found), _steps(found)),
-        Section("Needs", _because(found), _needs(found)),
-        Section("Time", _time(found)),
+        Section("Plan", preview.workers.text + _once(preview), _steps(preview)),
+        Section("Needs", _because(preview), _needs(preview)),
+        Section("Time", _time(preview)),
     ]  # fmt: skip
 
 
@@ -64,22 +64,22 @@ def _failed(sample: Sampled) -> list[dict[str, str]]:
     return [{name: str(value) for name, value in record.items()} for record in sample.failed_casts]
 
 
-def _once(found: Preview) -> str:
-    """Whether a pass takes from memory what the one before it has decoded."""
-    kept = found.workers.engine == "cudf" or is_costly(next(iter(found.plans.values())))
-    if len(found.readings) < 2 or not kept or (found.needs and found.needs.exchange == "disk"):
+def _once(preview: Preview) -> str:
+    """A note if a pass takes decoded columns of the pass before it from memory."""
+    cached = preview.workers.engine == "cudf" or is_costly(next(iter(preview.plans.values())))
+    if len(preview.readings) < 2 or not cached or (preview.needs and preview.needs.exchange == "disk"):
         return ""
     return "; what a pass decodes stays in memory for the next, as far as there is room"
 
 
-def _sources(found: Preview) -> list[dict[str, str]]:
+def _sources(preview: Preview) -> list[dict[str, str]]:
     return [
         {
             "split": split or "all", "format": plan.format, "files": f"{len(plan.files):,}", "rows": f"{plan.rows:,}",
             "decoded": amount(plan.nbytes), "partitions": f"{len(plan.partitions):,}",
             "blocks": f"{len(plan.blocks):,}", "skipped": f"{len(plan.skipped):,}",
         }
-        for split, plan in found.plans.items()
+        for split, plan in preview.plans.items()
     ]  # fmt: skip
 
 
@@ -98,8 +98,8 @@ def _columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str
     return rows + _more(len(schema), COLUMNS, rows)
 
 
-def _more(found: int, shown: int, rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    return [dict.fromkeys(rows[0], "") | {"column": f"and {found - shown:,} more"}] if found > shown else []
+def _more(count: int, shown: int, rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    return [dict.fromkeys(rows[0], "") | {"column": f"and {count - shown:,} more"}] if count > shown else []
 
 
 def _rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
@@ -122,12 +122,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= TEXT else text[: TEXT - 2] + ".."
 
 
-def _steps(found: Preview) -> list[dict[str, str]]:
+def _steps(preview: Preview) -> list[dict[str, str]]:
     steps = [{"step": "ingest", "reads": "footers, or text once to count its rows", "bytes": ""}]
-    steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in found.readings]
-    for split, files in found.files.items():
-        rows = int(found.plans[split].rows * found.scale)
-        left = round(rows * found.sample.ratio)
+    steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in preview.readings]
+    for split, files in preview.files.items():
+        rows = int(preview.plans[split].rows * preview.scale)
+        left = round(rows * preview.sample.ratio)
         each = f"about {rows // files:,} rows each, if none are dropped" if files else ""
         if left < files:
             each = f"of which about {files - left:,} will be empty: there are about {left:,} rows"
@@ -140,17 +140,17 @@ def _names(reading: Reading) -> str:
     return f"{len(reading.columns)} columns: {few}{', ..' if len(reading.columns) > 8 else ''}"
 
 
-def _because(found: Preview) -> str:
-    if not found.needs:
+def _because(preview: Preview) -> str:
+    if not preview.needs:
         return "what is learned, which is known when it is learned"
-    return f"exchange in {found.needs.exchange}: {found.needs.because}; what is learned comes on top"
+    return f"exchange in {preview.needs.exchange}: {preview.needs.because}; what is learned comes on top"
 
 
-def _needs(found: Preview) -> list[dict[str, str]]:
-    wanted = found.needs
+def _needs(preview: Preview) -> list[dict[str, str]]:
+    wanted = preview.needs
     if not wanted:
         return []
-    there = f"{amount(found.workers.device_memory)}" if found.workers.device_memory else "not known before the run"
+    there = f"{amount(preview.workers.device_memory)}" if preview.workers.device_memory else "not known before the run"
     rows = [{"what": "GPU memory", "about": amount(wanted.device), "there is": there}] if wanted.device else []
     rows.append({"what": "host memory", "about": amount(wanted.host), "there is": amount(wanted.memory)})
     rows.append({"what": "scratch", "about": amount(wanted.scratch), "there is": ""})
@@ -160,23 +160,24 @@ def _needs(found: Preview) -> list[dict[str, str]]:
     return rows
 
 
-def _time(found: Preview) -> str:
-    if not found.guess:
+def _time(preview: Preview) -> str:
+    if not preview.guess:
         return "not known: no run of this host and engine is remembered yet"
-    each = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in found.guess.seconds.items())
-    return f"about {found.guess.total:,.1f} s ({each}), by {found.guess.basis}"
+    each = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in preview.guess.seconds.items())
+    return f"about {preview.guess.total:,.1f} s ({each}), by {preview.guess.basis}"
 
 
-def summary_line(found: Preview) -> str:
+def summary_line(preview: Preview) -> str:
     """A preview in a sentence."""
-    would = f"would be refused: {found.refused[0].what}" if found.refused else _time(found)
-    return f"{found.rows:,} rows to {found.target}; {would}"
+    would = f"would be refused: {preview.refused[0].what}" if preview.refused else _time(preview)
+    return f"{preview.rows:,} rows to {preview.target}; {would}"
 
 
-def show(found: Preview, rows: int, console: Console) -> None:
+def show(preview: Preview, rows: int, console: Console) -> None:
     """Print a preview."""
-    console.print(f"preview of {found.target}: nothing is written, no cluster is started", markup=False, soft_wrap=True)
-    for section in sections(found, rows):
+    title = f"preview of {preview.target}: nothing is written, no cluster is started"
+    console.print(title, markup=False, soft_wrap=True)
+    for section in sections(preview, rows):
         red = "bold red" if section.title == REFUSED else "bold"
         heading = Text(f"\n{section.title}", style=red).append(
             f"  {section.text}" if section.text else "", style="not bold"
@@ -198,10 +199,10 @@ def show(found: Preview, rows: int, console: Console) -> None:
             console.print(table)
 
 
-def markdown(found: Preview, rows: int = 5) -> str:
+def markdown(preview: Preview, rows: int = 5) -> str:
     """A preview as the Markdown of an artifact."""
-    lines = [f"## Preview of `{found.target}`", "Nothing was written, no cluster was started."]
-    for section in sections(found, rows):
+    lines = [f"## Preview of `{preview.target}`", "Nothing was written, no cluster was started."]
+    for section in sections(preview, rows):
         lines += [f"### {section.title}", section.text]
         if section.title == REFUSED:
             lines += ["```text\n" + "\n\n".join(row["what"] for row in section.rows) + "\n```"]

@@ -1,4 +1,4 @@
-"""Where to look: one artifact with the Dask dashboard while the run lives, and with its reports afterwards."""
+"""The artifact of a run with its links: to the Dask dashboard while it works, to its reports afterwards."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from tasks.stages.task import dashboard_of
 class Links:
     """The artifact `<flow>-<output>-links` of one flow run.
 
-    It is written by a thread beside the first stage, so that no stage waits for it, and changed when the output is
-    there.
-    Dask's performance report is made when `run.performance_report` asks for it: rendering takes a second and more, and
-    2 MB, which is why a run does not make it unasked.
+    A thread writes the artifact beside the first stage, so that no stage waits for it, and changes it when the output
+    is there. Dask's performance report takes a second or more to render, and 2 MB: a run makes one only with
+    `run.performance_report`.
     """
 
     def __init__(self, client: Any, key: str, performance: bool) -> None:
@@ -45,11 +44,15 @@ class Links:
     def _create(self) -> None:
         text = f"[Dask dashboard]({self.dashboard}), while the run lives" if self.dashboard else "No Dask dashboard."
         with fresh_client():
-            found = create_markdown_artifact(text, key=self.key, description="Where to look")
-            self.artifact = found if isinstance(found, UUID) else None
+            artifact = create_markdown_artifact(text, key=self.key, description="Where to look")
+            self.artifact = artifact if isinstance(artifact, UUID) else None
 
     def performance(self) -> str:
-        """Dask's own report of the run so far as HTML that needs no network; empty where nobody asked for it."""
+        """Dask's own report of the run so far as HTML that needs no network; empty without `run.performance_report`.
+
+        `distributed.performance_report` makes the same, but as a block around the run: one that fails would wait for a
+        report that nobody reads, and the lines of this module would be in it as those of the user.
+        """
         if self.first_sample is None:
             return ""
         make = self.client.scheduler.performance_report
@@ -102,7 +105,7 @@ def run_page() -> str:
 
 
 def _begin_recording(client: Any) -> int:
-    """Have the scheduler keep what its tasks do from now on; the number of the first sample of its own load."""
+    """Have the scheduler record its tasks from now on; return the number of the first sample of its own load."""
     client.get_task_stream(start=0, stop=0)
     return int(client.run_on_scheduler(_samples))
 

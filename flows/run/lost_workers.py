@@ -18,7 +18,8 @@ from tasks.storage.files_being_read import listed
 
 @dataclass(frozen=True)
 class Workers:
-    """What a stage began with: processes, threads and bytes of host memory of each (0: no limit), GPUs of this host."""
+    """The workers with which a stage began: processes, threads and host memory in bytes of each (0: no limit),
+    and the GPUs of this host."""
 
     processes: int
     threads: int
@@ -27,21 +28,21 @@ class Workers:
 
     @property
     def text(self) -> str:
-        """In words, with figures."""
+        """The workers in words, with figures."""
         each = f" with {amount(self.memory)} of memory each" if self.memory else ""
         return f"{self.processes} worker(s) of {self.threads} thread(s){each}"
 
 
 def workers_of(client: Any, engine: str) -> Workers:
     """The workers of a running cluster."""
-    found = list(client.scheduler_info(n_workers=-1)["workers"].values())
-    threads = max((w["nthreads"] for w in found), default=0)
-    memory = min((w["memory_limit"] or 0 for w in found), default=0)
-    return Workers(len(found), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
+    workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+    threads = max((w["nthreads"] for w in workers), default=0)
+    memory = min((w["memory_limit"] or 0 for w in workers), default=0)
+    return Workers(len(workers), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
 
 
 def in_every_attempt(name: str, attempts: int, before: Workers, files: Sequence[str] = ()) -> MillraceError:
-    """What to say when a stage lost a worker in each of its attempts; `files` were being read when the last went."""
+    """The error for a stage that lost a worker in each of its attempts; `files` were being read in the last one."""
     if gone := missing(before.gpus):
         return disappeared(gone, before.gpus, f"during {name}")
     host = psutil.virtual_memory()

@@ -1,4 +1,4 @@
-"""What a run is called on the pages of the server: what it writes, and from what."""
+"""The name of a run on the pages of the server: its output and its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_name() -> str:
 
 
 def title(parameters: Mapping[str, Any]) -> str:
-    """What a run with these parameters writes, and from what; as far as they say.
+    """The output and the source of a run, as far as its parameters name them.
 
     >>> title({"recipe": "toy", "output": {"path": "/data/out/nightly"}})
     'out/nightly (toy)'

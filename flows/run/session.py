@@ -13,9 +13,9 @@ from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
+from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
-from flows.preview import dry_run, history
 from flows.run.artifacts import all_shown
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.signs_of_life import signs_of_life
@@ -24,7 +24,6 @@ from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
-from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import Request
@@ -41,12 +40,6 @@ COMMITTED: list[str] = []  # what the last run of this process has committed, fo
 on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
 
 
-def looked_at(job: Job | Application, flow: str = "preprocess") -> list[str]:
-    """Instead of a run: its preview as an artifact; no folder was committed."""
-    dry_run.dry_run(job, flow)
-    return []
-
-
 @contextmanager
 def started(job: Job | Application, request: Request, imports: WorkerImports) -> Iterator[Request]:
     """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
@@ -61,7 +54,6 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
     _done.set(None)
     with (
         signs_of_life(str(staging.target)),
-        TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
         staging.locked(wait=waits) as owner,

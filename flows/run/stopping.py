@@ -48,12 +48,12 @@ def mark_task_run(task_run_id: uuid.UUID, state: State, seconds: float, task: An
         while True:
             try:
                 client.set_task_run_state(task_run_id, state, force=True)
-                if task is not None:  # the worker may have been lost before it told the name
+                if task is not None:  # the worker may have been lost before it sent the name
                     client.set_task_run_name(task_run_id, task.task_run_name)
                 return
             except (ObjectNotFound, PrefectHTTPStatusError) as missing:
-                found = isinstance(missing, PrefectHTTPStatusError) and missing.response.status_code != 404
-                if found:
+                refused = isinstance(missing, PrefectHTTPStatusError) and missing.response.status_code != 404
+                if refused:
                     raise
                 if time.monotonic() > deadline:
                     break

@@ -1,4 +1,4 @@
-"""Whether the workers of a run can do its next stage: asked before it starts, where they are not of this host."""
+"""Checks before a stage that workers on other hosts can run it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = ("auto", "cuda", "cpu")
 
 
 def check_workers(job: Job | Application, request: Request, stage: str) -> None:
-    """Workers elsewhere share the run's folder and source (asked before ingest) and offer what the stage takes.
+    """Check that workers elsewhere share the run's folder and source (before ingest) and offer the stage's resources.
 
     JobError names the worker's host and the path that is not shared, GiveUpError the resource that nobody offers.
     """
@@ -27,7 +27,7 @@ def check_workers(job: Job | Application, request: Request, stage: str) -> None:
     if needed := job.cluster.resources.get(stage):
         check_resources(runner.client, needed, stage)
     if stage == "ingest":
-        found = [request.source.path, request.source.valid]
-        sources = [path for paths in found if paths for path in ([paths] if isinstance(paths, str) else paths)]
+        entries = [request.source.path, request.source.valid]
+        sources = [path for paths in entries if paths for path in ([paths] if isinstance(paths, str) else paths)]
         with no_space(request.staging.folder):
             check_shared(runner.client, request.staging.folder, sources, get_current_settings().api.url)

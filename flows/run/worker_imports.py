@@ -1,4 +1,4 @@
-"""What workers load before their first task: stated here once, for all that starts workers for a flow."""
+"""The modules that workers of a flow load before their first task."""
 
 from __future__ import annotations
 

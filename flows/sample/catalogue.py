@@ -132,9 +132,9 @@ def _brands_found(brand: np.ndarray, weight: np.ndarray) -> np.ndarray:
     nameless = np.flatnonzero(brand < 0)
     remain = BRAND_NULL_DRIFT / BRAND_NULL
     named = nameless[_deal(weight[nameless], (remain, 1 - remain)) == 1]
-    found = brand.copy()
-    found[named] = (_chance("found brand", of=named) * BRANDS).astype(np.int64)
-    return found
+    brands = brand.copy()
+    brands[named] = (_chance("found brand", of=named) * BRANDS).astype(np.int64)
+    return brands
 
 
 def _base_prices(code: np.ndarray, weight: np.ndarray) -> np.ndarray:

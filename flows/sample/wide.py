@@ -28,7 +28,7 @@ def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, columns: in
     """
     row = xp.arange(start, stop, dtype=np.uint64)
     factors = xp.stack([_factor(k, row, seed) for k in range(FACTORS)])
-    made = {}
+    values = {}
     for j in range(columns):
         if j % 4 == 0:
             bits = draws.draw(draws.stream("wide", "noise", j // 4, seed), row)
@@ -36,10 +36,10 @@ def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, columns: in
         total = noise + offset(j)
         for k, loading in enumerate(loadings(j)):
             total += factors[k] * loading
-        made[f"x{j:04d}"] = numbers(total * 2.0**-20)
+        values[f"x{j:04d}"] = numbers(total * 2.0**-20)
     noise = draws.field(draws.draw(draws.stream("wide", "y", seed), row), 0).astype(np.float64) - 32768
-    made["y"] = numbers((factors[0] * 3 - factors[1] * 2 + noise) * 2.0**-16)
-    return pa.table(made)
+    values["y"] = numbers((factors[0] * 3 - factors[1] * 2 + noise) * 2.0**-16)
+    return pa.table(values)
 
 
 def _factor(number: int, row: draws.Array, seed: int) -> draws.Array:

@@ -179,8 +179,8 @@ def _sample(
     sample = Sample(name, rows, seed, format, drift, files or max(1, round(rows / file_rows)), columns=columns)
     there = marker(folder)
     if files is None and "files" in there:
-        kept = Sample(name, rows, seed, format, drift, there["files"], columns=columns)
-        return kept if kept.described() == there else sample
+        existing = Sample(name, rows, seed, format, drift, there["files"], columns=columns)
+        return existing if existing.described() == there else sample
     return sample
 
 
@@ -204,11 +204,11 @@ def _claim(folder: Path, sample: Sample) -> None:
         _refuse_strangers(folder, sample)
         return
     if there or (folder.exists() and any(not entry.name.startswith("_") for entry in folder.iterdir())):
-        held = ", ".join(f"{key} {value}" for key, value in there.items()) or "files that no sample wrote"
+        content = ", ".join(f"{key} {value}" for key, value in there.items()) or "files that no sample wrote"
         raise JobError(
             f"the folder is not empty and not this sample of {sample.name}",
             where=str(folder),
-            why=f"it holds {held}",
+            why=f"it holds {content}",
             do="give another path, or remove the folder first",
         )
     folder.mkdir(parents=True, exist_ok=True)

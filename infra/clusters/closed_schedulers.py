@@ -21,7 +21,7 @@ def forget() -> None:
 
 
 def cache_of(memoized: Any) -> dict[Any, Any]:
-    """What a function of toolz (in its closure) or cytoolz (in an attribute) has memoized; {} if it is neither."""
+    """The memoized results of a function of toolz (in its closure) or cytoolz (in an attribute); {} for any other."""
     if isinstance(cache := getattr(memoized, "cache", None), dict):
         return cache
     return inspect.getclosurevars(memoized).nonlocals.get("cache", {}) if inspect.isfunction(memoized) else {}

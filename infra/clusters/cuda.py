@@ -22,13 +22,13 @@ class _Cluster(LocalCUDACluster):
     """Workers on the cores near their GPU, but no others than this process may use: dask-cuda would widen `taskset`."""
 
     def new_worker_spec(self) -> dict[Any, dict[str, Any]]:
-        made: dict[Any, dict[str, Any]] = super().new_worker_spec()
+        specs: dict[Any, dict[str, Any]] = super().new_worker_spec()
         allowed = os.sched_getaffinity(0)
-        for spec in made.values():
+        for spec in specs.values():
             for plugin in spec["options"]["plugins"]:
                 if isinstance(plugin, CPUAffinity):
                     plugin.cores = sorted(allowed.intersection(plugin.cores) or allowed)
-        return made
+        return specs
 
 
 def start(

@@ -23,7 +23,7 @@ def threads_for(cluster: Cluster, gpus: list[Gpu]) -> int:
 
 
 def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[str, Any]:
-    """What `prepare` of tasks/cluster/transfer/cuda_ipc.py has to know, in bytes of the smallest GPU; nothing over
+    """The arguments of `prepare` in tasks/cluster/transfer/cuda_ipc.py, in bytes of the smallest GPU; nothing over
     UCX."""
     if protocol == "ucx":
         return {}
@@ -34,7 +34,7 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[st
     """Pool and spiller for workers that speak so, sizes in bytes of the smallest GPU.
 
     Over UCX, which cannot open memory of the asynchronous allocator in another process, RMM's pool of 0.6 (bigger ones
-    make NVLink set-up take minutes), which may grow unless its size was asked for. Stored results above 0.5 (0.45) of
+    make NVLink set-up take minutes), which may grow unless the job sets its size. Stored results above 0.5 (0.45) of
     the GPU spill to the host, then to disk; cuDF's own spilling stays off, since it adds a lock and a look-up in Python
     to every use of a buffer.
     """
@@ -48,6 +48,6 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> dict[st
     }
 
 
-def _aligned(asked: str | None, share: float, gpus: list[Gpu]) -> int:
+def _aligned(size: str | None, share: float, gpus: list[Gpu]) -> int:
     total = min(gpu.memory for gpu in gpus)
-    return (size_in_bytes(asked, total) if asked else int(share * total)) // 256 * 256
+    return (size_in_bytes(size, total) if size else int(share * total)) // 256 * 256

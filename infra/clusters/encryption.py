@@ -67,7 +67,7 @@ def temporary() -> Security:
 
 
 def protocol_of(cluster: Cluster, security: Security | None) -> str:
-    """tls with certificates, else what was asked for, else tcp."""
+    """tls with certificates, else the protocol of the job, else tcp."""
     return "tls" if security else cluster.protocol or "tcp"
 
 
@@ -93,13 +93,13 @@ def _of_files(tls: Tls) -> Security:
 
 def settings_of(files: dict[str, str]) -> dict[str, object]:
     """Dask's settings for processes elsewhere, which find ca, cert and key in these files."""
-    found: dict[str, object] = {
+    settings: dict[str, object] = {
         "distributed.comm.require-encryption": True,
         "distributed.comm.tls.ca-file": files["ca"],
     }
     for role in ("client", "scheduler", "worker"):
-        found |= {f"distributed.comm.tls.{role}.{part}": files[part] for part in ("cert", "key")}
-    return found
+        settings |= {f"distributed.comm.tls.{role}.{part}": files[part] for part in ("cert", "key")}
+    return settings
 
 
 def contents_of(security: Security | None) -> dict[str, str]:

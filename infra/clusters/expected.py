@@ -1,4 +1,4 @@
-"""What the workers of a job would be, without starting any: for estimates."""
+"""The workers that a job would have, without starting any: for estimates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Expected:
 
 
 def expected(cluster: Cluster) -> Expected:
-    """What `cluster` would start, or what runs at its address; GiveUpError where GPUs are absent or nobody answers."""
+    """The workers that `cluster` would start, or that run at its address; GiveUpError without GPUs or an answer."""
     kind, engine = resolved(cluster)
     return {"cpu": _cpu, "cuda": _cuda, "address": _address}.get(kind, _elsewhere)(cluster, engine)
 
@@ -46,7 +46,7 @@ def _cpu(cluster: Cluster, engine: str) -> Expected:
     memory = workers * (
         size_in_bytes(cluster.memory_limit, MEMORY_LIMIT) if cluster.memory_limit else MEMORY_LIMIT // most
     )
-    return _made(engine, workers, threads, memory, 0, "on this host")
+    return _expected(engine, workers, threads, memory, 0, "on this host")
 
 
 def _cuda(cluster: Cluster, engine: str) -> Expected:
@@ -55,7 +55,7 @@ def _cuda(cluster: Cluster, engine: str) -> Expected:
     limit = cluster.memory_limit
     memory = len(gpus) * size_in_bytes(limit, MEMORY_LIMIT) if limit else MEMORY_LIMIT
     names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-    return _made(
+    return _expected(
         engine, len(gpus), threads, memory, sum(gpu.memory for gpu in gpus), f"on the GPUs of this host ({names})"
     )
 
@@ -66,21 +66,21 @@ def _address(cluster: Cluster, engine: str) -> Expected:
         info = client.scheduler_info(n_workers=-1)["workers"]
     threads = sum(worker["nthreads"] for worker in info.values())
     memory = sum(worker["memory_limit"] or MEMORY_LIMIT for worker in info.values())
-    return _made(engine, len(info), threads, memory, 0, f"at {where}")
+    return _expected(engine, len(info), threads, memory, 0, f"at {where}")
 
 
 def _elsewhere(cluster: Cluster, engine: str) -> Expected:
-    """Workers that ssh, SLURM or Kubernetes start: as asked for; hosts that nobody asked yet, like this one."""
-    asked: Any = getattr(cluster, cluster.kind)
+    """The workers that ssh, SLURM or Kubernetes would start, by the job; hosts over ssh count as equal to this one."""
+    section: Any = getattr(cluster, cluster.kind)
     workers = (
-        cluster.workers or (cluster.adapt.minimum if cluster.adapt else len(getattr(asked, "hosts", ("one",)))) or 1
+        cluster.workers or (cluster.adapt.minimum if cluster.adapt else len(getattr(section, "hosts", ("one",)))) or 1
     )
-    workers *= max(getattr(asked, "gpus", 0), 1) if cluster.kind == "ssh" else 1
-    cores = int(getattr(asked, "cores", CPU_COUNT)) or 1
-    size = getattr(asked, "memory", None) or cluster.memory_limit
+    workers *= max(getattr(section, "gpus", 0), 1) if cluster.kind == "ssh" else 1
+    cores = int(getattr(section, "cores", CPU_COUNT)) or 1
+    size = getattr(section, "memory", None) or cluster.memory_limit
     memory = size_in_bytes(str(size), MEMORY_LIMIT) if size else MEMORY_LIMIT
     like = ", taken to be like this one" if cluster.kind == "ssh" else ""
-    return _made(
+    return _expected(
         engine,
         workers,
         workers * (cluster.threads_per_worker or cores),
@@ -90,7 +90,7 @@ def _elsewhere(cluster: Cluster, engine: str) -> Expected:
     )
 
 
-def _made(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> Expected:
+def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> Expected:
     names = tuple(f"worker {number}" for number in range(workers))
     text = f"{workers} worker(s) with {threads} thread(s) in all, {where}; engine {engine}"
     return Expected(engine, names, max(threads, 1), memory, device, text)

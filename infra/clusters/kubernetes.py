@@ -39,25 +39,25 @@ CERTIFICATES, PORT = "/etc/millrace-tls", 8786
 
 
 def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
-    """A DaskCluster resource with its certificates; closing deletes both. GiveUpError when nothing comes of it."""
-    asked = cluster.kubernetes
-    assert asked is not None
+    """Create a DaskCluster resource with its certificates; closing deletes both. GiveUpError if it does not start."""
+    section = cluster.kubernetes
+    assert section is not None
     library("dask_kubernetes.operator", "dask-kubernetes", "kubernetes")
     from kr8s.objects import Secret
 
     security, name = security_of(cluster), f"millrace-{uuid.uuid4().hex[:10]}"
-    with _said():
+    with _errors_explained():
         api = _api()
-        namespace = asked.namespace or api.namespace
-        made = _dask_cluster()(resource(cluster, name, namespace, security, imports), api=api)
-        made.create()
-        opened = RunningCluster("", security, [made.delete])
+        namespace = section.namespace or api.namespace
+        dask_cluster = _dask_cluster()(resource(cluster, name, namespace, security, imports), api=api)
+        dask_cluster.create()
+        opened = RunningCluster("", security, [dask_cluster.delete])
         try:
             if security:  # pods wait for the secret; it goes when its owner goes, also after a flow that was killed
-                Secret(secret(name, namespace, _texts(cluster, security), made.raw), api=api).create()
-            scheduler = _wait_for_scheduler(made, name, namespace, cluster.start_timeout)
+                Secret(secret(name, namespace, _texts(cluster, security), dask_cluster.raw), api=api).create()
+            scheduler = _wait_for_scheduler(dask_cluster, name, namespace, cluster.start_timeout)
             opened.scheduler_address = f"{protocol_of(cluster, security)}://{scheduler}"
-            wanted = (cluster.workers or max(1, asked.gpus)) if cluster.workers or asked.gpus else 1
+            wanted = (cluster.workers or max(1, section.gpus)) if cluster.workers or section.gpus else 1
             wait_for_workers(opened, wanted, cluster, lambda: _pods(name, namespace))
         except BaseException:
             opened.close()
@@ -72,53 +72,54 @@ def resource(
 
     The dashboard answers inside the scheduler's pod only: `kubectl port-forward deploy/NAME-scheduler 8787`.
     """
-    asked = cluster.kubernetes
-    assert asked is not None
+    section = cluster.kubernetes
+    assert section is not None
     from dask_kubernetes.operator import make_cluster_spec
 
-    processes = max(1, asked.gpus)
+    processes = max(1, section.gpus)
     pods = -(-(cluster.workers or 1) // processes)
-    made: dict[str, Any] = make_cluster_spec(name, image=asked.image, n_workers=pods, idle_timeout=IDLE_SECONDS)
-    made["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "millrace"}}
+    spec: dict[str, Any] = make_cluster_spec(name, image=section.image, n_workers=pods, idle_timeout=IDLE_SECONDS)
+    spec["metadata"] |= {"namespace": namespace, "labels": {"app.kubernetes.io/part-of": "millrace"}}
     protocol = protocol_of(cluster, security)
     files = {part: f"{CERTIFICATES}/{part}.pem" for part in ("ca", "cert", "key")} if security else None
-    settings = worker_settings(cluster, asked.gpus, files, imports)
+    settings = worker_settings(cluster, section.gpus, files, imports)
     variables = [
         {"name": "DASK_INTERNAL_INHERIT_CONFIG", "value": dask.config.serialize(nested(settings))},
         {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{protocol}://{name}-scheduler.{namespace}.svc:{PORT}"},
     ]
-    memory = size_in_bytes(asked.memory, 0)
-    arguments = ["dask", *(["cuda"] if asked.gpus else []), "worker", "--name", "$(DASK_WORKER_NAME)",
+    memory = size_in_bytes(section.memory, 0)
+    threads = ["--nthreads", str(max(1, int(section.cores)))]
+    arguments = ["dask", *(["cuda"] if section.gpus else []), "worker", "--name", "$(DASK_WORKER_NAME)",
                  "--protocol", protocol, "--no-dashboard", "--memory-limit", str(memory // processes),
-                 *([] if cluster.threads_per_worker or asked.gpus else ["--nthreads", str(max(1, int(asked.cores)))]),
-                 *worker_arguments(cluster, asked.gpus, imports, "memory_limit", "interface")]  # fmt: skip
-    quantities = {"cpu": f"{asked.cores:g}", "memory": str(memory)}
-    limits = quantities | ({"nvidia.com/gpu": str(asked.gpus)} if asked.gpus else {})
-    worker = made["spec"]["worker"]["spec"]
-    _fill(worker, asked, arguments, variables, {"requests": quantities, "limits": limits}, security, name)
+                 *([] if cluster.threads_per_worker or section.gpus else threads),
+                 *worker_arguments(cluster, section.gpus, imports, "memory_limit", "interface")]  # fmt: skip
+    quantities = {"cpu": f"{section.cores:g}", "memory": str(memory)}
+    limits = quantities | ({"nvidia.com/gpu": str(section.gpus)} if section.gpus else {})
+    worker = spec["spec"]["worker"]["spec"]
+    _fill(worker, section, arguments, variables, {"requests": quantities, "limits": limits}, security, name)
     worker["containers"][0].pop("ports")
-    scheduler = made["spec"]["scheduler"]["spec"]
+    scheduler = spec["spec"]["scheduler"]["spec"]
     arguments = ["dask", "scheduler", "--protocol", protocol, "--port", str(PORT),
                  "--dashboard-address", "127.0.0.1:8787"]  # fmt: skip
     small = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
-    _fill(scheduler, asked, arguments, variables[:1], small, security, name)
+    _fill(scheduler, section, arguments, variables[:1], small, security, name)
     container = scheduler["containers"][0]
     container["ports"] = [{"name": "tcp-comm", "containerPort": PORT, "protocol": "TCP"}]
     container["readinessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "periodSeconds": 2}
     container["livenessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "initialDelaySeconds": 15, "periodSeconds": 20}
-    service = made["spec"]["scheduler"]["service"]
+    service = spec["spec"]["scheduler"]["service"]
     service["ports"] = [port for port in service["ports"] if port["name"] == "tcp-comm"]
-    return made
+    return spec
 
 
-def _fill(pod: dict[str, Any], asked: Kubernetes, arguments: list[str], variables: list[dict[str, str]],
+def _fill(pod: dict[str, Any], section: Kubernetes, arguments: list[str], variables: list[dict[str, str]],
           resources: dict[str, Any], security: Security | None, name: str) -> None:  # fmt: skip
     """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size_in_bytes(asked.shared_memory, 0))}}
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(size_in_bytes(section.shared_memory, 0))}}
     ]
-    for claim, path in asked.volumes.items():
+    for claim, path in section.volumes.items():
         mounts.append({"name": claim, "mountPath": path})
         volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
     if security:
@@ -128,12 +129,12 @@ def _fill(pod: dict[str, Any], asked: Kubernetes, arguments: list[str], variable
                              "securityContext": {"allowPrivilegeEscalation": False}}  # fmt: skip
     pod["volumes"] = volumes
     pod["securityContext"] = {"runAsNonRoot": True, "fsGroup": 1000}
-    if asked.service_account:
-        pod["serviceAccountName"] = asked.service_account
-    if asked.node_selector:
-        pod["nodeSelector"] = dict(asked.node_selector)
-    if asked.tolerations:
-        pod["tolerations"] = list(asked.tolerations)
+    if section.service_account:
+        pod["serviceAccountName"] = section.service_account
+    if section.node_selector:
+        pod["nodeSelector"] = dict(section.node_selector)
+    if section.tolerations:
+        pod["tolerations"] = list(section.tolerations)
 
 
 def _texts(cluster: Cluster, security: Security) -> dict[str, str]:
@@ -153,12 +154,12 @@ def secret(name: str, namespace: str, texts: dict[str, str], owner: dict[str, An
     }  # fmt: skip
 
 
-def _wait_for_scheduler(made: Any, name: str, namespace: str, seconds: int) -> str:
-    """host:port of the scheduler once the operator has made its service; forwarded if this is not in the cluster."""
+def _wait_for_scheduler(dask_cluster: Any, name: str, namespace: str, seconds: int) -> str:
+    """Wait for the operator and return host:port of the scheduler; forwarded if this process is not in the cluster."""
     deadline = time.monotonic() + seconds
     while True:
-        made.refresh()
-        if made.raw.get("status", {}).get("phase") == "Running":
+        dask_cluster.refresh()
+        if dask_cluster.raw.get("status", {}).get("phase") == "Running":
             break
         if time.monotonic() > deadline:
             raise GiveUpError(
@@ -175,18 +176,18 @@ def _wait_for_scheduler(made: Any, name: str, namespace: str, seconds: int) -> s
 
 
 def _pods(name: str, namespace: str) -> str:
-    """What Kubernetes says of the cluster's pods: name, phase, and what a container waits for."""
+    """The cluster's pods in words: name, phase, and what a container waits for."""
     from kr8s.objects import Pod
 
-    found = _api().get(Pod, namespace=namespace, label_selector=f"dask.org/cluster-name={name}")
-    return "; ".join(f"{pod.name}: {pod.raw['status'].get('phase')}{_reason(pod.raw['status'])}" for pod in found)
+    pods = _api().get(Pod, namespace=namespace, label_selector=f"dask.org/cluster-name={name}")
+    return "; ".join(f"{pod.name}: {pod.raw['status'].get('phase')}{_reason(pod.raw['status'])}" for pod in pods)
 
 
 def _reason(status: dict[str, Any]) -> str:
     waiting = [c.get("state", {}).get("waiting", {}).get("reason") for c in status.get("containerStatuses", [])]
     unmet = [c.get("message") for c in status.get("conditions", []) if c.get("status") == "False"]
-    said = [text for text in [*waiting, *unmet] if text]
-    return f" ({said[0]})" if said else ""
+    reasons = [text for text in [*waiting, *unmet] if text]
+    return f" ({reasons[0]})" if reasons else ""
 
 
 def _dask_cluster() -> Any:
@@ -202,8 +203,8 @@ def _api() -> Any:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """What Kubernetes refuses as errors that say what to do."""
+def _errors_explained() -> Iterator[None]:
+    """Turn errors of Kubernetes into errors that say what to do."""
     import httpx
     import kr8s
 

@@ -24,7 +24,7 @@ from tasks.errors import JobError, near
 
 
 def prepare(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> None:
-    """Begin what takes longest of its start, beside what this process does meanwhile."""
+    """Begin the slowest part of the cluster's start, beside the other work of this process."""
     if cluster.kind == "cpu" or (cluster.kind == "auto" and not gpus.visible()):
         forkserver.start(imports.tasks)
 
@@ -36,8 +36,8 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     threads = cluster.threads_per_worker or max(1, CPU_COUNT // most)
     limit = _host_memory(cluster, most)
     with local_environment(cpu_environment(threads)):
-        asked = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
-        started = failed_starts.tried(lambda forks: LocalCluster(**asked, **forkserver.use(imports.tasks, forks)))
+        arguments = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
+        started = failed_starts.tried(lambda forks: LocalCluster(**arguments, **forkserver.use(imports.tasks, forks)))
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
     return started
@@ -85,7 +85,7 @@ def _common(cluster: Cluster) -> dict[str, Any]:
 
 
 def _host_memory(cluster: Cluster, workers: int) -> int:
-    """Bytes of host memory for each worker: what was asked, else an equal share of the host's or the container's."""
+    """Bytes of host memory for each worker: the job's, else an equal share of the host's or the container's."""
     if cluster.memory_limit:
         return size_in_bytes(cluster.memory_limit, MEMORY_LIMIT)
     return MEMORY_LIMIT // workers

@@ -95,7 +95,7 @@ class Cluster(BaseModel):
 
 
 def offered(cluster: Cluster) -> dict[str, float]:
-    """What workers that millrace starts offer: of each resource the most that a stage takes."""
+    """The resources that workers of millrace offer: of each the most that a stage takes."""
     most: dict[str, float] = {}
     for stage in cluster.resources.values():
         for name, amount in stage.items():
@@ -117,7 +117,7 @@ class Tls(BaseModel):
 
 
 def exposed(cluster: Cluster) -> bool:
-    """Whether others than this host can reach the cluster's ports."""
+    """True if other hosts can reach the cluster's ports."""
     if cluster.kind == "address":
         host = urlsplit(cluster.address or "").hostname or ""
         return not host.startswith("inproc") and not is_loopback(host)
@@ -229,8 +229,8 @@ class Ssh(BaseModel):
 
     def connection(self) -> dict[str, Any]:
         """Arguments of asyncssh.connect."""
-        asked = {
+        arguments = {
             "username": self.user, "port": self.port, "known_hosts": self.known_hosts,
             "client_keys": [self.key] if self.key else None, "connect_timeout": CONNECT_SECONDS,
         }  # fmt: skip
-        return {name: value for name, value in asked.items() if value is not None}
+        return {name: value for name, value in arguments.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Whether workers elsewhere can do a job: they share its folders, reach the Prefect server and offer its resources."""
+"""Checks that workers elsewhere share a job's folders, reach the Prefect server and offer its resources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str
 
 
 def look(probe: str, sources: Sequence[str], api_url: str | None) -> Seen:
-    """What a worker sees: the probe's content, whether it could answer beside it, its sources, and the server."""
+    """The view of a worker: the probe's content, its answer beside the probe, its sources, and the server."""
     answer, read, wrote = f"{probe}.{uuid.uuid4().hex}", None, ""
     with suppress(OSError):
         read = Path(probe).read_text()
@@ -61,14 +61,14 @@ def look(probe: str, sources: Sequence[str], api_url: str | None) -> Seen:
 def signature(path: str) -> str | None:
     """A digest of names and sizes of what is at a path, in a folder or under a glob; None where there is nothing."""
     if Path(path).is_dir():
-        found = [str(p) for p in Path(path).iterdir()]
+        paths = [str(p) for p in Path(path).iterdir()]
     else:
         whole = [path] if Path(path).exists() else []
-        found = whole or glob.glob(path, recursive=True)  # noqa: PTH207, a pattern with an absolute path
-    if not found:
+        paths = whole or glob.glob(path, recursive=True)  # noqa: PTH207, a pattern with an absolute path
+    if not paths:
         return None
-    sizes = [f"{name}:{Path(name).stat().st_size}" for name in sorted(found) if Path(name).is_file()]
-    return hashlib.sha256("\n".join(sizes or sorted(found)).encode()).hexdigest()
+    sizes = [f"{name}:{Path(name).stat().st_size}" for name in sorted(paths) if Path(name).is_file()]
+    return hashlib.sha256("\n".join(sizes or sorted(paths)).encode()).hexdigest()
 
 
 def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> None:
@@ -77,17 +77,17 @@ def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> Non
     offers = [spec.get("resources") or {} for spec in workers]
     if not offers or any(all(offer.get(name, 0) >= amount for name, amount in needed.items()) for offer in offers):
         return
-    asked = " ".join(f"{name}={amount:g}" for name, amount in needed.items())
+    amounts = " ".join(f"{name}={amount:g}" for name, amount in needed.items())
     raise GiveUpError(
-        f"no worker offers what {stage} takes: {asked}", where=f"cluster.resources.{stage}",
+        f"no worker offers what {stage} takes: {amounts}", where=f"cluster.resources.{stage}",
         why=f"the workers offer {_text(offers)}",
-        do=f"start workers with --resources '{asked}', or change cluster.resources",
+        do=f"start workers with --resources '{amounts}', or change cluster.resources",
     )  # fmt: skip
 
 
 def _text(offers: Iterable[Mapping[str, float]]) -> str:
-    said = {" ".join(f"{name}={amount:g}" for name, amount in offer.items()) for offer in offers if offer}
-    return "; ".join(sorted(said)) or "none"
+    texts = {" ".join(f"{name}={amount:g}" for name, amount in offer.items()) for offer in offers if offer}
+    return "; ".join(sorted(texts)) or "none"
 
 
 def _judge_folder(where: str, seen: Seen, probe: Path) -> None:
@@ -106,7 +106,7 @@ def _judge_folder(where: str, seen: Seen, probe: Path) -> None:
 
 
 def _judge_source(path: str, answers: Mapping[str, Seen]) -> None:
-    """What nobody sees is for ingest to say; what only some see, or see differently, is not shared."""
+    """Refuse a source that only some workers see, or see differently; ingest refuses a source that nobody sees."""
     views = {worker: seen["sources"][path] for worker, seen in answers.items()} | {"": signature(path)}
     wanted = views[""] or next((view for view in views.values() if view), None)
     for worker, view in views.items():

@@ -1,4 +1,4 @@
-"""What the kinds with workers on other hosts have in common: library, options, settings, and the wait for workers."""
+"""The common parts of the kinds with workers on other hosts: library, options, settings, and the wait for workers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait_for_workers(running: Any, wanted: int, cluster: Cluster, why: Callable[[], str] = str) -> None:
-    """Until `wanted` workers are there, or `cluster.start_timeout` is over: then those that came must do.
+    """Wait for `wanted` workers; when `cluster.start_timeout` is over, go on with those that have come.
 
     GiveUpError when none came; `why` may tell what holds them up.
     """

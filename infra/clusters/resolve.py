@@ -44,8 +44,8 @@ def kind_on_this_host(cluster: Cluster) -> Kind:
 
 def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
     """The GPUs the job uses, in its order; GiveUpError where they, or the packages for them, are absent."""
-    found = gpus.visible()
-    if not found:
+    chosen = gpus.visible()
+    if not chosen:
         mask = os.environ.get("CUDA_VISIBLE_DEVICES")
         hidden = f"CUDA_VISIBLE_DEVICES is {mask!r}" if mask is not None and gpus.installed() else ""
         why = hidden or "neither NVML nor nvidia-smi reports one"
@@ -56,17 +56,17 @@ def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
             do="pip install 'millrace[cuda13]' (or cuda12), or set cluster.kind to cpu",
         )  # fmt: skip
     if cluster.visible_devices is not None:
-        named = [(device, [gpu for gpu in found if gpu.is_called(device)]) for device in cluster.visible_devices]
+        named = [(device, [gpu for gpu in chosen if gpu.is_called(device)]) for device in cluster.visible_devices]
         if unknown := [device for device, matches in named if not matches]:
-            what, here = f"no GPU {', '.join(unknown)}", ", ".join(f"{gpu.index} ({gpu.name})" for gpu in found)
+            what, here = f"no GPU {', '.join(unknown)}", ", ".join(f"{gpu.index} ({gpu.name})" for gpu in chosen)
             raise GiveUpError(what, where="cluster.visible_devices", do=f"choose from: {here}")
-        found = [matches[0] for _, matches in named]
-    if cluster.workers and cluster.workers > len(found):
+        chosen = [matches[0] for _, matches in named]
+    if cluster.workers and cluster.workers > len(chosen):
         raise GiveUpError(
-            f"{cluster.workers} workers for {len(found)} GPU(s)", where="cluster.workers",
-            why="a worker has a GPU of its own", do=f"ask for at most {len(found)}",
+            f"{cluster.workers} workers for {len(chosen)} GPU(s)", where="cluster.workers",
+            why="a worker has a GPU of its own", do=f"ask for at most {len(chosen)}",
         )  # fmt: skip
-    return found[: cluster.workers]
+    return chosen[: cluster.workers]
 
 
 class Connection(Client):

@@ -32,17 +32,17 @@ def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningClust
     if shutil.which("sbatch") is None:
         raise GiveUpError("SLURM's commands are not here", where="cluster.kind = slurm", why="no sbatch in PATH",
                           do="run millrace on a login node of the cluster")  # fmt: skip
-    made = make(cluster, imports)
-    opened = RunningCluster(made.scheduler_address, made.security, [partial(end, made)], scaled=made)
+    jobs = make(cluster, imports)
+    opened = RunningCluster(jobs.scheduler_address, jobs.security, [partial(end, jobs)], scaled=jobs)
     try:
-        _ask_first(made.job_script())
+        _ask_first(jobs.job_script())
         wanted = cluster.adapt.minimum if cluster.adapt else cluster.workers or (cluster.slurm and cluster.slurm.gpus)
         wanted = wanted or 1
         if cluster.adapt:
-            made.adapt(minimum=wanted, maximum=cluster.adapt.maximum)
+            jobs.adapt(minimum=wanted, maximum=cluster.adapt.maximum)
         else:
-            made.scale(wanted)
-        wait_for_workers(opened, wanted, cluster, lambda: _queue(made.job_name))
+            jobs.scale(wanted)
+        wait_for_workers(opened, wanted, cluster, lambda: _queue(jobs.job_name))
     except BaseException:
         opened.close()
         raise
@@ -53,25 +53,27 @@ def make(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> Any:
     """The cluster of dask-jobqueue: a scheduler in this process, and no job yet."""
     from dask_jobqueue import SLURMCluster
 
-    asked = cluster.slurm
-    assert asked is not None
-    security, processes = security_of(cluster), max(1, asked.gpus)
-    settings = dask.config.serialize(nested(worker_settings(cluster, asked.gpus, imports=imports)))
+    section = cluster.slurm
+    assert section is not None
+    security, processes = security_of(cluster), max(1, section.gpus)
+    settings = dask.config.serialize(nested(worker_settings(cluster, section.gpus, imports=imports)))
     arguments = [
-        *worker_arguments(cluster, asked.gpus, imports, "interface", "local_directory"),
+        *worker_arguments(cluster, section.gpus, imports, "interface", "local_directory"),
         '--local-directory "$millrace_scratch"',
     ]
-    extra = [f"--gres=gpu:{asked.gpus}"] if asked.gpus else []
+    extra = [f"--gres=gpu:{section.gpus}"] if section.gpus else []
     scheduler = {"protocol": f"{protocol_of(cluster, security)}://", "security": security, "port": 0,
                  "dashboard_address": "127.0.0.1:0"}  # fmt: skip
     return SLURMCluster(
-        job_name="millrace", queue=asked.queue, account=asked.account, walltime=asked.walltime, cores=asked.cores,
-        memory=asked.memory, processes=processes, python=f"{asked.python or sys.executable} -P",
-        worker_command="dask cuda worker" if asked.gpus else "distributed.cli.dask_worker", worker_extra_args=arguments,
-        job_extra_directives=[*extra, *([] if asked.log_directory else ["--output=/dev/null"]), *asked.directives],
-        job_script_prologue=[*asked.setup, *_own_scratch(cluster), f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
-        log_directory=asked.log_directory, interface=cluster.interface, silence_logs=logging.ERROR,
-        protocol=f"{protocol_of(cluster, security)}://", security=security, shared_temp_directory=_shared(asked),
+        job_name="millrace", queue=section.queue, account=section.account, walltime=section.walltime,
+        cores=section.cores, memory=section.memory, processes=processes,
+        python=f"{section.python or sys.executable} -P",
+        worker_command="dask cuda worker" if section.gpus else "distributed.cli.dask_worker",
+        worker_extra_args=arguments,
+        job_extra_directives=[*extra, *([] if section.log_directory else ["--output=/dev/null"]), *section.directives],
+        job_script_prologue=[*section.setup, *_own_scratch(cluster), f"export DASK_INTERNAL_INHERIT_CONFIG={settings}"],
+        log_directory=section.log_directory, interface=cluster.interface, silence_logs=logging.ERROR,
+        protocol=f"{protocol_of(cluster, security)}://", security=security, shared_temp_directory=_shared(section),
         scheduler_options=scheduler | ({"interface": cluster.interface} if cluster.interface else {}),
     )  # fmt: skip
 
@@ -88,17 +90,17 @@ def _own_scratch(cluster: Cluster) -> list[str]:
     ]
 
 
-def end(made: Any) -> None:
-    """Close the scheduler, which cancels the jobs, and the temporary certificates, which are open files of it."""
-    made.close()
+def end(jobs: Any) -> None:
+    """Close the scheduler, which cancels the jobs, and the open files of its temporary certificates."""
+    jobs.close()
     for part in ("ca_file", "cert", "key"):
-        if file := getattr(made, f"_job_{part}", None):
+        if file := getattr(jobs, f"_job_{part}", None):
             file.close()
 
 
-def _shared(asked: Slurm) -> str:
+def _shared(section: Slurm) -> str:
     """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end."""
-    place = Path(asked.shared_directory).expanduser()
+    place = Path(section.shared_directory).expanduser()
     if not os.access(place, os.W_OK):
         raise JobError("temporary certificates cannot be written", where=f"cluster.slurm.shared_directory = {place}",
                        do="name a folder of yours that all nodes see")  # fmt: skip
@@ -106,21 +108,21 @@ def _shared(asked: Slurm) -> str:
 
 
 def _ask_first(script: str) -> None:
-    """What SLURM thinks of the job, before any is submitted: dask-jobqueue would only log the refusal."""
-    asked = _ask(["sbatch", "--test-only"], script)
-    if asked.returncode:
-        said = asked.stderr.replace("sbatch: error: ", "").replace("allocation failure: ", "").splitlines()
+    """Have SLURM check the job before one is submitted: dask-jobqueue would only log the refusal."""
+    answer = _ask(["sbatch", "--test-only"], script)
+    if answer.returncode:
+        lines = answer.stderr.replace("sbatch: error: ", "").replace("allocation failure: ", "").splitlines()
         raise GiveUpError(
-            "SLURM refuses the job", where="cluster.slurm", why="; ".join(line for line in said if line),
+            "SLURM refuses the job", where="cluster.slurm", why="; ".join(line for line in lines if line),
             do="`sinfo` shows partitions and limits: change cores, memory, gpus, queue, account or walltime",
         )  # fmt: skip
 
 
 def _queue(name: str) -> str:
-    """What the queue says of the jobs: number, state, reason."""
-    asked = _ask(["squeue", "--me", "--noheader", "--name", name, "--format", "job %i: %T (%r)"])
+    """The jobs in the queue: number, state, reason."""
+    answer = _ask(["squeue", "--me", "--noheader", "--name", name, "--format", "job %i: %T (%r)"])
     gone = "the queue holds no job of it any more; cluster.slurm.log_directory keeps what they wrote"
-    return "; ".join(asked.stdout.splitlines()) or gone
+    return "; ".join(answer.stdout.splitlines()) or gone
 
 
 def _ask(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:

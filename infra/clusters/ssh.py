@@ -37,21 +37,21 @@ for path in sys.argv[2:]: print("" if os.path.isfile(path) else f"the file {path
 
 def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningCluster:
     """Scheduler and workers, each on its host; GiveUpError names the host that cannot be had, and why."""
-    asked = cluster.ssh
-    assert asked is not None
+    section = cluster.ssh
+    assert section is not None
     library("asyncssh", "asyncssh", "ssh")
     security = security_of(cluster)
     texts, folder = contents_of(security), f"{cluster.local_directory or '/tmp'}/millrace-ssh-{uuid.uuid4().hex}"
     files = {name: f"{folder}/{name}.pem" for name in texts} or (cluster.tls.model_dump() if cluster.tls else None)
     opened = RunningCluster("", security)
-    _aside(_everywhere(asked, _check, cluster))
+    _aside(_everywhere(section, _check, cluster))
     try:
-        opened.on_close.append(lambda: _aside(_everywhere(asked, _remove, folder)))
-        _aside(_everywhere(asked, _place, texts, folder))
+        opened.on_close.append(lambda: _aside(_everywhere(section, _remove, folder)))
+        _aside(_everywhere(section, _place, texts, folder))
         started = _start_processes(cluster, security, files, folder, imports)
         opened.on_close.append(started.close)
         opened.scheduler_address = started.scheduler_address
-        wait_for_workers(opened, len(asked.hosts) * max(1, asked.gpus), cluster)
+        wait_for_workers(opened, len(section.hosts) * max(1, section.gpus), cluster)
     except BaseException:
         opened.close()
         raise
@@ -61,10 +61,10 @@ def start(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> RunningClust
 def _start_processes(
     cluster: Cluster, security: Security | None, files: dict[str, str] | None, scratch: str, imports: WorkerImports
 ) -> Any:
-    asked = cluster.ssh
-    assert asked is not None
-    options = worker_options(cluster, asked.gpus, imports) | {"local_directory": scratch}
-    if asked.gpus and "resources" in options:  # CUDAWorker takes them as its command does
+    section = cluster.ssh
+    assert section is not None
+    options = worker_options(cluster, section.gpus, imports) | {"local_directory": scratch}
+    if section.gpus and "resources" in options:  # CUDAWorker takes them as its command does
         options["resources"] = ",".join(f"{name}={amount:g}" for name, amount in options["resources"].items())
     scheduler: dict[str, Any] = {
         "protocol": f"{protocol_of(cluster, security)}://", "port": 0, "dashboard_address": "127.0.0.1:0",
@@ -72,35 +72,35 @@ def _start_processes(
     }  # fmt: skip
     if cluster.interface:
         scheduler["interface"] = cluster.interface
-    python = asked.python or sys.executable
-    if asked.gpus:
-        devices = ",".join(cluster.visible_devices or [str(number) for number in range(asked.gpus)])
+    python = section.python or sys.executable
+    if section.gpus:
+        devices = ",".join(cluster.visible_devices or [str(number) for number in range(section.gpus)])
         python = f"env CUDA_VISIBLE_DEVICES={devices} {python}"
     # Dask learns of a worker's start from the line that it writes; nobody reads its lines after that.
-    settings = worker_settings(cluster, asked.gpus, files, imports)
+    settings = worker_settings(cluster, section.gpus, files, imports)
     settings |= {"millrace.says-start-only": True, "temporary-directory": scratch}  # the scheduler's is there, too
     try:
         with dask.config.set(settings):
             return SSHCluster(
-                [asked.hosts[0], *asked.hosts], connect_options=asked.connection(), worker_options=options,
+                [section.hosts[0], *section.hosts], connect_options=section.connection(), worker_options=options,
                 scheduler_options=scheduler, remote_python=f"{python} -P", security=security,
-                worker_class="dask_cuda.CUDAWorker" if asked.gpus else "distributed.Nanny",
+                worker_class="dask_cuda.CUDAWorker" if section.gpus else "distributed.Nanny",
             )  # fmt: skip
     except Exception as error:
         raise GiveUpError(
-            "the workers could not be started over SSH", where=", ".join(dict.fromkeys(asked.hosts)),
+            "the workers could not be started over SSH", where=", ".join(dict.fromkeys(section.hosts)),
             why=f"{type(error).__name__}: {error}",
-            do="try by hand: `ssh HOST " + (asked.python or sys.executable) + " -m dask worker --help`",
+            do="try by hand: `ssh HOST " + (section.python or sys.executable) + " -m dask worker --help`",
         ) from None  # fmt: skip
 
 
-async def _everywhere(asked: Ssh, work: Any, *arguments: Any) -> None:
+async def _everywhere(section: Ssh, work: Any, *arguments: Any) -> None:
     """A coroutine over a connection to every host, all at once; GiveUpError for the first that cannot be reached."""
     asyncssh = library("asyncssh", "asyncssh", "ssh")
 
     async def on(host: str) -> None:
         try:
-            async with asyncssh.connect(host, **asked.connection()) as connection:
+            async with asyncssh.connect(host, **section.connection()) as connection:
                 await work(connection, host, *arguments)
         except (OSError, asyncssh.Error) as error:
             why = getattr(error, "reason", "") or str(error) or type(error).__name__
@@ -109,15 +109,15 @@ async def _everywhere(asked: Ssh, work: Any, *arguments: Any) -> None:
                 do=f"make `ssh {host} true` work without a password; check user, port, key and known_hosts",
             ) from None  # fmt: skip
 
-    await asyncio.gather(*(on(host) for host in dict.fromkeys(asked.hosts)))
+    await asyncio.gather(*(on(host) for host in dict.fromkeys(section.hosts)))
 
 
 async def _check(connection: Any, host: str, cluster: Cluster) -> None:
     """Millrace is there, and so are the certificates that the job names."""
-    asked = cluster.ssh
-    assert asked is not None
-    python = asked.python or sys.executable
-    needed = "infra distributed" + (" cudf dask_cuda" if asked.gpus else "")
+    section = cluster.ssh
+    assert section is not None
+    python = section.python or sys.executable
+    needed = "infra distributed" + (" cudf dask_cuda" if section.gpus else "")
     paths = list(cluster.tls.model_dump().values()) if cluster.tls else []
     seen = await connection.run(f"{python} -P -c {shlex.quote(LOOK)} {shlex.join([needed, *paths])}")
     missing = [line for line in str(seen.stdout).splitlines() if line]
@@ -131,8 +131,8 @@ async def _check(connection: Any, host: str, cluster: Cluster) -> None:
 
 async def _place(connection: Any, host: str, texts: dict[str, str], folder: str) -> None:
     """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
-    made = f"mkdir -p {shlex.quote(folder.rpartition('/')[0])} && mkdir -m 700 {shlex.quote(folder)}"
-    done = await connection.run(made)
+    command = f"mkdir -p {shlex.quote(folder.rpartition('/')[0])} && mkdir -m 700 {shlex.quote(folder)}"
+    done = await connection.run(command)
     if done.exit_status:
         raise GiveUpError(
             "the folder for spilled data cannot be made", where=f"cluster.ssh: {host}, {folder}",

@@ -60,7 +60,7 @@ def read_file(path: Path = FILE) -> dict[str, Any]:
 
 
 def full_name(spec: Mapping[str, Any]) -> str:
-    """What Prefect calls a deployment: `flow/name`."""
+    """The name of a deployment in Prefect: `flow/name`."""
     return f"{flow_of(spec['entrypoint']).name}/{spec['name']}"
 
 
@@ -102,7 +102,7 @@ def _working_directory(step: Any) -> str | None:
 
 
 def is_light(spec: Mapping[str, Any]) -> bool:
-    """Whether the runs of a deployment take a second and no workers."""
+    """True if the runs of a deployment take a second and no workers."""
     return flow_of(spec["entrypoint"]).name in LIGHT_FLOWS
 
 
@@ -125,17 +125,17 @@ def offered(spec: Mapping[str, Any]) -> dict[str, Any]:
         "description": spec.get("description"),
         "tags": tagged(spec),
         "parameters": spec.get("parameters"),
-        "schedules": [Schedule(**_schedule(given)) for given in spec.get("schedules") or []],
-        "triggers": [DeploymentEventTrigger.model_validate(given) for given in spec.get("triggers") or []],
+        "schedules": [Schedule(**_schedule(one)) for one in spec.get("schedules") or []],
+        "triggers": [DeploymentEventTrigger.model_validate(one) for one in spec.get("triggers") or []],
         "concurrency_limit": ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
         "paused": False,
         "entrypoint_type": EntrypointType.MODULE_PATH,
     }
 
 
-def _schedule(given: Mapping[str, Any]) -> dict[str, Any]:
-    seconds = given.get("interval")
-    return {**given, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(given)
+def _schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = schedule.get("interval")
+    return {**schedule, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(schedule)
 
 
 def _checked(spec: Any, where: str) -> str:
@@ -148,8 +148,8 @@ def _checked(spec: Any, where: str) -> str:
     try:
         _Deployment.model_validate(spec)
     except ValidationError as error:
-        said = [f"{place_text(one.place)}: {one.text}" for one in mistakes(error, spec)]
-        raise JobError(what, where=where, why="; ".join(dict.fromkeys(said))) from None
+        problems = [f"{place_text(one.place)}: {one.text}" for one in mistakes(error, spec)]
+        raise JobError(what, where=where, why="; ".join(dict.fromkeys(problems))) from None
     from prefect.utilities.callables import parameter_schema
 
     flow = _flow(spec["entrypoint"], what, where)
@@ -163,8 +163,8 @@ def _checked(spec: Any, where: str) -> str:
             why = f"the server keeps parameters as JSON, which has no {value}"
             raise JobError(what, where=where, why=why, do=f"write {{float: {value}}} as the parameter of an operator")
     schema = dict(parameter_schema(flow).model_dump())  # the form, which `flow.parameters` does not know
-    for number, given in enumerate([spec, *(spec.get("schedules") or [])]):
-        if problem := _refused(given.get("parameters") or {}, schema):
+    for number, section in enumerate([spec, *(spec.get("schedules") or [])]):
+        if problem := _refused(section.get("parameters") or {}, schema):
             place = f", schedules[{number - 1}]" if number else ""
             raise JobError(what, where=f"{where}{place}", why=problem, do="write what the form of the flow takes")
     try:
@@ -183,8 +183,8 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def _refused(parameters: Mapping[str, Any], schema: dict[str, Any]) -> str:
-    """What the form of a flow refuses of the parameters, as the server would; "" if nothing, or where templates stand
-    in them, which only Prefect fills in."""
+    """The parameters that the form of a flow refuses, in the server's words; "" if none, or if they hold templates,
+    which only Prefect fills in."""
     from prefect.utilities.schema_tools.validation import ValidationError as Refused
     from prefect.utilities.schema_tools.validation import validate
 

@@ -1,10 +1,11 @@
-"""What runs by itself: the deployments of prefect.yaml, served from one process or registered for a work pool."""
+"""Deployments of a prefect.yaml, served from one process or registered for a work pool."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import hashlib
+import json
 import logging
 import os
 import re
@@ -60,7 +61,7 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
 
     _safe_path()
     specs = read_file(path)["deployments"]
-    logging.getLogger("prefect.runner").addFilter(_said_once())
+    logging.getLogger("prefect.runner").addFilter(_once())
     jobs: Any = Runner(name="millrace", limit=limit, pause_on_shutdown=True)
     light: Any = Runner(name="millrace-light", limit=LIGHT_LIMIT, pause_on_shutdown=True)
     with _alone(map(full_name, specs)):
@@ -71,16 +72,16 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
         asyncio.run(_until_stopped([light if is_it else jobs for is_it in sorted(set(map(is_light, specs)))]))
 
 
-def _said_once() -> Callable[[logging.LogRecord], bool]:
-    """A filter for the log of a runner: that runs wait for a place is said once for each number of them that wait."""
-    said: list[str] = []
+def _once() -> Callable[[logging.LogRecord], bool]:
+    """Return a log filter that lets a runner report waiting runs once for each number of them."""
+    last_texts: list[str] = []
 
     def first(record: logging.LogRecord) -> bool:
         text = record.getMessage()
         if not text.endswith("(at capacity)"):
             return True
-        new = text not in said
-        said[:] = [text]
+        new = text not in last_texts
+        last_texts[:] = [text]
         return new
 
     return first
@@ -107,13 +108,10 @@ async def _until_stopped(runners: Sequence[Any]) -> None:
 
 @contextmanager
 def _alone(names: Iterable[str]) -> Iterator[None]:
-    """As the only process of this host that serves these deployments: the one that ends pauses their schedules."""
-    from prefect.settings import PREFECT_API_URL
-
-    with ExitStack() as held:
+    """Hold a lock for each deployment, since the first process that ends pauses the schedules of what it serves."""
+    with ExitStack() as locks:
         for name in names:
-            digest = hashlib.sha256(f"{PREFECT_API_URL.value()} {name}".encode()).hexdigest()[:16]
-            lock = held.enter_context((prefect_home() / f"millrace-serve-{digest}.lock").open("a+"))
+            lock = locks.enter_context(_note_of(name, ".lock").open("a+"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -127,6 +125,39 @@ def _alone(names: Iterable[str]) -> Iterator[None]:
             lock.write(str(os.getpid()))
             lock.flush()
         yield
+
+
+def served_before(path: Path) -> list[str]:
+    """Note which deployments of a file are served now; return those of earlier starts on this host that have left the
+    file since and that the server still has."""
+    from prefect import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    def at_server(name: str) -> bool:
+        try:
+            client.read_deployment_by_name(name)
+        except ObjectNotFound:
+            return False
+        return True
+
+    names = [full_name(spec) for spec in read_file(path)["deployments"]]
+    note = _note_of(str(path.resolve()), ".json")
+    try:
+        noted = list(json.loads(note.read_text()))
+    except (FileNotFoundError, ValueError):
+        noted = []
+    with get_client(sync_client=True) as client:
+        left = [name for name in noted if name not in names and at_server(name)]
+    note.write_text(json.dumps([*names, *left]))  # what left the file is named at each start until it is deleted
+    return left
+
+
+def _note_of(name: str, suffix: str) -> Path:
+    """A file of this host for a deployment, or a file of deployments, that is served under the current server."""
+    from prefect.settings import PREFECT_API_URL
+
+    digest = hashlib.sha256(f"{PREFECT_API_URL.value()} {name}".encode()).hexdigest()[:16]
+    return prefect_home() / f"millrace-serve-{digest}{suffix}"
 
 
 class Deployed(NamedTuple):
@@ -259,10 +290,10 @@ def keep_automations(notify: str | None = None) -> None:
     webhook = _webhook(notify)
     for spec in automations(webhook):
         automation = Automation.model_validate(spec)
-        found = _automation_id(spec["name"])
-        automation.id = found
+        known_id = _automation_id(spec["name"])
+        automation.id = known_id
         with refusals("the Prefect server refuses an automation", f"{AUTOMATIONS}: {spec['name']}"):
-            if found:
+            if known_id:
                 cast(Any, automation).update()
             else:
                 cast(Any, automation).create()
@@ -284,8 +315,8 @@ def _automation_id(name: str) -> Any:
     from prefect import get_client
 
     with get_client(sync_client=True) as client:
-        found = client.read_automations_by_name(name)
-    return found[0].id if found else None
+        matches = client.read_automations_by_name(name)
+    return matches[0].id if matches else None
 
 
 def _webhook(url: str | None) -> str | None:

@@ -37,7 +37,7 @@ class CausalOrdering(memory.CausalOrdering):
         self.waiting.pop(follower.id, None)
 
     async def get_lost_followers(self) -> list[ReceivedEvent]:
-        """Those that have waited long enough; the server asks every few seconds."""
+        """The events that have waited long enough; the server calls this every few seconds."""
         now = time.monotonic()
         lost = [event for since, event in list(self.waiting.values()) if now - since >= LEADER_SECONDS]
         for event in lost:

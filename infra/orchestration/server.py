@@ -24,11 +24,11 @@ from tasks.errors import GiveUpError
 HOST = "127.0.0.1"
 START_SECONDS = 120
 RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
-_chosen: dict[str, str] = {}  # how often a server is asked, while it is away
+_chosen: dict[str, str] = {}  # the number of retries as the user set it, while `expect_answers(False)` holds
 
 
 class ServerInfo(NamedTuple):
-    """Where the server answers, where a person looks, and whether this call started it."""
+    """The addresses of a server for programs and for people, and whether this call started it."""
 
     api_url: str
     ui_url: str
@@ -40,7 +40,8 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
 
     In this order: the server of PREFECT_API_URL or of the active Prefect profile, which must answer; the one that an
     earlier run left; a Prefect server of this version on Prefect's port (4200); a new one in the background, on a free
-    port if that one is taken. `on_wait` is told, once, what takes seconds. GiveUpError when none can be had.
+    port if that one is taken. Calls `on_wait` with a line for each thing that
+    takes seconds. GiveUpError if no server can be had.
     """
     _use(ENVIRONMENT, only_missing=True)
     if configured := _settings().api.url:
@@ -81,7 +82,7 @@ def stop_server() -> bool:
 
 
 def expect_answers(answers: bool) -> None:
-    """Have this process ask a server that is away only once, or as often as before."""
+    """Set whether this process tries a server that is away again (True), or calls it only once (False)."""
     if answers:
         _use({RETRIES: _chosen.pop(RETRIES, ENVIRONMENT[RETRIES])})
     elif RETRIES not in _chosen:
@@ -90,7 +91,7 @@ def expect_answers(answers: bool) -> None:
 
 
 def ui_url() -> str:
-    """Where people look at the server that is configured."""
+    """The address at which people see the configured server."""
     settings = _settings()
     return str(settings.ui_url or str(settings.api.url or "").removesuffix("/api")).rstrip("/")
 
@@ -119,19 +120,19 @@ def _configured(api_url: str) -> ServerInfo:
 
 
 def _running_port(home: Path) -> int | None:
-    """The port of a local server that may be used: the one noted by an earlier run, else Prefect's own.
+    """The port of a local server that may be used: the one that an earlier run noted, else Prefect's own.
 
-    Who runs a server has runs started by those who serve deployments there: one of another user is none of ours.
+    A server of another user does not count: that user decides which deployments start runs there.
     """
     note = _note(home)
     ports = [note["port"]] if note else []
     users = (os.getuid(), ROOT)
-    found = [*ports, _settings().server.api.port]
-    return next((port for port in found if _is_ours(port) and listener(port) in users), None)
+    candidates = [*ports, _settings().server.api.port]
+    return next((port for port in candidates if _is_ours(port) and listener(port) in users), None)
 
 
 def _is_ours(port: int) -> bool:
-    """Whether a healthy Prefect server with the API of this version answers on a port of the loopback."""
+    """True if a healthy Prefect server with the API of this version answers on a port of the loopback."""
     import prefect
 
     secret = _settings().api.auth_string
@@ -195,7 +196,7 @@ def _free_port(wanted: int) -> int:
 
 
 def _note(home: Path) -> dict[str, Any] | None:
-    """What an earlier start wrote down: port, pid and the second the process was created in."""
+    """The note of an earlier start: port, pid and the time at which the process was created."""
     try:
         return dict(json.loads((home / "millrace-server.json").read_text()))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a Prefect server has against a request, of an error that repeats its whole answer and the request: 25 kB."""
+"""The reason why a Prefect server refuses a request, cut out of an error that repeats both (25 kB)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refusal(text: str) -> str:
 
 
 def refused_output(text: str) -> str:
-    """The lines that matter of what a command of Prefect printed: no traceback, of an error what the server said."""
+    """The lines of a Prefect command's output that matter: no traceback; of an error the server's words."""
     lines, trace = [], False
     for line in text.splitlines():
         trace = trace or line.startswith("Traceback (most recent call last)")
@@ -68,7 +68,7 @@ def _of_what_was_meant(detail: list[Any]) -> list[Mapping[str, Any]]:
 
 
 def _line(item: Mapping[str, Any]) -> str:
-    """Where and what; without names of classes and functions that only the server knows."""
+    """The place and the problem, without names of classes and functions that only the server knows."""
     place = [str(key) for key in item.get("loc", ()) if key != "body" and re.fullmatch(r"[a-z_]+|\d+", str(key))]
     text = " ".join(str(item["msg"]).removeprefix("Value error, ").split())
     return _cut(f"{'.'.join(place)}: {text}" if place else text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 from prefect_dask import DaskTaskRunner
@@ -13,27 +12,15 @@ from infra.clusters.model import Cluster
 from infra.workers.imports import NO_IMPORTS, WorkerImports
 
 
-class Runner(DaskTaskRunner):
-    """Prefect's own, without its token of everything that a task run gets, 20 ms for each: the id that is in it makes
-    all of them different."""
-
-    @property
-    def client(self) -> Any:
-        if not self._client:
-            client = super().client
-            client.submit = partial(client.submit, pure=False)  # type: ignore[method-assign]
-        return self._client
-
-
-def runner(cluster: Cluster | dict[str, Any] | None = None, imports: WorkerImports = NO_IMPORTS) -> Runner:
+def runner(cluster: Cluster | dict[str, Any] | None = None, imports: WorkerImports = NO_IMPORTS) -> DaskTaskRunner:
     """A task runner that starts its cluster inside the run, at the first task.
 
-    Without `cluster` it starts what the run has asked for with `use_cluster`, so that one decorated flow serves the
-    command, the form and schedules; with it, it is for `flow.with_options(task_runner=runner(job.cluster, imports))`.
+    Without `cluster` it starts the one that the flow passed to `use_cluster`, so that one decorated flow serves the
+    command, the form and schedules. With it, it is for `flow.with_options(task_runner=runner(job.cluster, imports))`.
     """
     if cluster is None:
-        return Runner(cluster_class=cluster_of_this_run)
-    return Runner(
+        return DaskTaskRunner(cluster_class=cluster_of_this_run)
+    return DaskTaskRunner(
         cluster_class=make_cluster, cluster_kwargs={"cluster": Cluster.model_validate(cluster), "imports": imports}
     )
 
@@ -42,10 +29,10 @@ _requested: ContextVar[tuple[Cluster | None, WorkerImports]] = ContextVar("clust
 
 
 def use_cluster(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> None:
-    """Set, in a flow before its first task, which cluster its job requests and what that cluster's workers load."""
+    """Set, in a flow before its first task, the cluster of its job and what that cluster's workers load."""
     _requested.set((cluster, imports))
 
 
 def cluster_of_this_run() -> Any:
-    """The cluster that the current flow run has asked for; the default where it is silent."""
+    """The cluster that the current flow run passed to `use_cluster`; the default cluster if it passed none."""
     return make_cluster(*_requested.get())

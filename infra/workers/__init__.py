@@ -1,1 +1,1 @@
-"""What happens in the process of a worker: forks, preloads, ends."""
+"""The process of a worker: forks, preloads, ends."""

@@ -1,4 +1,4 @@
-"""Workers of this host that die while they start: tried again, then told with what they said last."""
+"""Workers of this host that die while they start: they are started again, then reported with their last lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 from tasks.errors import GiveUpError, MillraceError
 
 STARTS = 3  # of a cluster, until it is given up
-LINES = 8  # of what workers said last
+LINES = 8  # the last lines of workers that an error shows
 MAPPED = 4 * 10**9  # bytes that a process maps, most of which it never uses, before it has read any data
 STDERR = 2
 log = logging.getLogger("millrace.clusters")
@@ -37,13 +37,13 @@ def check_address_space() -> None:
 
 
 def tried(
-    start: Callable[[bool], Running], told: Callable[[Exception, Sequence[str]], MillraceError] | None = None
+    start: Callable[[bool], Running], to_error: Callable[[Exception, Sequence[str]], MillraceError] | None = None
 ) -> Running:
-    """What `start(forks)` gives; when it has failed `STARTS` times, what `told` makes of the last error and the
-    workers' last lines: by default `died`.
+    """Call `start(forks)` up to `STARTS` times and return its cluster.
 
-    What kills a worker at its start may pass: a host that was short of memory for a moment. From the second time on
-    workers are no forks, since it may be their fork server that is ill, and what they write is read.
+    The cause of a worker's death may pass, such as a moment without memory. From the second time on workers are no
+    forks, since their fork server may be the cause, and their lines are read. After the last time raises what
+    `to_error`, by default `died`, makes of the last error and the workers' last lines.
     """
     for attempt in range(1, STARTS + 1):
         with last_lines(attempt > 1) as lines:
@@ -55,11 +55,11 @@ def tried(
                 failed = error
         if attempt < STARTS:
             log.warning("workers died while they started (attempt %s of %s): %s", attempt, STARTS, cause_of(failed))
-    raise (told or died)(failed, lines) from failed
+    raise (to_error or died)(failed, lines) from failed
 
 
 def died(error: Exception, lines: Sequence[str]) -> GiveUpError:
-    """That workers did not start, why as far as is known, and what to look at."""
+    """The error for workers that did not start: the cause as far as is known, and what to look at."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limited = limit != resource.RLIM_INFINITY
     bound = f"; this process may map {limit / 1e9:,.1f} GB of memory at most (ulimit -v)" if limited else ""
@@ -72,7 +72,7 @@ def died(error: Exception, lines: Sequence[str]) -> GiveUpError:
 
 
 def written(lines: Sequence[str]) -> str:
-    """What workers wrote last.
+    """The last lines of workers, in words.
 
     >>> written(["Traceback ..\\n", "MemoryError\\n"])
     'it wrote: Traceback .. / MemoryError'
@@ -90,9 +90,9 @@ def cause_of(error: BaseException) -> str:
 
 @contextmanager
 def last_lines(wanted: bool) -> Iterator[list[str]]:
-    """The last lines that this process, and those that it starts, write to stderr in the block; they still get there.
+    """The last lines that this process and its children write to stderr in the block; stderr still gets them.
 
-    The processes keep the way, and so does the thread that reads it, as long as one of them lives.
+    The pipe and the thread that reads it live as long as one of the children.
     """
     lines: list[str] = []
     if not wanted:
@@ -100,12 +100,12 @@ def last_lines(wanted: bool) -> Iterator[list[str]]:
         return
     reads, writes = os.pipe()
     before = os.dup(STDERR)
-    kept: deque[str] = deque(maxlen=LINES)
+    last: deque[str] = deque(maxlen=LINES)
 
     def follow() -> None:
         with os.fdopen(reads, errors="replace") as pipe, os.fdopen(before, "w", errors="replace") as stderr:
             for line in pipe:
-                kept.append(line)
+                last.append(line)
                 stderr.write(line)
                 stderr.flush()
 
@@ -118,4 +118,4 @@ def last_lines(wanted: bool) -> Iterator[list[str]]:
     finally:
         os.dup2(before, STDERR)
         thread.join(1.0)  # ends at once where no process is left that writes
-        lines += kept
+        lines += last

@@ -1,4 +1,4 @@
-"""What a fork server and its forks tell each other: names of variables, and what a fork does with them."""
+"""The variables by which a fork server and its forks communicate, and how a fork adopts them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 # Setting of Dask, and its variable: modules that infra/workers/preimport.py imports.
 WORKER_IMPORTS, IMPORTS_VARIABLE = "millrace.worker-imports", "DASK_MILLRACE__WORKER_IMPORTS"
-FORKED = "MILLRACE_FORKED"  # to a fork: the variables that it has from the server and must not have
+FORKED = "MILLRACE_FORKED"  # names of the variables that a fork inherits from the server and must remove
 
 
 def adopt() -> None:
-    """In a worker, before its first task: what the variables of a fork say goes for what was loaded before them."""
+    """Apply the variables of a fork, before its first task, to libraries that the server loaded before it had them."""
     left = os.environ.pop(FORKED, None)
     if left is None:
         return

@@ -23,7 +23,7 @@ from infra.workers.forked import FORKED, IMPORTS_VARIABLE
 from infra.workers.multiprocessing_leftovers import remove_leftovers
 
 METHOD = "distributed.worker.multiprocessing-method"
-# What an interpreter, the C library or a library reads once, when it starts. All else a fork is told.
+# Variables that an interpreter, the C library or a library reads once, at its start. A fork gets the others later.
 FIXED = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "ARROW_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "LC_", "LANG", "TZ",
          "TMPDIR", "HOME", "PREFECT_HOME", "PREFECT_PROFILES_PATH", "VIRTUAL_ENV")  # fmt: skip
 TOLD = ("DASK_", "MILLRACE_", "PREFECT_")  # settings, of which the server itself has none
@@ -57,27 +57,27 @@ def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
 
 
 def _finds_others() -> bool:
-    """Whether the server, which has no `sys.path` of this process, would load a flows/ or tasks/ that is not ours."""
+    """True if the server, which does not have the `sys.path` of this process, would load another flows/ or tasks/."""
     folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return any(found and ROOT / name not in found for name, found in packages_on(folders).items())
+    return any(places and ROOT / name not in places for name, places in packages_on(folders).items())
 
 
 def _of_server() -> dict[str, str | None]:
     """Variables that the server has, or (None) has not, whatever this process has."""
-    told = dict.fromkeys(name for name in os.environ if name.startswith(TOLD) and not name.startswith(FIXED))
-    return {**told, **_before_start(local_variables(cpu_environment(1))), "OMP_NUM_THREADS": "1", **ENVIRONMENT}
+    settings = dict.fromkeys(name for name in os.environ if name.startswith(TOLD) and not name.startswith(FIXED))
+    return {**settings, **_before_start(local_variables(cpu_environment(1))), "OMP_NUM_THREADS": "1", **ENVIRONMENT}
 
 
-def _before_start(asked: Mapping[str, Any]) -> dict[str, str]:
-    """What Dask sets in this process before it starts a worker, of what the settings ask for."""
-    found = {name: os.environ.get(name, str(value)) for name, value in asked.items() if value is not None}
-    if found.get("PYTHONHASHSEED", "0") == "0":
-        found["PYTHONHASHSEED"] = "6640"  # workers find equal hashes
-    return found
+def _before_start(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of these settings as Dask sets them in this process before it starts a worker."""
+    variables = {name: os.environ.get(name, str(value)) for name, value in settings.items() if value is not None}
+    if variables.get("PYTHONHASHSEED", "0") == "0":
+        variables["PYTHONHASHSEED"] = "6640"  # workers find equal hashes
+    return variables
 
 
 def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that the server must have as its forks; how many threads compute, forks are told."""
+    """The variables that must be equal in the server and its forks; the number of threads need not be."""
     return {n: v for n, v in variables.items() if n.startswith(FIXED) and n != "OMP_NUM_THREADS"}
 
 

@@ -1,4 +1,4 @@
-"""What a worker process on a GPU does first: dask-cuda, which runs no preloads but its own, imports it."""
+"""The first steps of a worker process on a GPU. dask-cuda imports it, since it runs no preloads but its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a cluster load before their first task: modules of infra, and those that flows hand down."""
+"""The modules that processes of a cluster load before their first task: of infra, and those that flows hand down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python's multiprocessing leaves on a host where its processes are killed: folders of sockets, and semaphores."""
+"""Removes the folders of sockets and the semaphores that killed processes of Python's multiprocessing leave."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def _is_dead(path: Path) -> bool:
 
 
 def _semaphores(folder: Path) -> Iterator[Path]:
-    found = [path for path in folder.glob("sem.mp-*") if _is_old(path)]
-    if not found:
+    old = [path for path in folder.glob("sem.mp-*") if _is_old(path)]
+    if not old:
         return
     mapped = _mapped()
-    for path in found:
+    for path in old:
         if str(path) not in mapped:
             with suppress(OSError):
                 path.unlink()
@@ -58,17 +58,17 @@ def _semaphores(folder: Path) -> Iterator[Path]:
 
 def _is_old(path: Path) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return found.st_uid == os.getuid() and time.time() - max(found.st_mtime, found.st_atime) > DAY
+    return status.st_uid == os.getuid() and time.time() - max(status.st_mtime, status.st_atime) > DAY
 
 
 def _mapped() -> set[str]:
     """The semaphores that processes of this user have in use."""
-    found: set[str] = set()
+    mapped: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
             lines = maps.read_text(errors="replace").splitlines()
-            found |= {line.split(maxsplit=5)[-1] for line in lines if "/sem.mp-" in line}
-    return found
+            mapped |= {line.split(maxsplit=5)[-1] for line in lines if "/sem.mp-" in line}
+    return mapped

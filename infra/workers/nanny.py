@@ -62,7 +62,7 @@ class Nanny(distributed.Nanny):
         self._last = None
 
     def _has_no_process(self) -> bool:
-        """Whether the start of the worker has failed before there was a process; one that is there can be ended."""
+        """True if the start of the worker failed before there was a process; an existing process can be ended."""
         worker = self.process
         if worker is None or worker.status is Status.init:
             return True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import platform
+import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from tasks.errors import MillraceError, TransientError
 
 PACKAGES = ("millrace", "prefect", "dask", "pandas", "pyarrow", "numpy", "fastavro", "cudf-cu13", "cudf-cu12")
+OWN_CODE = re.compile(r".*/((?:flows|tasks|infra)/.*|millrace/cli\.py)")
 
 
 class DefectError(MillraceError):
@@ -83,13 +84,6 @@ def versions() -> list[str]:
 
 def _line_of(error: BaseException) -> str:
     """The last line of millrace's own code that the error came through."""
-    own: Sequence[Any] = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if any(f"/{room}/" in frame.filename for room in ("flows", "tasks", "infra"))
-    ]
-    if not own:
-        return ""
-    parts = own[-1].filename.split("/")
-    room = max(i for i, part in enumerate(parts) if part in ("flows", "tasks", "infra"))
-    return f"{'/'.join(parts[room:])}, line {own[-1].lineno}"
+    lines = [(OWN_CODE.match(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [f"{module[1]}, line {line}" for module, line in lines if module]
+    return own[-1] if own else ""

@@ -60,7 +60,7 @@ def main() -> int:
 
 def run(asked: argparse.Namespace, place: Path) -> int:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-P", "-m", "flows.cli", "deploy", "--pool", POOL], cwd=place, check=True)
+    subprocess.run([sys.executable, "-P", "-m", "millrace", "deploy", "--pool", POOL], cwd=place, check=True)
     print(f"deployed in {time.monotonic() - began:.1f} s", flush=True)
     with (place / "worker.log").open("w") as log:
         worker = subprocess.Popen(

@@ -186,7 +186,7 @@ def undisturbed(work: Path, rows: int) -> dict[str, str]:
         ["run", "quiet.yaml"],
     ):
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "flows.cli", *command], cwd=work, capture_output=True, text=True
+            [sys.executable, "-P", "-m", "millrace", *command], cwd=work, capture_output=True, text=True
         )
         if done.returncode:
             raise SystemExit(f"millrace {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -200,7 +200,7 @@ def digests(output: Path) -> dict[str, str]:
 def start_serving(work: Path) -> subprocess.Popen[bytes]:
     with (work / "serve.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "flows.cli", "serve", "--file", "soak.yaml", "--limit", "2"],
+            [sys.executable, "-P", "-m", "millrace", "serve", "--file", "soak.yaml", "--limit", "2"],
             cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 

@@ -78,7 +78,7 @@ def serve(prefect_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
     def start(deployments: list[Any]) -> Path:
         folder = tmp_path_factory.mktemp("served")
         (folder / "deployments.yaml").write_text(yaml.safe_dump({"deployments": deployments}))
-        command = [sys.executable, "-P", "-c", "from flows.cli import main; main()"]
+        command = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
         environment = os.environ | {
             "PYTHONPATH": python_path(),
             "PREFECT_API_URL": prefect_server.api_url,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.job.job import make_application
 from tasks.errors import DataError
 from tasks.manifest import Manifest, seal

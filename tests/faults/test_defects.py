@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from distributed import KilledWorker
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.commands import inspect
 from flows.commands.console import DEFECT
 from flows.job.job import make_job
@@ -42,7 +42,7 @@ def test_a_command_says_what_to_report(broken_verify: None, tmp_path: Path) -> N
     done = typed("verify", str(tmp_path))
     assert done.exit_code == DEFECT == 70
     assert done.stderr.startswith("error: millrace verify ended with an error that nobody foresaw\n")
-    assert "flows/cli.py, line" in done.stderr
+    assert "millrace/cli.py, line" in done.stderr
     assert "KeyError: 'parts'; this is a defect of millrace" in done.stderr
     assert f"pyarrow {pa.__version__}" in done.stderr
     assert "Traceback" not in done.stderr

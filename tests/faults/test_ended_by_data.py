@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.preview.own_process import looked
 from tasks.core.plan import OPTION
 from tasks.errors import DataError, GiveUpError

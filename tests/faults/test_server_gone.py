@@ -21,7 +21,7 @@ from tests.faults.jobs import STAGES, make_data, make_job, plan_chaos
 from tests.infra.elsewhere import until
 
 pytestmark = [pytest.mark.xdist_group("killed-flow"), pytest.mark.timeout(600)]
-COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
+COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from millrace.cli import main; main()", "run", "job.yaml"]
 SECONDS = 150.0  # in which the command has ended after its server died
 UNRECORDED = 3
 

@@ -30,7 +30,7 @@ from tests.faults.jobs import STAGES, digests, flow_state, make_data, make_job, 
 from tests.infra.elsewhere import eventually, is_worker, until
 
 pytestmark = pytest.mark.xdist_group("killed-flow")
-COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from flows.cli import main; main()", "run", "job.yaml"]
+COMMAND = [sys.executable, "-X", "faulthandler", "-P", "-c", "from millrace.cli import main; main()", "run", "job.yaml"]
 SERVE = "from flows.preprocess import preprocess; preprocess.serve('stopped', print_starting_message=False)"
 SECONDS = 20.0  # in which a stopped run has ended
 

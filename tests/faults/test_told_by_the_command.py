@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from millrace.cli import app
 from prefect import get_client
 from typer.testing import CliRunner
 
-from flows.cli import app
 from tests.faults.test_data_errors import CASES, GOOD, NORMALIZE
 from tests.running import section_of
 

@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
 
 pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
-MILLRACE = [sys.executable, "-P", "-c", "from flows.cli import main; main()"]
+MILLRACE = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
 COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean")
 
 
@@ -63,7 +63,7 @@ def test_help_answers_at_once() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, flows.cli; print([m for m in ('prefect', 'dask', 'pyarrow', 'pandas') if m in sys.modules])"
+    code = "import sys, millrace.cli; print([m for m in ('prefect', 'dask', 'pyarrow', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -11,11 +11,11 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from dask.system import CPU_COUNT
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
+from flows.job import history
 from flows.job.job import make_application, make_job
-from flows.preview import history
 from flows.preview.plan import Preview, preview
 from flows.preview.text import markdown, sections
 from tests.flows.runs import key_of, run_flow

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from millrace.cli import app
 from prefect import flow, get_client
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Completed, Running
 from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.commands import old_runs
 
 

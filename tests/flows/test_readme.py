@@ -89,7 +89,7 @@ def test_the_recipes_are_those_that_are_shipped() -> None:
 
 
 def test_the_commands_exist() -> None:
-    from flows.cli import app
+    from millrace.cli import app
 
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
     section = JOBS.partition("## Commands")[2].partition("## ")[0]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.commands.inspect import operators
 from flows.commands.reference import PAGE, reference_page, split_examples
 from tasks import ops

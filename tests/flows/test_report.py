@@ -143,7 +143,7 @@ def test_the_links_of_a_run_are_its_outputs_and_reports_when_it_is_done(
 
 
 def test_the_command_says_where_reports_are_and_makes_missing_ones(outs: list[Path]) -> None:
-    from flows.cli import app
+    from millrace.cli import app
 
     (outs[1] / "_report.html").unlink()
     done = CliRunner().invoke(app, ["report", str(outs[0].parent)])

@@ -71,7 +71,7 @@ def test_files_are_announced_again_by_a_command(folder: Path, api: Any) -> None:
         (folder / "in" / name).write_text("x\n1\n")
     assert watched().is_completed()
     until(lambda: events_of(api, folder / "in"), "the event")
-    command = [sys.executable, "-P", "-m", "flows.cli", "announce"]
+    command = [sys.executable, "-P", "-m", "millrace", "announce"]
 
     def announced(*paths: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"PYTHONPATH": python_path()}

@@ -251,29 +251,6 @@ def test_a_flow_runs_on_the_cluster_that_its_parameter_names(elsewhere: str, pre
         assert given({}) == elsewhere
 
 
-def test_what_a_task_run_gets_is_not_read_for_a_token(elsewhere: str, prefect_server: Any) -> None:
-    from prefect import flow, task
-    from prefect.cache_policies import NO_CACHE
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    from infra.orchestration.task_runner import runner
-
-    class Unreadable:
-        def __dask_tokenize__(self) -> None:
-            raise AssertionError
-
-    @task(cache_policy=NO_CACHE)
-    def named(value: Any) -> str:
-        return type(value).__name__
-
-    @flow(task_runner=runner({"kind": "address", "address": elsewhere}))
-    def twice() -> list[str]:
-        return [named.submit(Unreadable()).result() for _ in range(2)]
-
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        assert twice() == ["Unreadable", "Unreadable"]
-
-
 def test_nobody_answers_at_the_address() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     begin = time.monotonic()

@@ -87,7 +87,7 @@ def runs_of(api: Any, name: str) -> list[Any]:
 def home(tmp_path_factory: pytest.TempPathFactory, api: Any) -> Path:
     """The folder in which `millrace deploy` was called."""
     folder = folder_with_decoys(tmp_path_factory.mktemp("deployed"))
-    assert ended(started(folder, "flows.cli", "deploy", "--pool", POOL)) == 0, (folder / "log.txt").read_text()
+    assert ended(started(folder, "millrace", "deploy", "--pool", POOL)) == 0, (folder / "log.txt").read_text()
     return folder
 
 
@@ -236,11 +236,11 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> 
     folder = folder_with_decoys(tmp_path / "here")
     watch = {"name": "served", "entrypoint": "flows.watch_source.watch_source", "parameters": {"path": "."}}
     (folder / "own.yaml").write_text(yaml.safe_dump({"deployments": [spec, watch]}))
-    process = started(folder, "flows.cli", "serve", "--file", "own.yaml")
+    process = started(folder, "millrace", "serve", "--file", "own.yaml")
     try:
         served = until(lambda: _named(api, "preprocess/served"), "the deployment is there")
         first = api.create_flow_run_from_deployment(served.id, parameters={"output": {"seed": 7}})
-        other = started(folder, "flows.cli", "serve", "--file", "own.yaml")
+        other = started(folder, "millrace", "serve", "--file", "own.yaml")
         assert ended(other) == 1
         assert f"preprocess/served already\n  where: process {process.pid}\n" in (folder / "log.txt").read_text()
         assert not api.read_deployment(served.id).paused

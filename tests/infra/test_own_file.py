@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.orchestration.deployment_file import complete
+from infra.orchestration.deployment_file import complete, read_file
 from tests.infra.elsewhere import until
 from tests.infra.test_deployments import ON_CPU, SMALL, ended, final_state, folder_with_decoys, started
 
@@ -46,7 +46,7 @@ def deployed(folder: Path, deployments: list[dict[str, Any]], *arguments: str, *
     """What `millrace deploy --file own.yaml` says, called in the folder."""
     (folder / "own.yaml").write_text(yaml.safe_dump({**top, "deployments": deployments}))
     (folder / "log.txt").unlink(missing_ok=True)
-    process = started(folder, "flows.cli", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
+    process = started(folder, "millrace", "deploy", "--pool", POOL, "--file", "own.yaml", *arguments)
     assert ended(process) == 0, (folder / "log.txt").read_text()
     return (folder / "log.txt").read_text()
 
@@ -135,6 +135,39 @@ def test_what_left_the_file_is_named_and_pruned(tmp_path: Path, api: Any) -> Non
     assert {"stays", "of-another-file"} <= names()
     assert "leaves" not in names()
     assert not api.read_automations_by_name("of-leaves")
+
+
+def test_serve_names_what_left_its_file_until_it_is_deleted(
+    tmp_path: Path, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millrace.cli import app
+    from typer.testing import CliRunner
+
+    from infra.orchestration import deployments
+    from infra.orchestration.deployment_file import flow_of
+
+    def registered(path: Path, limit: int, notify: str | None) -> None:
+        """What `deployments.serve` leaves at the server when it ends."""
+        for spec in read_file(path)["deployments"]:
+            flow_of(spec["entrypoint"]).to_deployment(spec["name"]).apply()
+
+    def served(file: Path, *names: str) -> str:
+        file.write_text(yaml.safe_dump({"deployments": [{"name": name, "entrypoint": ENTRY} for name in names]}))
+        done = CliRunner().invoke(app, ["serve", "--file", str(file)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    monkeypatch.setattr(deployments, "serve", registered)
+    monkeypatch.setattr("flows.job.access.serving_limits", list)  # they would hold for all of this process
+    file, other = tmp_path / "own.yaml", tmp_path / "other.yaml"
+    assert "left" not in served(file, "served-on", "served-once")
+    assert "left" not in served(other, "served-by-another-file")
+    for _ in range(2):
+        text = served(file, "served-on")
+        assert "left     preprocess/served-once is not in the file any more: stays at the server" in text
+        assert text.count("left  ") == 1
+    api.delete_deployment(api.read_deployment_by_name("preprocess/served-once").id)
+    assert "left" not in served(file, "served-on")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from millrace.cli import app
 from typer.testing import CliRunner
 
-from flows.cli import app
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import JobError

@@ -1,6 +1,6 @@
 """The `millrace` command as `python -m millrace`."""
 
-from flows.cli import main
+from millrace.cli import main
 
 if __name__ == "__main__":
     main()

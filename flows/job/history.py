@@ -1,6 +1,6 @@
-"""How fast runs were on this host: a small file of the user's own, from which the time of the next one is estimated.
+"""The speed of earlier runs on this host, in a small file of the user: the estimate of the next run's time.
 
-It holds no path and nothing of the data: the recipe's name, a hash of the graph, the host's name, rows, bytes, seconds.
+No path and nothing of the data is in it: the recipe's name, a hash of the graph, the host's name, rows, bytes, seconds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tasks.core.stage_results import IngestResult, StageResult
 from tasks.core.versions import stable_json
 from tasks.job.request import Request
 
-KEPT = 300  # runs
-USED = 5  # of them for one estimate: those nearest in size
+MOST_RUNS = 300  # in the file
+NEAREST_RUNS = 5  # that one estimate uses
 log = logging.getLogger("millrace")
 
 
 def state_folder() -> Path:
-    """Where millrace keeps what later runs profit from: $XDG_STATE_HOME/millrace, or ~/.local/state/millrace."""
+    """The folder of files that later runs use: $XDG_STATE_HOME/millrace, or ~/.local/state/millrace."""
     home = os.environ.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local" / "state") / "millrace"
 
 
 def record(request: Request, results: Sequence[StageResult], recipe: str | None = None) -> None:
-    """Note the rates of a run that is done. A folder that cannot be written is no reason for a run to fail."""
+    """Add the rates of a finished run to the file. A folder that cannot be written does not fail the run."""
     ingest = next((result for result in results if isinstance(result, IngestResult)), None)
     stages = {name: _seconds(results, name) for name in STAGES}
     done = {name: seconds for name, seconds in stages.items() if seconds is not None}
@@ -63,7 +63,7 @@ def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
 
 
 def job_key(request: Request) -> str:
-    """Names what a run does with its rows, not which rows they are."""
+    """A fingerprint of what a run does with its rows, whichever rows they are."""
     source, output = request.source, request.output
     what = [request.graph, request.flow, source.filter, source.keys, output.shuffle, output.format, output.partition_on]
     return hashlib.sha256(stable_json(what).encode()).hexdigest()[:16]
@@ -80,14 +80,14 @@ def _locked() -> Iterator[Path]:
 
 def _append(entry: Mapping[str, Any]) -> None:
     with _locked() as path:
-        kept = [*_entries(path), entry][-KEPT:]
+        entries = [*_entries(path), entry][-MOST_RUNS:]
         unfinished = path.with_suffix(".tmp")
-        unfinished.write_text("".join(json.dumps(item) + "\n" for item in kept))
+        unfinished.write_text("".join(json.dumps(item) + "\n" for item in entries))
         unfinished.replace(path)
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """The runs that are noted; lines that are damaged are left out."""
+    """The runs in the file, without damaged lines."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
@@ -97,13 +97,13 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 def _entry(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
-        numbers = [found["rows"], found["bytes"], found["threads"], *found["seconds"].values()]
-        texts = [found["job"], found["engine"], found["host"]]
+        entry = json.loads(line)
+        numbers = [entry["rows"], entry["bytes"], entry["threads"], *entry["seconds"].values()]
+        texts = [entry["job"], entry["engine"], entry["host"]]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     whole = all(isinstance(n, int | float) and math.isfinite(n) and n >= 0 for n in numbers)
-    return found if whole and found["rows"] > 0 and all(isinstance(t, str) for t in texts) else None
+    return entry if whole and entry["rows"] > 0 and all(isinstance(t, str) for t in texts) else None
 
 
 @dataclass(frozen=True)
@@ -127,19 +127,19 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
         size, unit, what = rows, "rows", "run(s) of this job"
     else:
         own, size, unit, what = here, nbytes, "bytes", "run(s) of other jobs, by bytes"
-    near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:USED]
-    found = {}
+    near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:NEAREST_RUNS]
+    seconds = {}
     for stage in STAGES:
         rates = [e["seconds"][stage] / e[unit] for e in near if stage in e["seconds"]]
         if rates:
-            found[stage] = median(rates) * size
-    if not found:
+            seconds[stage] = median(rates) * size
+    if not seconds:
         return None
     sizes = sorted({e["rows"] for e in near})
     counted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    return Guess(found, f"{len(near)} {what}, of {counted} rows")
+    return Guess(seconds, f"{len(near)} {what}, of {counted} rows")
 
 
 def _distance(entry: Mapping[str, Any], unit: str, size: int, threads: int) -> tuple[float, float]:
-    """How far a run is from another one: in threads, then in size."""
+    """The distance between two runs: in threads, then in size."""
     return abs(math.log(max(entry["threads"], 1) / max(threads, 1))), abs(math.log(entry[unit] / max(size, 1)))

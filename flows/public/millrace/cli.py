@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from flows.commands.clean import clean
-from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, say_error, say_failure, terminal, told
+from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
 from flows.commands.preview import preview
-from flows.commands.serve import announce, deploy, serve
+from flows.commands.serve import deploy, serve
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
@@ -28,6 +28,24 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flag = ["--debug"] if "--debug" in args else []
         return list(super().parse_args(ctx, [*flag, *(arg for arg in args if arg != "--debug")]))
+
+
+def _preprocess() -> Any:
+    from flows.preprocess import preprocess
+
+    return preprocess
+
+
+def _fit() -> Any:
+    from flows.fit import fit
+
+    return fit
+
+
+def _apply() -> Any:
+    from flows.apply import apply
+
+    return apply
 
 
 app = typer.Typer(
@@ -75,7 +93,7 @@ def millrace(
 
 
 @app.command()
-@told
+@reported
 def demo(
     path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("millrace-demo"),
     rows: Annotated[int, typer.Option(min=1, help="rows of the toy data set")] = 1_000_000,
@@ -98,16 +116,16 @@ def demo(
     with console.status(f"making {rows:,} rows"):
         from flows.sample import make_sample
 
-        made = make_sample("toy", data, rows)
+        sample = make_sample("toy", data, rows)
     console.print(
-        f"data     {made.rows:,} rows in {made.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
+        f"data     {sample.rows:,} rows in {sample.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
     )
     job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
-    launch(job, console, debugging())
+    launch(job, "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
-@told
+@reported
 def run(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
     set_: Annotated[
@@ -133,11 +151,11 @@ def run(
     """
     from flows.commands.launch import job_of, launch
 
-    launch(job_of(job, set_ or [], sample), terminal(), debugging())
+    launch(job_of(job, set_ or [], sample), "flows.preprocess", _preprocess, terminal(), debugging())
 
 
 @app.command()
-@told
+@reported
 def fit(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
     path: Annotated[Path, typer.Option(help="folder of the fitted workflow", show_default=False)],
@@ -162,11 +180,11 @@ def fit(
     from flows.commands.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
-    launch(job_of(job, [*(set_ or []), place], sample), terminal(), debugging(), "fit")
+    launch(job_of(job, [*(set_ or []), place], sample), "flows.fit", _fit, terminal(), debugging())
 
 
 @app.command()
-@told
+@reported
 def apply(
     fitted: Annotated[Path, typer.Argument(help="a fitted workflow, or the output of a run", show_default=False)],
     source: Annotated[
@@ -195,11 +213,11 @@ def apply(
     """
     from flows.commands.launch import application_of, launch
 
-    launch(application_of(fitted, source or [], output, set_ or []), terminal(), debugging(), "apply")
+    launch(application_of(fitted, source or [], output, set_ or []), "flows.apply", _apply, terminal(), debugging())
 
 
 @app.command()
-@told
+@reported
 def sample(
     name: Annotated[SampleName, typer.Argument(help="which data set to imitate")],
     path: Annotated[Path, typer.Option(help="folder to fill", show_default=False)],
@@ -227,13 +245,14 @@ def sample(
 
     console = terminal()
     with console.status(f"making {rows:,} rows"):
-        made = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
-    text = f"{made.rows:,} rows of {name.value} in {made.files} file(s), {amount(made.bytes)}, {made.seconds:.1f} s"
+        written = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
+    size = f"{amount(written.bytes)}, {written.seconds:.1f} s"
+    text = f"{written.rows:,} rows of {name.value} in {written.files} file(s), {size}"
     console.print(f"{text}: {path}", soft_wrap=True, markup=False)
 
 
 @app.command()
-@told
+@reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check every part of an output against its manifest: there, of its size, with its checksum, and no part too many.
 
@@ -251,22 +270,22 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
     importable(Path.cwd())
     try:
-        lines, found = verified(out)
+        lines, damages = verified(out)
     except DataError as error:
         say_error(str(error))
         raise typer.Exit(NO_OUTPUT) from None
     console = terminal(soft_wrap=True)
     for line in lines:
         console.print(line, markup=False)
-    if found:
-        for line in found:
+    if damages:
+        for line in damages:
             console.print(f"damaged: {line}", markup=False)
-        say_error(f"{len(found)} damage(s) in {out}\n  do: run the job again with output.on_existing: replace")
+        say_error(f"{len(damages)} damage(s) in {out}\n  do: run the job again with output.on_existing: replace")
         raise typer.Exit(DAMAGED)
 
 
 @app.command()
-@told
+@reported
 def inspect(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
     rows: Annotated[int, typer.Option(min=0, help="first rows to show")] = 5,
@@ -294,7 +313,7 @@ def inspect(
 
 
 @app.command()
-@told
+@reported
 def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
@@ -322,7 +341,7 @@ def report(
 
 
 @app.command()
-@told
+@reported
 def ops(
     name: Annotated[
         str | None, typer.Argument(help="an operator, or module:Name of one of your own", show_default=False)
@@ -356,8 +375,44 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy, announce, clean):
-    app.command()(told(command))
+for command in (preview, serve, deploy):
+    app.command()(reported(command))
+
+
+@app.command()
+@reported
+def announce(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
+    pattern: Annotated[
+        list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
+    ] = None,
+    format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
+    storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
+) -> None:
+    """Announce files to the server as newly arrived, also those that watch-source has announced before.
+
+    For each folder directly in a PATH (and for PATH itself) an event millrace.data.arrived with its files: deployments
+    with that trigger run on them. For files whose run has failed, once the cause is mended; leave out a bad one by
+    naming the good ones.
+
+    [bold]Examples[/bold]
+
+      millrace announce data/incoming/day=7
+
+      millrace announce data/incoming/a.csv data/incoming/b.csv
+    """
+    from flows.watch_source import announce as send
+    from infra.orchestration.server import ensure_server
+    from tasks.storage.credentials import storage
+
+    console = terminal()
+    server = ensure_server(console.print)
+    sent = send(paths, pattern or [], format, storage(storage_options))
+    console.print(f"announced {sent} event(s) millrace.data.arrived", soft_wrap=True)
+    console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
+
+
+app.command()(reported(clean))
 
 
 if __name__ == "__main__":
