@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster import gpu_setup
 from tasks.cluster.current import current_pool, graph_share
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.plan import Plan
 from tasks.core.schema import ROW, Column, Schema, check_kinds, embeddings_of

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import psutil
 
-from tasks.cluster import gpu_setup
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import Given
+from tasks.cluster.transfer import gpu_setup
 
 LARGE = 4 << 20  # bytes in a graph from which what its tasks share is kept out of it: the scheduler holds every graph
 BATCH = 5_000  # tasks that are handed in at once

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from tasks.cluster import gpu_setup
 from tasks.cluster.pool import FAN_IN, Done
+from tasks.cluster.transfer import gpu_setup
 
 
 class LocalPool:

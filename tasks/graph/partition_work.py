@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from tasks import engines
-from tasks.cluster import column_cache, gpu_setup
+from tasks.cluster import column_cache
 from tasks.cluster.column_cache import Keeping
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema

@@ -69,6 +69,7 @@ def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
             "tasks.core.schema",
             "tasks.core.dtypes",
             "tasks.core.strict_json",
+            "tasks.storage.allowed_roots",
         )
         others = {name for name in imports(path) if name.startswith("tasks.") and not name.startswith(known)}
         assert not others
@@ -142,7 +143,7 @@ PLANTED = {
         FUNCTION.format("from tasks.engines.gpu import columns"),
     ),
     "what workers hand each other is below the pools": (
-        "tasks/cluster/transfer/lent_bytes.py",
+        "tasks/cluster/transfer/host_memory.py",
         FUNCTION.format("from tasks.cluster.monitor import count"),
     ),
     "tasks know no infra, no flows": ("tasks/errors.py", FUNCTION.format("import infra.sizes")),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.cluster import gpu_setup
 from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.transfer import gpu_setup
 from tasks.graph.partition_work import Work
 from tasks.learning.observe import observe
 from tasks.shuffle.cutting import cut_partition
