@@ -20,6 +20,7 @@ from prefect.states import State as PrefectState
 from tasks import report
 from tasks.cluster import monitor, out_of_memory, stalled_tasks
 from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, MillraceError
 from tasks.job.request import Request
@@ -114,7 +115,7 @@ def stage(name: str, work: Callable[..., dict[str, Any]]) -> Any:
         leave_pool()
         began = time.time()
         with prefect_client(None), limited(request.roots), out_of_memory.told(name, request.engine), own_log() as told:
-            pool = DaskPool(get_client(), resources)
+            pool = DaskPool(get_client(), resources, gpu_setup.allocatable)
             told.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             patience = request.run.stalled_after
             with (

@@ -146,6 +146,10 @@ PLANTED = {
         "tasks/cluster/transfer/host_memory.py",
         FUNCTION.format("from tasks.cluster.monitor import count"),
     ),
+    "pools do not know how workers hand over results": (
+        "tasks/cluster/parallelism.py",
+        FUNCTION.format("from tasks.cluster.transfer import host_memory"),
+    ),
     "tasks know no infra, no flows": ("tasks/errors.py", FUNCTION.format("import infra.sizes")),
     "infra knows of tasks only tasks.errors": (
         "infra/sizes.py",

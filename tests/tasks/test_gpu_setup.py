@@ -42,7 +42,7 @@ def kernels() -> Any:
         lambda: cut_partition(SimpleNamespace(work=ON_GPU), None),  # type: ignore[arg-type]
         lambda: write_part(ON_GPU, None, []),  # type: ignore[arg-type]
         lambda: write_block(ON_GPU, None, []),  # type: ignore[arg-type]
-        lambda: LocalPool(1).device_memory,
+        lambda: LocalPool(1, gpu_setup.allocatable).device_memory,
         kernels,
     ],
     ids=["observe", "cut_partition", "write_part", "write_block", "device_memory", "kernels"],
