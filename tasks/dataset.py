@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.parallelism import dividing_threads
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan, cut_partitions
 from tasks.core.schema import Schema
@@ -111,7 +112,9 @@ class Dataset:
     def _threads(self) -> int | None:
         """The threads for which partitions are cut; None if their size is set."""
         sized = self._partition_size or (self._section and self._section.part_mem_fraction)
-        return None if sized else dividing_threads(libraries.resolve_engine(self.engine), current_pool())
+        if sized:
+            return None
+        return dividing_threads(libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable))
 
     def _bytes_of_a_partition(self, total: int) -> int:
         threads = self._threads
@@ -143,7 +146,8 @@ class Dataset:
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
-            plan = by_keys(self.handle, self.plan, names, sort, engine, current_pool(), Path(folder.path), size)
+            pool = current_pool(gpu_setup.allocatable)
+            plan = by_keys(self.handle, self.plan, names, sort, engine, pool, Path(folder.path), size)
         except BaseException:
             folder.remove()
             raise

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster import gpu_setup
 from tasks.cluster.current import current_pool, graph_share
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.plan import Plan
 from tasks.core.schema import ROW, Column, Schema, check_kinds, embeddings_of
@@ -69,8 +69,8 @@ class Workflow:
         engine = resolve_engine(dataset.engine)
         check_runs(Bound(self.final, dataset.schema), keys_of(dataset.plan))
         failed: list[list[Record]] = []
-        state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, current_pool(),
-                      failed=failed.append)  # fmt: skip
+        pool = current_pool(gpu_setup.allocatable)
+        state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, pool, failed=failed.append)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = state
         warn(largest(failed))
@@ -294,8 +294,8 @@ class Transformed:
         """Shuffle and write as the section `output` of a job says; returns the Manifest of what was committed."""
         settings = checked(Output, {"path": str(path), **output}, "output")
         assert self.workflow.schema is not None
-        workflow = self.workflow
-        return write_transformed(self._work(), self.dataset.plan, settings, current_pool(), workflow.reading,
+        workflow, pool = self.workflow, current_pool(gpu_setup.allocatable)
+        return write_transformed(self._work(), self.dataset.plan, settings, pool, workflow.reading,
                                  workflow.final, self.left_out)  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from tasks import engines
 from tasks.cluster.dask_pool import LARGE, DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, pickled_bytes
@@ -14,21 +16,24 @@ def graph_share(value: Any, tasks: int) -> Any:
 
     A graph that is made for a client's workers must be computed there.
     """
-    pool = current_pool()
+    pool = current_pool(engines.allocatable)
     if not isinstance(pool, DaskPool) or pickled_bytes(value) * tasks <= LARGE:
         return None
     return pool.everywhere(value)
 
 
-def current_pool() -> Pool:
-    """The current `distributed.Client` of this process if there is one, else threads. Starts nothing."""
+def current_pool(allocatable: Callable[[], int]) -> Pool:
+    """The current `distributed.Client` of this process if there is one, else threads. Starts nothing.
+
+    `allocatable` returns the bytes that a process may allocate on its GPU.
+    """
     import sys
 
     if "distributed" in sys.modules:
         from distributed import default_client
 
         try:
-            return DaskPool(default_client())
+            return DaskPool(default_client(), allocatable=allocatable)
         except ValueError:
             pass
-    return LocalPool()
+    return LocalPool(allocatable=allocatable)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from tasks.cluster import gpu_setup
+from tasks import engines
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
 from tasks.cluster.shared_argument import Given
 
@@ -32,10 +32,18 @@ class Workers(Protocol):
 
 
 class DaskPool:
-    """The workers of a Dask cluster."""
+    """The workers of a Dask cluster.
 
-    def __init__(self, client: Any, resources: dict[str, float] | None = None) -> None:
-        self.client = client
+    `allocatable`, run on a worker, returns the bytes that it may allocate on its GPU.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        resources: dict[str, float] | None = None,
+        allocatable: Callable[[], int] = engines.allocatable,
+    ) -> None:
+        self.client, self._allocatable = client, allocatable
         self.options = {"resources": resources} if resources else {}
         info = client.scheduler_info(n_workers=-1)["workers"]
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
@@ -71,7 +79,7 @@ class DaskPool:
 
     @cached_property
     def device_memory(self) -> int:
-        return sum(self.client.run(gpu_setup.allocatable).values())
+        return sum(self.client.run(self._allocatable).values())
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         found = self.client.run(function, *arguments, on_error="return")

@@ -10,22 +10,26 @@ from typing import Any
 
 import psutil
 
-from tasks.cluster import gpu_setup
+from tasks import engines
 from tasks.cluster.pool import FAN_IN, Done
 
 
 class LocalPool:
-    """Threads of this process; kernels release the GIL."""
+    """Threads of this process; kernels release the GIL.
 
-    def __init__(self, threads: int | None = None) -> None:
+    `allocatable` returns the bytes that this process may allocate on its GPU.
+    """
+
+    def __init__(self, threads: int | None = None, allocatable: Callable[[], int] = engines.allocatable) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.workers: Sequence[str] = ("this process",)
         self.memory = psutil.virtual_memory().available
         self.published: dict[str, list[Any]] = {}  # by name: results that outlive the call that made them
+        self._allocatable = allocatable
 
     @property
     def device_memory(self) -> int:
-        return gpu_setup.allocatable()
+        return self._allocatable()
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None

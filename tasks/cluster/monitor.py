@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from tasks.cluster.transfer import lent_bytes
+from tasks.core import lent_bytes
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done

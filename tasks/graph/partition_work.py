@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster import column_cache, gpu_setup
+from tasks.cluster import column_cache
 from tasks.cluster.column_cache import CacheKey
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from tasks import engines
-from tasks.cluster import gpu_setup, monitor
+from tasks.cluster import monitor
 from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import Schema
 from tasks.errors import DataError

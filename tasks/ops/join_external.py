@@ -12,9 +12,9 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of, plain_type
 from tasks.core.schema import Column, Schema
-from tasks.engines.convert.side_tables import read_side_table, side_schema
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
+from tasks.ops.side_tables import read_side_table, side_schema
 
 
 class JoinExternal(Learned):

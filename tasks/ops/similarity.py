@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.convert.side_tables import read_side_table
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Learned, Unit
+from tasks.ops.side_tables import read_side_table
 
 Features = str | list[list[int]]
 

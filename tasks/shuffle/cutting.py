@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 from tasks import engines
-from tasks.cluster import gpu_setup, monitor
+from tasks.cluster import monitor
 from tasks.cluster.out_of_memory import in_halves
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition
 from tasks.core.schema import HIDDEN, ROW, Schema
 from tasks.graph.failed_casts import Record, records

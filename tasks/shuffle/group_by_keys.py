@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster import gpu_setup
 from tasks.cluster.pool import Pool
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Block, File, Piece, Plan, cut_partitions
 from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
 from tasks.errors import JobError, near

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks import engines
-from tasks.cluster import gpu_setup, monitor
+from tasks.cluster import monitor
 from tasks.cluster.out_of_memory import in_runs, more_memory, shortage
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
 from tasks.core.units import megabytes

@@ -21,6 +21,7 @@ from prefect.states import State as PrefectState
 from tasks import report
 from tasks.cluster import monitor, out_of_memory, stalled_tasks
 from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.transfer import gpu_setup
 from tasks.core.stage_results import StageArtifacts, StageResult, StageRun
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, MillraceError
@@ -120,7 +121,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
             out_of_memory.told(name, request.engine),
             run_logger() as log,
         ):
-            pool = DaskPool(get_client(), resources)
+            pool = DaskPool(get_client(), resources, gpu_setup.allocatable)
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
                 monitor.watched(pool.client, pool.workers, request.run.report) as watch,

@@ -24,8 +24,8 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Plan
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
-from tasks.engines.convert.side_tables import read_side_table
 from tasks.errors import DataError, JobError
+from tasks.ops.side_tables import read_side_table
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform

@@ -69,6 +69,7 @@ def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
             "tasks.core.schema",
             "tasks.core.dtypes",
             "tasks.core.strict_json",
+            "tasks.storage.allowed_roots",
         )
         others = {name for name in imports(path) if name.startswith("tasks.") and not name.startswith(known)}
         assert not others
@@ -143,8 +144,12 @@ PLANTED = {
         FUNCTION.format("from tasks.engines.gpu import columns"),
     ),
     "what workers hand each other is below the pools": (
-        "tasks/cluster/transfer/lent_bytes.py",
+        "tasks/cluster/transfer/host_memory.py",
         FUNCTION.format("from tasks.cluster.monitor import count"),
+    ),
+    "pools do not know how workers hand over results": (
+        "tasks/cluster/parallelism.py",
+        FUNCTION.format("from tasks.cluster.transfer import host_memory"),
     ),
     "tasks know no infra, no flows": ("tasks/errors.py", FUNCTION.format("import infra.sizes")),
     "infra knows of tasks only tasks.errors": (

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.cluster import gpu_setup
 from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.transfer import gpu_setup
 from tasks.graph.partition_work import Work
 from tasks.learning.observe import observe
 from tasks.shuffle.cutting import cut_partition
@@ -42,7 +42,7 @@ def kernels() -> Any:
         lambda: cut_partition(SimpleNamespace(work=ON_GPU), None),  # type: ignore[arg-type]
         lambda: write_part(ON_GPU, None, []),  # type: ignore[arg-type]
         lambda: write_block(ON_GPU, None, []),  # type: ignore[arg-type]
-        lambda: LocalPool(1).device_memory,
+        lambda: LocalPool(1, gpu_setup.allocatable).device_memory,
         kernels,
     ],
     ids=["observe", "cut_partition", "write_part", "write_block", "device_memory", "kernels"],

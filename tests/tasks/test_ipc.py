@@ -27,7 +27,8 @@ def lender(pipe: Any) -> None:
     import cupy
     from rmm.allocators.cupy import rmm_cupy_allocator
 
-    from tasks.cluster.transfer import cuda_ipc, lent_bytes
+    from tasks.cluster.transfer import cuda_ipc
+    from tasks.core import lent_bytes
 
     cupy.cuda.set_allocator(rmm_cupy_allocator)
     worker = worker_shape()
@@ -158,7 +159,7 @@ def numbers_of(packed: Any) -> list[int]:
 
 
 def lent_bytes() -> int:
-    from tasks.cluster.transfer import lent_bytes
+    from tasks.core import lent_bytes
 
     return lent_bytes.totals()[0]
 

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.cluster.transfer import host_memory, lent_bytes
+from tasks.cluster.transfer import host_memory
+from tasks.core import lent_bytes
 from tasks.engines.cpu.order import Pieces, cut
 from tasks.shuffle.pieces import PackedPieces, PartitionPieces, packed_ranges
 

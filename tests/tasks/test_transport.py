@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.cluster import gpu_setup
+from tasks.cluster.transfer import gpu_setup
 
 pytestmark = pytest.mark.gpu
 

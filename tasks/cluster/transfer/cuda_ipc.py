@@ -28,8 +28,9 @@ import dask.config
 import rmm
 from cuda.bindings import driver
 
-from tasks.cluster.transfer import host_memory, lent_bytes
+from tasks.cluster.transfer import host_memory
 from tasks.cluster.transfer.dask_profiler import workers_here
+from tasks.core import lent_bytes
 from tasks.errors import GiveUpError
 
 OFFER = "millrace-gpu"  # what workers tell each other of when they connect

@@ -18,8 +18,9 @@ import cudf
 import cupy
 import pylibcudf as plc
 
-from tasks.cluster.transfer import cuda_ipc, host_memory, lent_bytes
+from tasks.cluster.transfer import cuda_ipc, host_memory
 from tasks.cluster.transfer.device_buffers import Context, sent, taken
+from tasks.core import lent_bytes
 from tasks.engines.gpu.columns import synchronize
 from tasks.engines.gpu.order import Marks, marked, marks_of, pack, unpack
 from tasks.engines.gpu.tables import parts_of

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from tasks.cluster.transfer import lent_bytes
+from tasks.core import lent_bytes
 from tasks.engines.task_result import TaskResult
 
 OFFER = "millrace-host"  # what workers tell each other of when they connect

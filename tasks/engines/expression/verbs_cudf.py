@@ -20,9 +20,9 @@ from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
 from tasks.engines.expression.dtypes import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.gpu.columns import device, from_pylibcudf
+from tasks.engines.gpu.kernels import canonical_cudf
+from tasks.engines.gpu.kernels.canonical_cudf import TICKS_PER_DAY
 from tasks.engines.gpu.text import joined
-from tasks.engines.hashing import canonical_cudf
-from tasks.engines.hashing.canonical_cudf import TICKS_PER_DAY
 
 xp: ModuleType = cupy
 _COMPARE = {

@@ -12,7 +12,7 @@ from tasks.core.dtypes import is_list
 from tasks.engines.convert.gpu_types import is_foreign, lacks_zone, marked_type, stand_in
 from tasks.engines.convert.libraries import LACKED
 from tasks.engines.gpu.columns import NULL, Column, column, dtype, finite, from_numbers, host, numbers, renumbered
-from tasks.engines.hashing import canonical_cudf
+from tasks.engines.gpu.kernels import canonical_cudf
 
 
 def series(values: Column) -> Column:

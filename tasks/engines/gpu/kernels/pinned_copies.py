@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pylibcudf as plc
 
-from tasks.engines.hashing import canonical_cudf
+from tasks.engines.gpu.kernels import canonical_cudf
 
 STAGE = 8 << 20  # bytes of a buffer
 

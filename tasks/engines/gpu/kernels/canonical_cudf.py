@@ -1,4 +1,4 @@
-"""Canonical values and hashes of cuDF columns; the GPU's half of `canonical` and `murmur3`. Needs a GPU when called."""
+"""Canonical values and hashes of cuDF columns; the GPU counterpart of `hashing.canonical` and `hashing.murmur3`."""
 
 from __future__ import annotations
 
