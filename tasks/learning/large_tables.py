@@ -21,6 +21,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool
+from tasks.core.memory_budget import TABLES_SHARE_OF_GPU
 from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.sizes import nbytes
 from tasks.learning.large_table_types import SIZES, Outline, Part, Piece, Rows, Sizes, Split, sizes_of
@@ -29,7 +30,6 @@ from tasks.ops.keyed import Keyed
 
 SAMPLES = 256  # rows of each chain that the ranges are cut by
 ROW = 40  # bytes of a row, about
-SHARE = 1 / 8  # of a GPU's memory that tables take which are brought to it
 
 
 def split(op: Operator, partial: Any) -> Split:
@@ -124,7 +124,7 @@ def _brought_together(pool: Pool, rows: Sequence[Rows]) -> bool:
     room. From GPU to GPU rows come in no time, out of the host memory of other workers at a gigabyte a second."""
     if not rows or any(r.engine != "cudf" for r in rows):
         return False
-    return sum(r.count for r in rows) * ROW <= pool.device_memory / max(len(pool.workers), 1) * SHARE
+    return sum(r.count for r in rows) * ROW <= pool.device_memory / max(len(pool.workers), 1) * TABLES_SHARE_OF_GPU
 
 
 def _in_one(part: Part) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:

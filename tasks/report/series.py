@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import Sample
-from tasks.core.units import amount
+from tasks.core.units import amount, exact_amount
 from tasks.report import svg
 
 Workers = Mapping[str, Mapping[str, Any]]
@@ -145,18 +145,6 @@ def per_second(value: float) -> str:
     return f"{value:g}"
 
 
-def bytes_text(value: float) -> str:
-    """Bytes for an axis: as short as it is exact.
-
-    >>> [bytes_text(v) for v in (0, 5e8, 2.5e9)]
-    ['0', '500 MB', '2.5 GB']
-    """
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value:g}"
-
-
 def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Sequence[tuple[str, float, float]] = (),
           few: bool = False) -> list[str]:  # fmt: skip
     """Throughput, memory, computing, spill and bytes moved as pictures; `few`: throughput and memory alone.
@@ -173,19 +161,19 @@ def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Seque
     limit = max((w["memory_limit"] or 0 for w in workers.values()), default=0) or None
     found = [draw("rows per second", rates(workers, "rows", zero), per_second)]
     if device := level(workers, "device", zero):
-        found.append(draw("GPU memory", device, bytes_text, total))
+        found.append(draw("GPU memory", device, exact_amount, total))
     if few and device:
         return found
-    found.append(draw("host memory", level(workers, "rss", zero), bytes_text, limit))
+    found.append(draw("host memory", level(workers, "rss", zero), exact_amount, limit))
     if few:
         return found
-    found.insert(1, draw("bytes per second", rates(workers, "bytes", zero), bytes_text))
+    found.insert(1, draw("bytes per second", rates(workers, "bytes", zero), exact_amount))
     found.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
     if highest(workers, "busy"):
         found.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
-            found.append(draw(title, level(workers, field, zero), bytes_text))
+            found.append(draw(title, level(workers, field, zero), exact_amount))
     if moved(workers):
-        found.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), bytes_text))
+        found.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), exact_amount))
     return found

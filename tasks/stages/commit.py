@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tasks.core.memory_budget import STATE_SHARE_OF_HOST
 from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
@@ -31,7 +32,6 @@ from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
 BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
-SHARE = 1 / 64  # of the host's memory that what was learned takes on disk at most while the workers need theirs
 
 
 class Learned(NamedTuple):
@@ -82,7 +82,7 @@ class Closing:
         from distributed.system import MEMORY_LIMIT
 
         files = (self.request.staging.folder / "state").glob("*")
-        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * SHARE
+        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * STATE_SHARE_OF_HOST
 
     def _read(self) -> Learned:
         request, kept = self.request, self.request.staging.folder / "workflow"

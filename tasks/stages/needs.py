@@ -10,11 +10,11 @@ from typing import Any
 
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.parallelism import computing_threads, partition_limit
+from tasks.core.memory_budget import copies, work_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
-from tasks.engines import admission
 from tasks.errors import GiveUpError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
@@ -25,8 +25,6 @@ from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
 from tasks.storage.atomic import existing
 from tasks.storage.staging import Staging
-
-COPIES = 3  # of a partition at work: its source columns, its output columns, its rows in another order
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     most = largest_partition(source, partition_limit(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
-    working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    working, held = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     train = request.splits[0]
     on_gpu = request.engine == "cudf"
     decoded = 0  # what statistics leaves for transform in host memory, and pieces take the place of
@@ -110,7 +108,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
         each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
         decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
     if on_gpu and workers.device_memory:
-        working = min(working, int(admission.WORKING * workers.device_memory))  # others wait
+        working = min(working, work_limit(workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     return Needs(
         device=working + (0 if on_host else held) if on_gpu else 0,

@@ -8,6 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from infra.clusters.cuda_settings import memory_settings, pool_settings
+from infra.clusters.model import Cluster
+from infra.gpus import Gpu
+from tasks.core import memory_budget as budget
 from tasks.core.schema import Schema
 from tasks.engines import admission
 from tasks.shuffle.choice import choose, spare, spare_on_device
@@ -63,3 +67,20 @@ def test_a_partition_that_a_gpu_takes() -> None:
     assert admission.fitting_partition(128 * GB) == 8 * GB
     assert admission.fitting_partition(8 * GB) == 500_000_000
     assert [admission.file_runs(memory, GB) for memory in (128 * GB, 8 * GB)] == [1, 5]
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "ucx"])
+def test_pieces_and_work_fit_into_a_gpu_and_pieces_stay_where_results_do_not_spill(protocol: str) -> None:
+    gpus, cluster = [Gpu(0, "GPU-0", "H200", 128 * GB)], Cluster(kind="cuda")
+    spilling = memory_settings(cluster, gpus, protocol)
+    pool = pool_settings(cluster, gpus, protocol).get("limit") or spilling["rmm_pool_size"]
+    assert pool / (128 * GB) == pytest.approx({"tcp": 0.92, "ucx": 0.6}[protocol])
+    assert (budget.PIECES_SHARE + budget.WORK_SHARE_OF_GPU) * pool < 128 * GB
+    assert budget.PIECES_SHARE * pool < spilling["device_memory_limit"] < pool
+
+
+def test_shares_inside_shares() -> None:
+    assert budget.PIECES_SHARE + budget.WORK_SHARE_OF_GPU <= 1
+    assert max(budget.CACHE_SHARE_OF_GPU, budget.TABLES_SHARE_OF_GPU) <= budget.PIECES_SHARE
+    assert budget.PIECES_SHARE + budget.FREE_SHARE_OF_HOST + budget.STATE_SHARE_OF_HOST < 1
+    assert admission.PLANNED * budget.copies("cudf") * admission.fitting_partition(8 * GB) == budget.work_limit(8 * GB)
