@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.cluster.local_pool import LocalPool
-from tasks.job.request import Request
+from tasks.job.request import PlanOf, Request
+from tasks.report.html import ReportWriter
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 
@@ -19,5 +20,16 @@ def run_stages(request: Request, threads: int = 2) -> list[dict[str, Any]]:
                 transform.cut(request, split, pool, kept=kept),
                 shuffle_write.write(request, split, pool, kept=kept),
             ]
-        commit.commit(request, done)
+        commit.commit(request, done, closing=commit.Closing(request, report_of(request)))
     return done
+
+
+def report_of(request: Request) -> ReportWriter:
+    """What writes the report of a run, as the flow makes it."""
+    sections = request.sections
+    job = {name: sections[name] for name in ("source", "output", "run")} | {"graph": request.graph}
+    staging = request.staging
+    return ReportWriter(
+        staging.folder, staging.target, request.splits, lambda split: PlanOf(request).plan(split), job,
+        wanted=request.run.report,
+    )  # fmt: skip

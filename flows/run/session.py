@@ -26,9 +26,9 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
-from tasks.job.request import Request
+from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
-from tasks.report.html import Making
+from tasks.report.html import ReportWriter
 from tasks.shuffle.memory_exchange import release
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.storage.atomic import read_json
@@ -97,7 +97,10 @@ def mark_made_up() -> None:
 def write_out(job: Job | Application, request: Request, done: list[Summary]) -> list[str]:
     """transform and shuffle_write of every split, then the commit of all; the folders that were committed."""
     log = get_run_logger()
-    report = Making(request, job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page())
+    report = ReportWriter(
+        request.staging.folder, request.staging.target, request.splits, lambda split: PlanOf(request).plan(split),
+        job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page(), wanted=request.run.report,
+    )  # fmt: skip
     with commit.Closing(request, report) as closing:
         for split in request.splits:
             done.append(run_stage(task.transform, job, request, split))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.strict_json import decoded
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.job.apply_fitted import subject
-from tasks.job.fingerprints import fingerprint
-from tasks.job.request import PlanOf, Request
 from tasks.ops.base import Operator
 from tasks.report import svg
 
@@ -159,11 +157,10 @@ def _applied(bound: Bound, place: int, name: str) -> list[Step]:
     return sorted(found.values(), key=lambda s: (s.node, s.key))
 
 
-def workflow_diagram(request: Request) -> str:
-    """The picture of a run's workflow; drawn once, by the first stage that asks."""
-    path = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
+def workflow_diagram(path: Path, bind: Callable[[], Bound]) -> str:
+    """The picture of a run's workflow as SVG: read from `path`, where the first stage of the run saved it, or drawn."""
     if path.exists():
         return path.read_text()
-    text = drawn(Bound(*subject(request, PlanOf(request).plan(request.splits[0]).schema)))
+    text = drawn(bind())
     path.write_text(text)
     return text

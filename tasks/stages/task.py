@@ -22,7 +22,10 @@ from tasks.cluster import monitor, out_of_memory, stalled_tasks
 from tasks.cluster.dask_pool import DaskPool
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, MillraceError
-from tasks.job.request import Request
+from tasks.graph.binding import Bound
+from tasks.job.apply_fitted import subject
+from tasks.job.fingerprints import fingerprint
+from tasks.job.request import PlanOf, Request
 from tasks.report import run_log
 from tasks.report.diagram import workflow_diagram
 from tasks.report.text import samples_path
@@ -151,7 +154,11 @@ def texts(summary: dict[str, Any], request: Request, watch: monitor.Watch) -> di
     if watch.workers and not summary.get("reused"):
         monitor.save(samples_path(request.staging.folder, summary), watch.workers)
     try:
-        text = report.stage_markdown(summary, workflow_diagram(request), watch.workers, dashboard_of(watch.client))
+        picture = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
+        diagram = workflow_diagram(
+            picture, lambda: Bound(*subject(request, PlanOf(request).plan(request.splits[0]).schema))
+        )
+        text = report.stage_markdown(summary, diagram, watch.workers, dashboard_of(watch.client))
         return {
             "key": stage_key(request, summary["stage"], summary.get("split", "")),
             "description": report.stage_line(summary),
