@@ -58,10 +58,10 @@ def _of_workers(summary: Mapping[str, Any], workers: series.Workers) -> list[str
     began, ended = summary["began"], summary["ended"]
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
-    found = [markdown_table(rows[:32])] if rows else []
+    blocks = [markdown_table(rows[:32])] if rows else []
     if moved := series.moved(workers):
-        found.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
-    return [*found, *(f"![{summary['stage']}]({data_url(picture)})" for picture in pictures)]
+        blocks.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
+    return [*blocks, *(f"![{summary['stage']}]({data_url(picture)})" for picture in pictures)]
 
 
 def _shown(value: Any) -> str:
@@ -86,12 +86,12 @@ def stage_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             more = {"rows": sum(p["rows"] for p in rest), "bytes": sum(p["bytes"] for p in rest), "xxh3_128": ""}
             rows.append({"path": f"and {len(rest):,} more", **more})
         return rows
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for name, value in summary.items():
         if name in ("began", "ended"):
-            found.append({"what": name, "value": clock(value)})
+            lines.append({"what": name, "value": clock(value)})
         elif name not in HIDDEN and value is not None:
-            found.append(
+            lines.append(
                 {"what": name, "value": value if isinstance(value, int | str | bool) else round(float(value), 3)}
             )
-    return found
+    return lines

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.parallelism import computing_threads, partition_limit
@@ -142,9 +141,9 @@ def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
 def _held(folder: Path) -> int:
     """Bytes of pieces and parts that an earlier start left, which this one need not write."""
     places = [folder / "new", folder / "exchange", *folder.glob("keyed*")]
-    found = [p for place in places if place.is_dir() for p in place.rglob("*")]
+    paths = [p for place in places if place.is_dir() for p in place.rglob("*")]
     total = 0
-    for path in found:
+    for path in paths:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:  # removed meanwhile
@@ -166,20 +165,20 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
 
     Types alone say too much, since files are compressed: where that would not fit, a sample of the rows is measured.
     """
-    found = needs(request, plans, workers)
-    if not any(disk.short for disk in found.disks):
-        return found
+    estimate = needs(request, plans, workers)
+    if not any(disk.short for disk in estimate.disks):
+        return estimate
     try:
         sample = sampled(request, plans[request.splits[0]])
     except MillraceError:
-        return found  # what is wrong with the rows is said by the stage that reads them all
+        return estimate  # what is wrong with the rows is said by the stage that reads them all
     if not sample.after.num_rows:
-        return found
-    found = needs(request, plans, workers, sample)
-    for disk in found.disks:
+        return estimate
+    estimate = needs(request, plans, workers, sample)
+    for disk in estimate.disks:
         if disk.short:
             raise too_small(disk)
-    return found
+    return estimate
 
 
 def too_small(disk: Disk) -> GiveUpError:
@@ -187,8 +186,3 @@ def too_small(disk: Disk) -> GiveUpError:
     return GiveUpError("the disk is too small for this run", where=disk.path,
                        why=f"{disk.text} (measured on some of the rows)",
                        do="free some space, or choose another output.path or run.scratch")  # fmt: skip
-
-
-def plain(found: Needs) -> dict[str, Any]:
-    """Bytes by what they are for."""
-    return {"device": found.device, "host": found.host, "scratch": found.scratch, "output": found.output}
