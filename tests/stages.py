@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.cluster.local_pool import LocalPool
-from tasks.job.request import Request
+from tasks.job.request import PlanOf, Request
+from tasks.report.html import ReportWriter
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 
 
@@ -19,5 +20,16 @@ def run_stages(request: Request, threads: int = 2) -> list[Any]:
         for split in request.splits:
             results.append(transform.transform(request, split, pool))
             results.append(shuffle_write.shuffle_write(request, split, pool))
-        commit.commit(request, results)
+        commit.commit(request, results, closing=commit.Closing(request, report_of(request)))
     return results
+
+
+def report_of(request: Request) -> ReportWriter:
+    """What writes the report of a run, as the flow makes it."""
+    sections = request.sections
+    job = {name: sections[name] for name in ("source", "output", "run")} | {"graph": request.graph}
+    staging = request.staging
+    return ReportWriter(
+        staging.folder, staging.target, request.splits, lambda split: PlanOf(request).plan(split), job,
+        wanted=request.run.report,
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from flows.job.job import make_job
 from flows.sample import make_sample
 from tasks.cluster.local_pool import LocalPool
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tests.stages import report_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("flows", "tasks", "infra", "tests", ".github")
@@ -150,7 +151,7 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
         for stage in (transform.transform, shuffle_write.shuffle_write):
             done.append(stage(request, "", pool))
             seen |= {str(p.relative_to(request.staging.folder)) for p in request.staging.folder.rglob("*.*")}
-        commit.commit(request, done)
+        commit.commit(request, done, closing=commit.Closing(request, report_of(request)))
     seen |= {str(p.relative_to(tmp_path / "out" / "toy")) for p in (tmp_path / "out" / "toy").iterdir()}
     named = [
         name for name in re.findall(r"`([\w./-]+\.(?:json|vocab|arrow|parquet|html))`", way) if "train" not in name

@@ -26,9 +26,9 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult
-from tasks.job.request import Request
+from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
-from tasks.report.html import Making
+from tasks.report.html import ReportWriter
 from tasks.shuffle.memory_exchange import release
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.storage.atomic import read_json
@@ -91,7 +91,10 @@ def mark_made_up() -> None:
 @contextmanager
 def committing(job: Job | Application, request: Request) -> Iterator[commit.Closing]:
     """Prepare the commit of a run beside its last stages: the fitted workflow, and the report's look at the source."""
-    report = Making(request, job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page())
+    report = ReportWriter(
+        request.staging.folder, request.staging.target, request.splits, lambda split: PlanOf(request).plan(split),
+        job.model_dump(mode="json", by_alias=True, exclude_unset=True), run_page(), wanted=request.run.report,
+    )  # fmt: skip
     with commit.Closing(request, report) as closing:
         yield closing
 
@@ -101,7 +104,8 @@ def published(
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
     log, shown = get_run_logger(), links()
-    closing.report.performance = shown.performance() if shown else ""
+    if closing.report and shown:
+        closing.report.performance = shown.performance()
     manifests = commit.commit(request, results, _run_id(), closing)
     COMMITTED[:] = [m.path for m in manifests]
     history.record(request, results, getattr(job, "recipe", None))

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 
 from tasks.cluster.pool import Pool
+from tasks.core.memory_budget import FREE_SHARE_OF_HOST
 from tasks.core.plan import Partition
 from tasks.engines.convert.sizes import nbytes
 
-FREE = 0.25  # share of the host's memory that the cache leaves free
 Rows = Any  # an Arrow table in host memory, or a dict of columns on a GPU
 Place = tuple[int, int, int]  # number, first row and rows of a partition: those of a run may be cut anew in the next
 
@@ -87,7 +87,7 @@ class _Store:
 def _memory_is_free() -> bool:
     """Whether other programs leave enough of the host's memory: the cache only saves time."""
     host = psutil.virtual_memory()
-    return bool(host.available > FREE * host.total)
+    return bool(host.available > FREE_SHARE_OF_HOST * host.total)
 
 
 _store = _Store()

@@ -3,6 +3,11 @@
 A thread of its own samples a worker twice a second (counters of the process, of Dask and of NVML) and ends by itself
 when nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What
 cannot be read is None; nothing that fails here fails a stage.
+
+Dask's own samples (`worker.monitor.range_query`) do not replace the thread. They have neither rows and bytes of
+partitions, nor bytes by which way they were sent, nor what is spilled, nor the process's own part of the GPU's memory;
+the processor's load is a percentage of the moment instead of seconds since the start; the network is the host's. And
+without a Dask worker (`LocalPool`) there are none.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import psutil
 from tasks import engines
 from tasks.cluster import column_cache
 from tasks.core.plan import Partition
-from tasks.core.units import megabytes
+from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError, MillraceError, TransientError
 
 VARIABLE = "MILLRACE_INJECT_OOM"
@@ -163,13 +163,13 @@ def told(stage: str, engine: str) -> Iterator[None]:
 def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseException) -> GiveUpError:
     source, engine = place
     unit = UNITS.get(getattr(source, "format", ""))
-    size = f"{part.rows:,} rows from row {part.first_row:,}, about {megabytes(part.nbytes)} decoded"
+    size = f"{part.rows:,} rows from row {part.first_row:,}, about {amount(part.nbytes)} decoded"
     if len(part.blocks) == 1:
         what = f"one {unit or 'block of rows'} does not fit into memory"
         do = f"write the source with smaller {unit}s, or {more_memory(engine)}" if unit else more_memory(engine)
     else:
         what = "a partition as small as run.min_partition_size does not fit into memory"
-        lower = f"set run.min_partition_size (now {megabytes(floor)}) to {megabytes(part.nbytes // 2)}"
+        lower = f"set run.min_partition_size (now {amount(floor)}) to {amount(part.nbytes // 2)}"
         do = f"{lower}, or {more_memory(engine)}"
     where = f"partition {part.number}: {size}{_file_of(part, source)}"
     return GiveUpError(what, where=where, why=shortage(error, engine), do=do)
@@ -193,12 +193,12 @@ def available(engine: str) -> str:
     """The memory of this process's frames in words: of its GPU, or what a worker may use of the host's."""
     if engine == "cudf":
         free, total = engines.engine(engine).device_memory()
-        return f"{megabytes(free)} of the GPU's {megabytes(total)} are free"
+        return f"{amount(free)} of the GPU's {amount(total)} are free"
     host = psutil.virtual_memory()
     limit = worker_limit()
-    used = f", of which it uses {megabytes(psutil.Process().memory_info().rss)}" if limit else ""
-    own = f"the worker may use {megabytes(limit)}{used}; " if limit else ""
-    return f"{own}{megabytes(host.available)} of the host's {megabytes(host.total)} are free"
+    used = f", of which it uses {amount(psutil.Process().memory_info().rss)}" if limit else ""
+    own = f"the worker may use {amount(limit)}{used}; " if limit else ""
+    return f"{own}{amount(host.available)} of the host's {amount(host.total)} are free"
 
 
 def worker_limit() -> int:

@@ -156,8 +156,8 @@ def described(schema: Schema) -> dict[str, str]:
 
 def embeddings_of(schema: Schema) -> dict[str, dict[str, int]]:
     """{column: {rows, dimension}} of all columns that hold ids."""
-    found = {c.name: c.properties.get("embedding") for c in schema.columns}
-    return {name: {"rows": size["rows"], "dimension": size["dimension"]} for name, size in found.items() if size}
+    sizes = {c.name: c.properties.get("embedding") for c in schema.columns}
+    return {name: {"rows": size["rows"], "dimension": size["dimension"]} for name, size in sizes.items() if size}
 
 
 def written_type(dtype: pa.DataType) -> pa.DataType:

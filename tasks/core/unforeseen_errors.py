@@ -75,11 +75,11 @@ def versions() -> list[str]:
     """What a report needs to know of this installation."""
     from importlib.metadata import version
 
-    found = []
+    packages = []
     for package in PACKAGES:
         with suppress(Exception):
-            found.append(f"{package} {version(package)}")
-    return [*found, f"Python {platform.python_version()}", platform.platform(terse=True)]
+            packages.append(f"{package} {version(package)}")
+    return [*packages, f"Python {platform.python_version()}", platform.platform(terse=True)]
 
 
 def _line_of(error: BaseException) -> str:

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+DECIMAL = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
+BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+
 
 def amount(nbytes: float) -> str:
-    """Bytes in the unit a person reads.
+    """Bytes as a person reads them, to one decimal.
 
     >>> amount(1_234_567), amount(0)
     ('1.2 MB', '0 B')
     """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if nbytes < 1000 or unit == "TB":
-            return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
-        nbytes /= 1000
-    raise AssertionError
+    number, unit = _scaled(nbytes, DECIMAL)
+    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+
+
+def exact_amount(nbytes: float) -> str:
+    """Bytes as short as they are exact: for the axis of a plot.
+
+    >>> [exact_amount(nbytes) for nbytes in (0, 5e8, 2.5e9)]
+    ['0', '500 MB', '2.5 GB']
+    """
+    number, unit = _scaled(nbytes, DECIMAL)
+    return f"{number:g}" if unit == "B" else f"{number:g} {unit}"
+
+
+def binary_amount(nbytes: float) -> str:
+    """Bytes in powers of two: for limits, which jobs set so.
+
+    >>> binary_amount(2**24), binary_amount(100), binary_amount(1e20)
+    ('16 MiB', '100 bytes', '1.0e+20 bytes')
+    """
+    number, unit = _scaled(nbytes, BINARY)
+    return f"{number:,.4g} {unit}" if nbytes < 10_000 * 2**30 else f"{nbytes:.1e} bytes"
+
+
+def _scaled(nbytes: float, units: Sequence[tuple[str, float]]) -> tuple[float, str]:
+    """The number in the largest of the units of which there is one at least."""
+    unit, size = next(((unit, size) for unit, size in units if nbytes >= size), units[-1])
+    return nbytes / size, unit
 
 
 def rate(rows: float, seconds: float) -> str:
+    """Rows in a second; a dash where no time was measured."""
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "-"
-
-
-def megabytes(nbytes: float) -> str:
-    """Bytes in the unit that says them shortest.
-
-    >>> megabytes(3_200_000), megabytes(12_340_000_000), megabytes(9_900)
-    ('3 MB', '12.3 GB', '10 kB')
-    """
-    if nbytes >= 10**9:
-        return f"{nbytes / 1e9:,.1f} GB"
-    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 10**6 else f"{nbytes / 1e3:,.0f} kB"

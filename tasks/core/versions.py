@@ -13,7 +13,7 @@ PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "cud
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """The versions of those packages that are installed."""
-    return {package: found for package in packages if (found := _version(package))}
+    return {package: number for package in packages if (number := _version(package))}
 
 
 @cache

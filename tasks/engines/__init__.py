@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from tasks.engines.admission import COPIES, COPIES_WRITTEN, WORKING, Places, file_runs
+from tasks.core.memory_budget import COPIES_ON_GPU, COPIES_WRITTEN, WORK_SHARE_OF_GPU
+from tasks.engines.admission import Places, file_runs
 
 Frame = dict[str, Any]
 MODULES = {"pandas": "tasks.engines.cpu", "cudf": "tasks.engines.gpu"}
@@ -63,7 +64,7 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
     if name != "cudf":
         yield
         return
-    with _place(COPIES * nbytes):
+    with _place(COPIES_ON_GPU * nbytes):
         yield
 
 
@@ -86,5 +87,6 @@ def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
     if name != "cudf":
         yield
         return
-    with _place(int(COPIES_WRITTEN * nbytes), computing=False, share=2 * WORKING if alone else WORKING):
+    share = 2 * WORK_SHARE_OF_GPU if alone else WORK_SHARE_OF_GPU
+    with _place(int(COPIES_WRITTEN * nbytes), computing=False, share=share):
         yield

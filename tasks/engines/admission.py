@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tasks.core.memory_budget import COPIES_ON_GPU, COPIES_WRITTEN, WORK_SHARE_OF_GPU, work_limit
+
 MOST = 8  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
 PLANNED = 2  # partitions that a GPU works on at once, or a multiple: their number costs, not their size
 EACH = 10 << 30  # bytes of GPU memory for which there is one such place; there are two at least
-WORKING = 0.5  # of the GPU's memory that work in progress may fill: as much again is for the pieces that are kept
-COPIES = 4  # of a partition that computes: as it is stored, its source columns, its output columns, in another order
-COPIES_WRITTEN = 2.5  # of a file's rows: as they come and in their order, or in their order and encoded
 
 
 def places(device_memory: int) -> int:
@@ -30,7 +29,7 @@ def fitting_partition(device_memory: int) -> int:
     >>> fitting_partition(8 * 10**9), fitting_partition(128 * 10**9)
     (500000000, 8000000000)
     """
-    return int(WORKING * device_memory) // (COPIES * PLANNED)
+    return work_limit(device_memory) // (COPIES_ON_GPU * PLANNED)
 
 
 def file_runs(device_memory: int, nbytes: int) -> int:
@@ -39,7 +38,7 @@ def file_runs(device_memory: int, nbytes: int) -> int:
     >>> file_runs(139 * 10**9, 10**9), file_runs(8 * 10**9, 10**9)
     (1, 5)
     """
-    return max(1, math.ceil(COPIES_WRITTEN * MOST * nbytes / max(WORKING * device_memory, 1)))
+    return max(1, math.ceil(COPIES_WRITTEN * MOST * nbytes / max(WORK_SHARE_OF_GPU * device_memory, 1)))
 
 
 class Places:
@@ -50,7 +49,7 @@ class Places:
         self._computing = self._bytes = 0
 
     @contextmanager
-    def taken(self, nbytes: int, computing: bool = True, share: float = WORKING) -> Iterator[None]:
+    def taken(self, nbytes: int, computing: bool = True, share: float = WORK_SHARE_OF_GPU) -> Iterator[None]:
         """A place for work that needs so many bytes; what needs more than there are works alone.
 
         `computing`: it is one of the few that hold the interpreter's lock much of the time. `share` is the part of the

@@ -37,6 +37,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool
+from tasks.core.memory_budget import TABLES_SHARE_OF_GPU
 from tasks.engines.convert.python_values import stored_type
 from tasks.engines.convert.sizes import nbytes
 from tasks.learning.handles import Handles
@@ -46,7 +47,6 @@ from tasks.ops.keyed import Keyed
 
 SAMPLED_ROWS = 256  # of each chain: their quantiles are the edges of the ranges
 ROW_BYTES = 40  # of a table, about
-DEVICE_SHARE = 1 / 8  # of the memory of a GPU that tables which are brought together on it may take
 
 
 def split(op: Operator, partial: Any) -> Split:
@@ -142,7 +142,9 @@ def _brought_together(pool: Pool, rows: Sequence[RowCount]) -> bool:
     """
     if not rows or any(r.engine != "cudf" for r in rows):
         return False
-    return sum(r.count for r in rows) * ROW_BYTES <= pool.device_memory / max(len(pool.workers), 1) * DEVICE_SHARE
+    return (
+        sum(r.count for r in rows) * ROW_BYTES <= pool.device_memory / max(len(pool.workers), 1) * TABLES_SHARE_OF_GPU
+    )
 
 
 def _in_one(chain: Chain) -> tuple[Keyed, Unit, Mapping[str, Any], pa.Table]:

@@ -12,6 +12,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
 from tasks.core.dtypes import plain_type
+from tasks.core.units import amount
 from tasks.errors import DataError, JobError
 from tasks.storage.allowed_roots import allowed_name, check_files_in
 
@@ -37,9 +38,9 @@ def read_side_table(path: str, columns: list[str] | None = None) -> pa.Table:
         ) from None
     if found.nbytes > MOST_BYTES:
         raise JobError(
-            f"the side table has {found.nbytes / 1e9:.1f} GB; it is copied to every worker",
+            f"the side table has {amount(found.nbytes)}; it is copied to every worker",
             where=path,
-            do=f"name fewer columns, or join so large a table before (at most {MOST_BYTES / 1e9:.0f} GB)",
+            do=f"name fewer columns, or join so large a table before (at most {amount(MOST_BYTES)})",
         )
     return pa.table([_plain(c) for c in found.columns], found.column_names)
 

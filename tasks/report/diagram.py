@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.strict_json import decoded
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.job.apply_fitted import subject
-from tasks.job.fingerprints import fingerprint
-from tasks.job.request import PlanOf, Request
 from tasks.ops.base import Operator
 from tasks.report import svg
 
@@ -57,9 +55,9 @@ def boxes(bound: Bound) -> dict[Any, Box]:
     for step in {s.key: s for s in [*bound.needed_steps(bound.targets), *bound.filters]}.values():
         steps.setdefault(step.node, []).append(step)
     uses: dict[str, set[Any]] = {}
-    found: dict[Any, Box] = {}
+    by_key: dict[Any, Box] = {}
     for node, made in sorted(steps.items()):
-        box = found["operator", node] = Box("operator", operator_text(made[0].op))
+        box = by_key["operator", node] = Box("operator", operator_text(made[0].op))
         for step in made:
             for at in step.fit_inputs.values():
                 place, name = bound.origin(*at)
@@ -75,11 +73,11 @@ def boxes(bound: Bound) -> dict[Any, Box]:
             uses.setdefault(column, set()).add(("output", SOURCE))
         outputs.setdefault(root, []).append(name)
     for root, names in outputs.items():
-        found["output", root] = Box("output", names_text(names), {("operator", root)} if root != SOURCE else set())
-    return _with_sources(bound, uses, found)
+        by_key["output", root] = Box("output", names_text(names), {("operator", root)} if root != SOURCE else set())
+    return _with_sources(bound, uses, by_key)
 
 
-def _with_sources(bound: Bound, uses: dict[str, set[Any]], found: dict[Any, Box]) -> dict[Any, Box]:
+def _with_sources(bound: Bound, uses: dict[str, set[Any]], by_key: dict[Any, Box]) -> dict[Any, Box]:
     """Source columns that go to the same boxes share one of their own."""
     groups: dict[frozenset[Any], list[str]] = {}
     for name in bound.source:
@@ -89,8 +87,8 @@ def _with_sources(bound: Bound, uses: dict[str, set[Any]], found: dict[Any, Box]
     for number, (targets, names) in enumerate(groups.items()):
         sources["source", number] = Box("source", names_text(names))
         for key in targets:
-            found[key].after.add(("source", number))
-    return sources | found
+            by_key[key].after.add(("source", number))
+    return sources | by_key
 
 
 def drawn(bound: Bound) -> str:
@@ -138,32 +136,31 @@ def ways(bound: Bound) -> list[dict[str, str]]:
         row["columns"] += [c for c in sources if c not in row["columns"]]
         row["outputs"].append(name)
         row["types"].append(dtype_name(bound.output[name].dtype))
-    found = []
+    table = []
     for key, row in rows.items():
         operators = " → ".join(step.partition(" ")[2] for step in key) or "as it is"
         columns, outputs = names_text(row["columns"], 12), names_text(row["outputs"], 12)
         types = ", ".join(dict.fromkeys(row["types"]))
-        found.append({"columns": columns, "operators": operators, "outputs": outputs, "types": types})
-    return found
+        table.append({"columns": columns, "operators": operators, "outputs": outputs, "types": types})
+    return table
 
 
 def _applied(bound: Bound, place: int, name: str) -> list[Step]:
     """The steps that make a column, in graph order; what they only learn from left out."""
-    found: dict[str, Step] = {}
+    applied: dict[str, Step] = {}
     todo = [bound.origin(place, name)]
     while todo:
         at = todo.pop()
-        if at[0] != SOURCE and (step := bound.steps[at]).key not in found:
-            found[step.key] = step
+        if at[0] != SOURCE and (step := bound.steps[at]).key not in applied:
+            applied[step.key] = step
             todo += [bound.origin(*t) for t in step.inputs.values()]
-    return sorted(found.values(), key=lambda s: (s.node, s.key))
+    return sorted(applied.values(), key=lambda s: (s.node, s.key))
 
 
-def workflow_diagram(request: Request) -> str:
-    """The picture of a run's workflow; drawn once, by the first stage that asks."""
-    path = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
+def workflow_diagram(path: Path, bind: Callable[[], Bound]) -> str:
+    """The picture of a run's workflow as SVG: read from `path`, where the first stage of the run saved it, or drawn."""
     if path.exists():
         return path.read_text()
-    text = drawn(Bound(*subject(request, PlanOf(request).plan(request.splits[0]).schema)))
+    text = drawn(bind())
     path.write_text(text)
     return text

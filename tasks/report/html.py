@@ -1,24 +1,24 @@
-"""When a report is made: what needs not the last stage beside it, the rest just before the commit's rename."""
+"""Writes the HTML reports: of a run before its commit, or later from what an output holds."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.cluster import monitor
+from tasks.core.plan import Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node
 from tasks.graph.saved_workflow import load_fitted
-from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest, outputs
 from tasks.report import page
 from tasks.report.profile import Profile
-from tasks.report.redaction import job_text, without_secrets
+from tasks.report.redaction import job_text, redacted
 from tasks.report.text import samples_path
 from tasks.storage.atomic import no_space
 from tasks.storage.own_files import REPORTS
@@ -27,55 +27,55 @@ PERFORMANCE = REPORTS[1]
 log = logging.getLogger("millrace")
 
 
-class Making:
-    """The reports of a run, one for each of its outputs. A report that cannot be made is a warning, never a failed run.
+class ReportWriter:
+    """Writes the reports of a run, one for each of its outputs. A report that fails is a warning, never a failed run.
 
-    `job` is shown as YAML without its secrets, `run_page` is a link.
+    `folder` is the staging folder of the run, `target` the folder of the output, `plan_of(split)` reads the plan of a
+    split. `job` is shown as YAML without its secrets, `run_page` is a link. With `wanted=False` only Dask's own report
+    is written.
     """
 
-    def __init__(self, request: Request, job: Mapping[str, Any] | None = None, run_page: str = "") -> None:
-        self.request, self.job, self.run_page = request, job, run_page
+    def __init__(
+        self, folder: Path, target: Path, splits: Sequence[str], plan_of: Callable[[str], Plan],
+        job: Mapping[str, Any], run_page: str = "", wanted: bool = True,
+    ) -> None:  # fmt: skip
+        self.folder, self.target, self.splits, self.plan_of = folder, target, splits, plan_of
+        self.job, self.run_page, self.wanted = job, run_page, wanted
         self.sources: dict[str, tuple[list[Profile], str]] = {}
-        self.performance = ""  # Dask's own report as HTML, where the run was asked for one
+        self.performance = ""  # Dask's own report as HTML, where the job sets run.performance_report
 
     def look(self) -> None:
-        """At the source, for which no stage has to be done."""
-        if not self.request.run.report:
+        """Profile a sample of the source: the plan is enough for it, so that it may run beside the stages."""
+        if not self.wanted:
             return
         try:
             page.template()
-            for split in self.request.splits:
-                self.sources[split] = page.source_sample(PlanOf(self.request).plan(split))
+            for split in self.splits:
+                self.sources[split] = page.source_sample(self.plan_of(split))
         except Exception as error:
-            log.debug("the report's look at the source failed: %s: %s", type(error).__name__, error)
+            log.debug("the report has no sample of the source: %s: %s", type(error).__name__, error)
 
     def write(
         self, folder: Path, results: Sequence[StageResult], manifests: Mapping[str, Mapping[str, Any]],
         bound: Bound, values: Mapping[str, Mapping[str, Any]],
     ) -> None:  # fmt: skip
-        """A `_report.html` into the folder of every output, from the manifests that it will have."""
+        """Write a `_report.html` into the folder of every output, from the manifests that it will have."""
         if self.performance:
             (folder / PERFORMANCE).write_text(self.performance)
-        if not self.request.run.report:
+        if not self.wanted:
             return
         try:
-            staging = self.request.staging
-            samples = {r.title: monitor.load(samples_path(staging.folder, r)) for r in results}
-            job = job_text(self.job if self.job is not None else _asked(self.request))
+            samples = {r.title: monitor.load(samples_path(self.folder, r)) for r in results}
             for split, manifest in manifests.items():
                 source, note = self.sources.get(split, ([], ""))
                 beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
-                facts = page.Facts(manifest, bound, values, split, results, samples, source, note, job, self.run_page,
-                                   str(staging.target / split), beside)  # fmt: skip
+                facts = page.Facts(
+                    manifest, bound, values, split, results, samples, source, note, job_text(self.job), self.run_page,
+                    str(self.target / split), beside,
+                )  # fmt: skip
                 page.write(facts, folder / split)
         except Exception as error:
             log.warning("the report could not be made: %s: %s", type(error).__name__, error)
-
-
-def _asked(request: Request) -> dict[str, Any]:
-    """What is known of the job where nobody gave it: the sections of the request."""
-    sections = request.sections
-    return {"source": sections["source"], "graph": request.graph, "output": sections["output"], "run": sections["run"]}
 
 
 def reports_of(out: Path, again: bool = False) -> list[Path]:
@@ -98,7 +98,7 @@ def _made(folder: Path) -> Path:
     final, schema, state, _ = load_fitted(folder)
     columns = Schema(c for c in schema.columns if c.name != ROW)
     bound = Bound(*_subject(final, columns, manifest), state.values)
-    facts = page.Facts(without_secrets(manifest.data), bound, state.values, target=str(folder.resolve()))
+    facts = page.Facts(redacted(manifest.data), bound, state.values, target=str(folder.resolve()))
     with no_space(folder):
         return page.write(facts, folder)
 

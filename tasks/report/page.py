@@ -186,13 +186,13 @@ def plots(facts: Facts) -> list[str]:
 
 def _together(samples: Mapping[str, series.Workers], zero: float) -> dict[str, dict[str, Any]]:
     """Every worker with its samples of all stages since `zero`, in the order of time."""
-    found: dict[str, dict[str, Any]] = {}
+    merged: dict[str, dict[str, Any]] = {}
     for workers in samples.values():
         for address, worker in workers.items():
-            earlier = found.get(address, {"samples": []})["samples"]
+            earlier = merged.get(address, {"samples": []})["samples"]
             both = {s.at: s for s in [*earlier, *worker["samples"]] if s.at >= zero}
-            found[address] = {**worker, "samples": [both[at] for at in sorted(both)]}
-    return {address: worker for address, worker in found.items() if worker["samples"]}
+            merged[address] = {**worker, "samples": [both[at] for at in sorted(both)]}
+    return {address: worker for address, worker in merged.items() if worker["samples"]}
 
 
 def worker_table(facts: Facts) -> list[dict[str, Any]]:

@@ -50,48 +50,48 @@ def of_table(table: pa.Table) -> list[Profile]:
 def of_column(name: str, column: pa.ChunkedArray) -> Profile:
     """Nulls, distinct, least, mean, largest, histogram and top values of a column; of lists their elements."""
     dtype, rows = dtype_name(_decoded(column.type)), len(column)
-    found = Profile(name, dtype, rows, column.null_count / rows if rows else None)
+    profile = Profile(name, dtype, rows, column.null_count / rows if rows else None)
     if is_list(column.type):
         column = pc.list_flatten(column)
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
     values = column.drop_null()
     if not len(values) or pa.types.is_nested(values.type) or pa.types.is_null(values.type):
-        found.distinct = 0 if not len(values) else None
-        return found
+        profile.distinct = 0 if not len(values) else None
+        return profile
     counts = values.value_counts()
     order = np.argsort(-counts.field("counts").to_numpy(), kind="stable")
-    found.distinct = len(counts)
+    profile.distinct = len(counts)
     if (
-        found.distinct < 0.9 * len(values) or found.distinct <= TOP
+        profile.distinct < 0.9 * len(values) or profile.distinct <= TOP
     ):  # of an almost unique column the top values say nothing
         few = counts.take(pa.array(order[:TOP]))
         told = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
-        found.top = [(shown(value), count / len(values)) for value, count in told]
-    _numbers(found, values)
-    return found
+        profile.top = [(shown(value), count / len(values)) for value, count in told]
+    _numbers(profile, values)
+    return profile
 
 
 def _decoded(dtype: pa.DataType) -> pa.DataType:
     return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
 
 
-def _numbers(found: Profile, values: pa.ChunkedArray) -> None:
+def _numbers(profile: Profile, values: pa.ChunkedArray) -> None:
     kind = kind_of(values.type)
     if kind == "bool":
         values, kind = values.cast(pa.int8()), "number"
     if kind not in ("number", "time"):
         if kind == "string":
             low, high = pc.min_max(values).values()
-            found.low, found.high = shown(low.as_py()), shown(high.as_py())
+            profile.low, profile.high = shown(low.as_py()), shown(high.as_py())
         return
     numbers = _as_floats(values)
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return
     low, high = pc.min_max(values.cast(stored_type(values.type))).values()
-    found.low, found.high = (shown(value_of(end.cast(values.type))) for end in (low, high))
-    found.mean = shown(float(numbers.mean())) if kind == "number" else ""
-    found.histogram = histogram(numbers)
+    profile.low, profile.high = (shown(value_of(end.cast(values.type))) for end in (low, high))
+    profile.mean = shown(float(numbers.mean())) if kind == "number" else ""
+    profile.histogram = histogram(numbers)
 
 
 def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
@@ -127,12 +127,12 @@ def shown(value: Any) -> str:
 def columns_of(schema: Schema, sample: pa.Table | None) -> list[Profile]:
     """A profile for every column of a schema, with what a sample says of it."""
     seen = {p.name: p for p in of_table(sample)} if sample is not None else {}
-    found = []
+    profiles = []
     for column in schema.columns:
         profile = seen.get(column.name, Profile(column.name, dtype_name(column.dtype)))
         profile.dtype = dtype_name(column.dtype)
-        found.append(profile)
-    return found
+        profiles.append(profile)
+    return profiles
 
 
 def add_learned(profiles: Sequence[Profile], bound: Bound, values: Mapping[str, Mapping[str, Any]]) -> None:

@@ -16,18 +16,18 @@ USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
 QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\"]+")
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
+def redacted(value: Any, name: str = "") -> Any:
     """The same plain value; what is named like a secret is hidden, URLs lose user names and queries (signatures).
 
-    >>> without_secrets({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
+    >>> redacted({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
     {'path': 's3://bucket/x', 'storage_options': '(not shown)', 'keys': ['user']}
     """
     if isinstance(value, Mapping):
         if name == "storage_options":
             return HIDDEN
-        return {key: without_secrets(inner, str(key)) for key, inner in value.items()}
+        return {key: redacted(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [without_secrets(inner, name) for inner in value]
+        return [redacted(inner, name) for inner in value]
     if isinstance(value, str):
         return HIDDEN if NAMED.search(name) and value else plain_url(value)
     return value
@@ -39,4 +39,4 @@ def plain_url(text: str) -> str:
 
 def job_text(job: Mapping[str, Any]) -> str:
     """The job as YAML without its secrets."""
-    return yaml.safe_dump(without_secrets(job), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(redacted(job), sort_keys=False, allow_unicode=True, width=100)

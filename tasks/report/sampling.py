@@ -34,11 +34,11 @@ def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
     for block in (blocks[i * len(blocks) // number] for i in range(number)):
         wanted = -(-rows // number)
         for piece in block.pieces:
-            found = _first_rows(plan, piece, block.nbytes, wanted, schema)
-            if found is None:
+            head = _first_rows(plan, piece, block.nbytes, wanted, schema)
+            if head is None:
                 return None
-            tables.append(conform(found, schema))
-            wanted -= found.num_rows
+            tables.append(conform(head, schema))
+            wanted -= head.num_rows
             if wanted <= 0 or len(tables) >= MOST_PIECES:
                 break
     return pa.concat_tables(tables) if tables else None
@@ -91,8 +91,8 @@ def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa
     number = min(1 if is_random(manifest) else PLACES, len(parts))
     chosen = [parts[i * len(parts) // number] for i in range(number)]
     tables = _of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))
-    found = [_with_folders(table, path) for path, table in tables]
-    return pa.concat_tables(found, promote_options="permissive") if found else None
+    completed = [_with_folders(table, path) for path, table in tables]
+    return pa.concat_tables(completed, promote_options="permissive") if completed else None
 
 
 def is_random(manifest: Mapping[str, Any]) -> bool:
@@ -125,7 +125,7 @@ def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
     """Nulls of every column of all rows, where every footer of up to 64 Parquet files counts them; else {}."""
     if manifest["output"]["format"] != "parquet" or len(manifest["parts"]) > 64:
         return {}
-    found: dict[str, int] = {}
+    nulls: dict[str, int] = {}
     unknown: set[str] = set()
     for part in manifest["parts"]:
         footer = pq.read_metadata(folder / part["path"])
@@ -136,7 +136,7 @@ def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
                 if statistics is None or not statistics.has_null_count:
                     unknown.add(name)
                 else:
-                    found[name] = found.get(name, 0) + statistics.null_count
-        if unknown >= set(found):
+                    nulls[name] = nulls.get(name, 0) + statistics.null_count
+        if unknown >= set(nulls):
             return {}
-    return {name: n for name, n in found.items() if name not in unknown}
+    return {name: n for name, n in nulls.items() if name not in unknown}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import Sample
-from tasks.core.units import amount
+from tasks.core.units import amount, exact_amount
 from tasks.report import svg
 
 Workers = Mapping[str, Mapping[str, Any]]
@@ -60,14 +60,14 @@ def _binned(samples: Sequence[Sample], field: str, zero: float) -> Curve:
 
 def _at(moments: Sequence[float], points: Curve) -> list[float]:
     """A curve's values at ascending moments, between its points by straight lines."""
-    found, i = [], 0
+    resampled, i = [], 0
     for moment in moments:
         while i + 1 < len(points) - 1 and points[i + 1][0] < moment:
             i += 1
         (t0, v0), (t1, v1) = points[i], points[min(i + 1, len(points) - 1)]
         share = min(max((moment - t0) / (t1 - t0), 0.0), 1.0) if t1 > t0 else 0.0
-        found.append(v0 + share * (v1 - v0))
-    return found
+        resampled.append(v0 + share * (v1 - v0))
+    return resampled
 
 
 def _value(sample: Sample, field: str) -> Any:
@@ -98,11 +98,11 @@ def highest(workers: Workers, field: str) -> float | None:
 def moved(workers: Workers) -> dict[str, float]:
     """Bytes that several workers sent to each other by transport (cuda ipc, memory of the host, tcp, ucx, inproc); {}
     where none were."""
-    found: dict[str, float] = {}
+    nbytes_by: dict[str, float] = {}
     for address, w in workers.items() if len(workers) > 1 else ():
         for how, nbytes in _sent({address: w}, w["transport"]).items():
-            found[how] = found.get(how, 0.0) + nbytes
-    return {transport: nbytes for transport, nbytes in found.items() if nbytes}
+            nbytes_by[how] = nbytes_by.get(how, 0.0) + nbytes
+    return {transport: nbytes for transport, nbytes in nbytes_by.items() if nbytes}
 
 
 def worker_rows(workers: Workers, seconds: float) -> list[dict[str, Any]]:
@@ -129,8 +129,8 @@ def _sent(worker: Workers, transport: str) -> dict[str, float]:
 
 
 def _sent_text(worker: Workers, transport: str) -> str:
-    found = _sent(worker, transport)
-    return ", ".join(f"{amount(nbytes)} ({how})" for how, nbytes in found.items() if nbytes or how == transport)
+    nbytes_by = _sent(worker, transport)
+    return ", ".join(f"{amount(nbytes)} ({how})" for how, nbytes in nbytes_by.items() if nbytes or how == transport)
 
 
 def per_second(value: float) -> str:
@@ -140,18 +140,6 @@ def per_second(value: float) -> str:
     ['0', '950', '2.5 M', '1.2 G']
     """
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value:g}"
-
-
-def bytes_text(value: float) -> str:
-    """Bytes for an axis: as short as it is exact.
-
-    >>> [bytes_text(v) for v in (0, 5e8, 2.5e9)]
-    ['0', '500 MB', '2.5 GB']
-    """
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= size:
             return f"{value / size:g} {unit}"
     return f"{value:g}"
@@ -171,21 +159,21 @@ def plots(workers: Workers, zero: float, span: tuple[float, float], bands: Seque
 
     total = max((w["device_total"] or 0 for w in workers.values()), default=0) or None
     limit = max((w["memory_limit"] or 0 for w in workers.values()), default=0) or None
-    found = [draw("rows per second", rates(workers, "rows", zero), per_second)]
+    pictures = [draw("rows per second", rates(workers, "rows", zero), per_second)]
     if device := level(workers, "device", zero):
-        found.append(draw("GPU memory", device, bytes_text, total))
+        pictures.append(draw("GPU memory", device, exact_amount, total))
     if few and device:
-        return found
-    found.append(draw("host memory", level(workers, "rss", zero), bytes_text, limit))
+        return pictures
+    pictures.append(draw("host memory", level(workers, "rss", zero), exact_amount, limit))
     if few:
-        return found
-    found.insert(1, draw("bytes per second", rates(workers, "bytes", zero), bytes_text))
-    found.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
+        return pictures
+    pictures.insert(1, draw("bytes per second", rates(workers, "bytes", zero), exact_amount))
+    pictures.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
     if highest(workers, "busy"):
-        found.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
+        pictures.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
-            found.append(draw(title, level(workers, field, zero), bytes_text))
+            pictures.append(draw(title, level(workers, field, zero), exact_amount))
     if moved(workers):
-        found.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), bytes_text))
-    return found
+        pictures.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), exact_amount))
+    return pictures

@@ -165,14 +165,14 @@ def _time_axis(first: float, last: float, x: Callable[[float], float], height: i
 
 
 def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:
-    found = []
+    shapes = []
     for number, (name, begin, end) in enumerate(bands):
         low, high = x(max(begin, first)), x(min(end, last))
         if number % 2 == 0:
-            found.append(_rect(low, TOP, max(high - low, 0), height - TOP - BOTTOM, BAND))
+            shapes.append(_rect(low, TOP, max(high - low, 0), height - TOP - BOTTOM, BAND))
         if high - low > 7 * len(name):
-            found.append(_text((low + high) / 2, TOP + 11, name, "middle"))
-    return "".join(found)
+            shapes.append(_text((low + high) / 2, TOP + 11, name, "middle"))
+    return "".join(shapes)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = MUTED) -> str:

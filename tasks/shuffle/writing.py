@@ -14,7 +14,7 @@ from tasks.cluster.out_of_memory import in_runs, more_memory, shortage
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
-from tasks.core.units import megabytes
+from tasks.core.units import amount
 from tasks.errors import GiveUpError
 from tasks.shuffle.file_writer import write_table, write_whole
 from tasks.shuffle.hive_folders import _write_folders, _write_folders_of_runs
@@ -110,7 +110,7 @@ def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpErro
         do = f"set output.row_group_size below {min(unit, part.rows):,} rows, or {fewer}"
     else:
         what = "a part of a file as small as run.min_partition_size does not fit into memory"
-        do = f"set run.min_partition_size below {megabytes(writing.floor)}, or {fewer}"
-    where = f"{part.name(writing.suffix)}: {part.rows:,} rows, about {megabytes(nbytes)}"
+        do = f"set run.min_partition_size below {amount(writing.floor)}, or {fewer}"
+    where = f"{part.name(writing.suffix)}: {part.rows:,} rows, about {amount(nbytes)}"
     do = f"{do}, or {more_memory(writing.engine)}"
     return GiveUpError(what, where=where, why=shortage(error, writing.engine), do=do)

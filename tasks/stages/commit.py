@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
+from tasks.core.memory_budget import STATE_SHARE_OF_HOST
 from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
@@ -30,7 +31,6 @@ from tasks.graph.state import State
 from tasks.job.apply_fitted import differences_of, subject
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import FORMAT, Manifest, seal
-from tasks.report.html import Making
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
 from tasks.storage.own_files import MANIFEST, WORKFLOW
@@ -39,7 +39,6 @@ from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
 BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
-SHARE = 1 / 64  # of the host's memory that what was learned takes on disk at most while the workers need theirs
 
 
 class Learned(NamedTuple):
@@ -50,6 +49,26 @@ class Learned(NamedTuple):
     folder: Path  # the fitted workflow, where it waits for its place in the output
 
 
+class RunReport(Protocol):
+    """The report of a run: takes a sample of the source while files are written, is written before the rename.
+
+    `performance` is Dask's own report as HTML, "" without one.
+    """
+
+    performance: str
+
+    def look(self) -> None: ...
+
+    def write(
+        self,
+        folder: Path,
+        results: Sequence[StageResult],
+        manifests: Mapping[str, Mapping[str, Any]],
+        bound: Bound,
+        values: Mapping[str, Mapping[str, Any]],
+    ) -> None: ...
+
+
 class Closing:
     """What a commit needs besides the files, made in a thread of this process while the workers write them: what was
     learned, the fitted workflow, the report's look at the source. What is so large that the workers may need the
@@ -58,8 +77,8 @@ class Closing:
     At the end of the block nothing of it is written any more.
     """
 
-    def __init__(self, request: Request, report: Making | None = None) -> None:
-        self.request, self.report = request, report or Making(request)
+    def __init__(self, request: Request, report: RunReport | None = None) -> None:
+        self.request, self.report = request, report
         self._asked, self._learned = threading.Event(), Future[Learned]()
         self._thread = threading.Thread(target=self._make, name="millrace-closing", daemon=True)
         self._thread.start()
@@ -84,13 +103,14 @@ class Closing:
             self._learned.set_result(self._read())
         except BaseException as error:
             self._learned.set_exception(error)
-        self.report.look()
+        if self.report:
+            self.report.look()
 
     def _is_large(self) -> bool:
         from distributed.system import MEMORY_LIMIT
 
         files = (self.request.staging.folder / "state").glob("*")
-        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * SHARE
+        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * STATE_SHARE_OF_HOST
 
     def _read(self) -> Learned:
         request, kept = self.request, self.request.staging.folder / "workflow"
@@ -123,7 +143,8 @@ def commit(
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["seconds"] = round(time.time() - plans.data["started"], 3)
-    closing.report.write(staging.new, results, manifests, bound, state.values)
+    if closing.report:
+        closing.report.write(staging.new, results, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         write_json(staging.new / split / MANIFEST, seal(data))

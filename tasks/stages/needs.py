@@ -6,15 +6,14 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.parallelism import computing_threads, partition_limit
+from tasks.core.memory_budget import copies, work_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import Schema
 from tasks.core.units import amount
-from tasks.engines import admission
 from tasks.errors import GiveUpError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
@@ -25,8 +24,6 @@ from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
 from tasks.storage.atomic import existing
 from tasks.storage.staging import Staging
-
-COPIES = 3  # of a partition at work: its source columns, its output columns, its rows in another order
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     most = largest_partition(source, partition_limit(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
-    working, held = COPIES * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    working, held = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     train = request.splits[0]
     on_gpu = request.engine == "cudf"
     decoded = 0  # what statistics leaves for transform in host memory, and pieces take the place of
@@ -110,7 +107,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
         each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
         decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
     if on_gpu and workers.device_memory:
-        working = min(working, int(admission.WORKING * workers.device_memory))  # others wait
+        working = min(working, work_limit(workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
     return Needs(
         device=working + (0 if on_host else held) if on_gpu else 0,
@@ -144,9 +141,9 @@ def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
 def _held(folder: Path) -> int:
     """Bytes of pieces and parts that an earlier start left, which this one need not write."""
     places = [folder / "new", folder / "exchange", *folder.glob("keyed*")]
-    found = [p for place in places if place.is_dir() for p in place.rglob("*")]
+    paths = [p for place in places if place.is_dir() for p in place.rglob("*")]
     total = 0
-    for path in found:
+    for path in paths:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:  # removed meanwhile
@@ -168,20 +165,20 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
 
     Types alone say too much, since files are compressed: where that would not fit, a sample of the rows is measured.
     """
-    found = needs(request, plans, workers)
-    if not any(disk.short for disk in found.disks):
-        return found
+    estimate = needs(request, plans, workers)
+    if not any(disk.short for disk in estimate.disks):
+        return estimate
     try:
         sample = sampled(request, plans[request.splits[0]])
     except MillraceError:
-        return found  # what is wrong with the rows is said by the stage that reads them all
+        return estimate  # what is wrong with the rows is said by the stage that reads them all
     if not sample.after.num_rows:
-        return found
-    found = needs(request, plans, workers, sample)
-    for disk in found.disks:
+        return estimate
+    estimate = needs(request, plans, workers, sample)
+    for disk in estimate.disks:
         if disk.short:
             raise too_small(disk)
-    return found
+    return estimate
 
 
 def too_small(disk: Disk) -> GiveUpError:
@@ -189,8 +186,3 @@ def too_small(disk: Disk) -> GiveUpError:
     return GiveUpError("the disk is too small for this run", where=disk.path,
                        why=f"{disk.text} (measured on some of the rows)",
                        do="free some space, or choose another output.path or run.scratch")  # fmt: skip
-
-
-def plain(found: Needs) -> dict[str, Any]:
-    """Bytes by what they are for."""
-    return {"device": found.device, "host": found.host, "scratch": found.scratch, "output": found.output}

@@ -25,7 +25,10 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.stage_results import StageArtifacts, StageResult, StageRun
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, JobError, MillraceError
-from tasks.job.request import Request
+from tasks.graph.binding import Bound
+from tasks.job.apply_fitted import subject
+from tasks.job.fingerprints import fingerprint
+from tasks.job.request import PlanOf, Request
 from tasks.report import run_log
 from tasks.report.diagram import workflow_diagram
 from tasks.report.text import samples_path
@@ -156,11 +159,13 @@ def artifacts(result: StageResult, request: Request, watch: monitor.Watch) -> St
     if watch.workers and not result.reused:
         monitor.save(samples_path(request.staging.folder, result), watch.workers)
     try:
-        diagram, dashboard = workflow_diagram(request), dashboard_of(watch.client)
+        picture = request.staging.folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
+        schema = PlanOf(request).plan(request.splits[0]).schema
+        diagram = workflow_diagram(picture, lambda: Bound(*subject(request, schema)))
         return StageArtifacts(
             key=stage_key(request, result.stage, result.split),
             description=report.stage_line(result),
-            markdown=report.stage_markdown(result, diagram, watch.workers, dashboard),
+            markdown=report.stage_markdown(result, diagram, watch.workers, dashboard_of(watch.client)),
             table=report.stage_table(result),
         )
     except Exception as error:  # the work is done all the same

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.strict_json import encoded
+from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError
 
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -74,14 +75,16 @@ def no_space(path: Path) -> Iterator[None]:
         number = getattr(error, "errno", None)
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             disk = shutil.disk_usage(existing(path))
-            why = f"{_mb(disk.free)} of {_mb(disk.total)} are free there"
+            why = f"{amount(disk.free)} of {amount(disk.total)} are free there"
             raise GiveUpError("there is no space left", where=str(path), why=why,
                               do="free some space, or choose another output.path or run.scratch; "
                               "then run the same job again: what is done is kept") from error  # fmt: skip
         if number == errno.EFBIG or "File too large" in str(error):
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
             bound = (
-                f"a file of this process may have {_mb(limit)} (ulimit -f)" if limit > 0 else "the file system's bound"
+                f"a file of this process may have {amount(limit)} (ulimit -f)"
+                if limit > 0
+                else "the file system's bound"
             )
             raise GiveUpError("a file would become larger than it may be", where=str(path), why=bound,
                               do="raise the limit for the process that runs the workers, or write more and smaller "
@@ -100,10 +103,6 @@ def _makeable(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise PermissionError(errno.EACCES, "no folder can be made there", str(path)) from error
-
-
-def _mb(nbytes: int) -> str:
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes < 10**8 else f"{nbytes / 1e9:,.1f} GB"
 
 
 def existing(path: Path) -> Path:

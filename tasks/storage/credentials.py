@@ -133,11 +133,11 @@ def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any],
     try:
         return function(*args)
     except Exception as error:
-        failure = without_secrets(error, options)
+        failure = masked_error(error, options)
     raise failure  # here, where no error is being handled that would be shown as its context
 
 
-def without_secrets(error: Exception, options: Mapping[str, Any] | None) -> Exception:
+def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Exception:
     """The error itself if it shows nothing, else one that says the same with *** for the secrets, and has no cause."""
     try:
         shown = "".join(traceback.format_exception(error)) + repr(error)

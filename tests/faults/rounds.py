@@ -118,6 +118,7 @@ def run_stages(job: dict[str, Any]) -> list[str]:
     from flows.job.job import make_job
     from tasks.cluster.local_pool import LocalPool
     from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+    from tests.stages import report_of
 
     made = make_job(job)
     request = made.request("pandas")
@@ -132,7 +133,8 @@ def run_stages(job: dict[str, Any]) -> list[str]:
                 transform.transform(request, split, pool),
                 shuffle_write.shuffle_write(request, split, pool),
             ]
-        return [manifest.path for manifest in commit.commit(request, done)]
+        closing = commit.Closing(request, report_of(request))
+        return [manifest.path for manifest in commit.commit(request, done, closing=closing)]
 
 
 def run_flow(job: dict[str, Any]) -> list[str]:

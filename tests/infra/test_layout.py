@@ -154,7 +154,7 @@ PLANTED = {
     "tasks know no infra, no flows": ("tasks/errors.py", FUNCTION.format("import infra.sizes")),
     "infra knows of tasks only tasks.errors": (
         "infra/sizes.py",
-        FUNCTION.format("from tasks.core.units import megabytes"),
+        FUNCTION.format("from tasks.core.units import amount"),
     ),
     "flows, from top to ground": ("flows/job/access.py", FUNCTION.format("from flows.preview import text")),
     "nothing imports millrace, which users import": ("flows/job/access.py", FUNCTION.format("import millrace")),

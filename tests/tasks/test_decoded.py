@@ -66,7 +66,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(column_cache, "FREE", 0)
+    monkeypatch.setattr(column_cache, "FREE_SHARE_OF_HOST", 0)
     yield
     column_cache.give_up()
     column_cache._release("")
@@ -134,7 +134,7 @@ def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
 
 def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, keeping = Reader(), CacheKey("rows", ("a",), limit=10_000)
-    monkeypatch.setattr(column_cache, "FREE", 0.25)
+    monkeypatch.setattr(column_cache, "FREE_SHARE_OF_HOST", 0.25)
     for number, free in enumerate((50, 20)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(total=100, available=free))
         read(keeping, part(number, 100), ["a"], reader)

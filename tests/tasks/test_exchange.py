@@ -178,7 +178,7 @@ def test_auto_takes_memory_while_the_estimate_fits() -> None:
     assert choose("auto", 12_500, schema, pool)[0] == "memory"
     assert choose("auto", 12_501, schema, pool) == (
         "disk",
-        "about 0.00 GB of pieces, 0.00 GB allowed in the workers' memory",
+        "about 500.0 kB of pieces, 500.0 kB allowed in the workers' memory",
         False,
     )
     assert choose("memory", 10**9, schema, pool)[0] == "memory"
@@ -189,7 +189,7 @@ def test_pieces_that_gpus_cannot_hold_are_kept_in_host_memory() -> None:
 
     schema = Schema.from_arrow(pa.schema([("a", pa.int64()), ("b", pa.float64())]))  # 24 bytes a row with its position
     pool: Any = SimpleNamespace(memory=24 * 10**9, device_memory=4 * 10**9)
-    told = "about 2.40 GB of pieces, 12.00 GB allowed in the workers' memory, 2.00 GB on their GPUs"
+    told = "about 2.4 GB of pieces, 12.0 GB allowed in the workers' memory, 2.0 GB on their GPUs"
     assert choose("auto", 80_000_000, schema, pool, "cudf").on_host is False
     assert choose("auto", 100_000_000, schema, pool, "cudf") == (
         "memory", f"{told}: they are kept in host memory", True,

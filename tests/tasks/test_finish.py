@@ -54,7 +54,7 @@ def test_what_is_large_is_read_when_the_workers_are_done(
 ) -> None:
     from tasks.stages import commit
 
-    monkeypatch.setattr(commit, "SHARE", share)
+    monkeypatch.setattr(commit, "STATE_SHARE_OF_HOST", share)
     monkeypatch.setattr(commit, "BREATH", 0.0)
     with request_.staging.locked():
         learned(request_, LocalPool(2))

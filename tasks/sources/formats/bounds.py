@@ -13,6 +13,7 @@ import psutil
 import pyarrow as pa
 
 from tasks.core.dtypes import leaf_type
+from tasks.core.units import binary_amount
 from tasks.errors import DataError
 
 MOST_RECORD_BYTES = 16 * 2**20
@@ -48,7 +49,7 @@ def check_block(path: str, nbytes: int, options: dict[str, Any], what: str) -> N
     """A DataError if a block decodes to more bytes than `source.max_block_bytes`."""
     limit = block_limit(options)
     if nbytes > limit:
-        raise too_large(path, f"{what} has {_size(nbytes)} decoded", limit)
+        raise too_large(path, f"{what} has {binary_amount(nbytes)} decoded", limit)
 
 
 def too_large(path: str, why: str, limit: int) -> DataError:
@@ -56,7 +57,7 @@ def too_large(path: str, why: str, limit: int) -> DataError:
     return DataError(
         "a file decodes to more than is read at once",
         where=path,
-        why=f"{why}; source.max_block_bytes is {_size(limit)}"
+        why=f"{why}; source.max_block_bytes is {binary_amount(limit)}"
         " (if the job does not set it: a quarter of the memory that a process may use)",
         do="write the file in smaller pieces (several files, smaller blocks, text that is not compressed), or"
         "  set source.max_block_bytes higher if the data are right and there is memory for them",
@@ -66,9 +67,10 @@ def too_large(path: str, why: str, limit: int) -> DataError:
 def record_too_long(path: str, limit: int) -> DataError:
     """The error for a text file with a record of more than `limit` bytes."""
     return DataError(
-        f"a record of a text file is longer than {_size(limit)}",
+        f"a record of a text file is longer than {binary_amount(limit)}",
         where=path,
-        why=f"source.max_record_bytes is {_size(limit)} (if the job does not set it: {_size(MOST_RECORD_BYTES)}); "
+        why=f"source.max_record_bytes is {binary_amount(limit)} "
+        f"(if the job does not set it: {binary_amount(MOST_RECORD_BYTES)}); "
         "a line end or a closing quote may be missing",
         do="mend the file, or set source.max_record_bytes higher if its records are that long",
     )
@@ -151,8 +153,3 @@ def validated(table: pa.Table, encoded: bool = False) -> pa.Table:
 def _varies(dtype: pa.DataType) -> bool:
     """Whether values have more to be checked than their number."""
     return not pa.types.is_primitive(leaf_type(dtype)) or leaf_type(dtype) is not dtype
-
-
-def _size(nbytes: float) -> str:
-    unit = next((u for u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if nbytes >= u[0]), (1, "bytes"))
-    return f"{nbytes / unit[0]:,.4g} {unit[1]}" if nbytes < 10_000 * 2**30 else f"{nbytes:.1e} bytes"
