@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,9 +14,9 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster.local_pool import LocalPool
-from tasks.core.plan import Block, Partition, Piece, Plan
+from tasks.core.plan import Block, Partition, Piece, Plan, cut_partitions
 from tasks.core.schema import ROW, Schema
-from tasks.dataset import Dataset
+from tasks.core.settings import Source
 from tasks.engines.convert.libraries import decoded
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import Record, added, records
@@ -25,10 +26,13 @@ from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
 from tasks.learning.observe import learn
 from tasks.ops.base import Learned
+from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.order import make_order
 from tasks.shuffle.parts import Writing
 from tasks.sources.formats import FORMATS
-from tasks.sources.reader import read
+from tasks.sources.frames import frames_of
+from tasks.sources.planning import PARTITION
+from tasks.sources.reader import FramePlan, read
 from tasks.storage import hive
 
 SAMPLE_ROWS = 20_000
@@ -88,22 +92,33 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     final, schema = subject(request, plan.schema)
     state = State.load(Path(request.fitted["path"])) if request.fitted else None
     table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
-    dataset = Dataset(table, engine="pandas")
-    if source.keys:
-        dataset = dataset.shuffle_by_keys(source.keys, source.sort_by)
-    names = {*table.column_names, ROW}
-    columns = [column for column in schema.columns if column.name in names]
-    if ROW in dataset.plan.schema and ROW not in schema:
-        columns.append(dataset.plan.schema[ROW])
-    bound_to = Schema(columns)
-    if state is None:
-        state = learn(dataset.handle, dataset.plan, final, bound_to, "pandas", LocalPool(), source.filter)
-    work = Work(dataset.handle, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
-    failed: list[list[Record]] = []
-    tables = [_transformed(work, partition, failed) for partition in dataset.plan.partitions]
+    with tempfile.TemporaryDirectory(prefix="millrace-trial-") as scratch:
+        sample = _as_source(table, source, Path(scratch) / "keyed")
+        own = sample if isinstance(sample, Plan) else sample.plan
+        names = {*table.column_names, ROW}
+        columns = [column for column in schema.columns if column.name in names]
+        if ROW in own.schema and ROW not in schema:
+            columns.append(own.schema[ROW])
+        bound_to = Schema(columns)
+        if state is None:
+            state = learn(sample, own, final, bound_to, "pandas", LocalPool(), source.filter)
+        work = Work(sample, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
+        failed: list[list[Record]] = []
+        tables = [_transformed(work, partition, failed) for partition in own.partitions]
     after = pa.concat_tables(tables) if tables else work.bound.output.to_arrow().empty_table()
     fitted_on = None if request.fitted else table.num_rows
     return Sampled(table, after, work.bound.output, fitted_on, added(failed))
+
+
+def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePlan:
+    """The rows as a source of one partition or a few, with `source.keys` brought together in `folder`."""
+    frames = frames_of(table)
+    blocks = frames.blocks()
+    plan = Plan((), "frame", frames.schema, blocks, cut_partitions(blocks, PARTITION))
+    rows = FramePlan(plan, frames)
+    if not source.keys:
+        return rows
+    return by_keys(rows, plan, source.keys, source.sort_by, "pandas", LocalPool(), folder, PARTITION)
 
 
 def _transformed(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:

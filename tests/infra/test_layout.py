@@ -69,8 +69,9 @@ def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
             "tasks.core.schema",
             "tasks.core.dtypes",
             "tasks.core.strict_json",
-            "tasks.storage.allowed_roots",
         )
+        if path.name == "side_tables.py":  # the one file that reads files, for the operators that join them
+            known += ("tasks.storage.allowed_roots", "tasks.core.units")
         others = {name for name in imports(path) if name.startswith("tasks.") and not name.startswith(known)}
         assert not others
         assert not rooms(path) & {"dask", "distributed", "prefect"}
