@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -21,7 +23,7 @@ from flows.run.lost_workers import Workers, in_every_attempt, workers_of
 from flows.run.stopping import mark_task_run, stop_stage
 from flows.run.worker_checks import check_workers
 from tasks.cluster import stalled_tasks
-from tasks.core.stage_results import StageRun
+from tasks.core.stage_results import StageResult, StageRun
 from tasks.errors import GiveUpError
 from tasks.graph.failed_casts import sentence
 from tasks.job.request import Request
@@ -42,53 +44,65 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
     so.
     """
     log = get_run_logger()
-    name = function.name + (f" {split}" if split else "")
+    name = " ".join(filter(None, (function.name, split)))
     attempts = job.run.retries + 1
     check_workers(job, request, function.name)
-    before, files = Workers(0, 0, 0), notes_left(request.staging.folder / FOLDER)  # those of an earlier run, if any
+    workers, files = Workers(0, 0, 0), notes_left(request.staging.folder / FOLDER)  # notes of an earlier run, if any
     for attempt in range(attempts):
-        runnable = function.with_options(
+        task = function.with_options(
             retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"
         )
-        with untagged():
-            future = runnable.submit(request, split, job.cluster.resources.get(function.name), wait_for=stages_before())
-        links(future.wrapped_future.client, request.key, job.run.performance_report)
-        before = before if attempt else workers_of(future.wrapped_future.client, request.engine)
-        try:
-            wait_for(future, name, job.run.stalled_after)
-            run: StageRun = future.result()
-        except stages_task.LOST as error:
-            _mark_crashed(future.task_run_id, error, runnable)
-            files = notes_left(request.staging.folder / FOLDER)
-            read = f" while it read {listed(files)}" if files else ""
-            log.warning("a worker was lost during %s (attempt %s of %s)%s", name, attempt + 1, attempts, read)
-        except stalled_tasks.NotBegunError as error:
-            _mark_crashed(future.task_run_id, error, runnable)
-            log.warning("%s (attempt %s of %s)", error, attempt + 1, attempts)
-            if attempt + 1 == attempts:
+        with _submitted(task, job, request, split) as future:
+            if attempt == 0:
+                workers = workers_of(future.wrapped_future.client, request.engine)
+            try:
+                wait_for(future, name, job.run.stalled_after)
+                run: StageRun = future.result()
+                return _reported(run, attempt, future.task_run_id, request)
+            except stages_task.LOST as error:
+                _mark_crashed(future.task_run_id, error, task)
+                files = notes_left(request.staging.folder / FOLDER)
+                read = f" while it read {listed(files)}" if files else ""
+                log.warning("a worker was lost during %s (attempt %s of %s)%s", name, attempt + 1, attempts, read)
+            except stalled_tasks.NotBegunError as error:
+                _mark_crashed(future.task_run_id, error, task)
+                log.warning("%s (attempt %s of %s)", error, attempt + 1, attempts)
+                if attempt + 1 == attempts:
+                    raise
+            except GiveUpError as error:
+                if future.wrapped_future.status == "pending":
+                    _mark_crashed(future.task_run_id, error, task)
                 raise
-        except GiveUpError as error:
-            if future.wrapped_future.status == "pending":
-                _mark_crashed(future.task_run_id, error, runnable)
-            raise
-        except Exception:
-            raise
-        except BaseException:  # Ctrl-C, SIGTERM, a cancel
-            stop_stage(future.task_run_id)
-            raise
-        else:
-            result = replace(run.result, retries=run.result.retries + attempt)
-            show(run.artifacts, run.progress, future.task_run_id)
-            last = "statistics" if request.flow == "fit" else "transform"  # of the stages that make the same columns
-            for failed in result.failed_casts if result.stage == last else ():
-                log.warning(sentence(dict(failed)))
-            notify(result)
-            _done.set(future.task_run_id)
-            return result
-        finally:
-            future.wrapped_future.release()  # Dask would run the stage again for a future whose worker is lost
-            del future
-    raise in_every_attempt(name, attempts, before, files)
+    raise in_every_attempt(name, attempts, workers, files)
+
+
+@contextmanager
+def _submitted(task: Any, job: Job | Application, request: Request, split: str | None) -> Iterator[Any]:
+    """The future of a stage while the block runs. Ctrl-C, SIGTERM and a cancel stop the stage."""
+    with untagged():
+        future = task.submit(request, split, job.cluster.resources.get(task.name), wait_for=stages_before())
+    links(future.wrapped_future.client, request.key, job.run.performance_report)
+    try:
+        yield future
+    except Exception:
+        raise
+    except BaseException:
+        stop_stage(future.task_run_id)
+        raise
+    finally:
+        future.wrapped_future.release()  # Dask would run the stage again for a future whose worker is lost
+
+
+def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID, request: Request) -> StageResult:
+    """The result of a stage that is done, after people have been shown what it says."""
+    result = replace(run.result, retries=run.result.retries + attempt)
+    show(run.artifacts, run.progress, task_run_id)
+    last = "statistics" if request.flow == "fit" else "transform"  # of the stages that make the same columns
+    for failed in result.failed_casts if result.stage == last else ():
+        get_run_logger().warning(sentence(dict(failed)))
+    notify(result)
+    _done.set(task_run_id)
+    return result
 
 
 _done: ContextVar[uuid.UUID | None] = ContextVar("stage_that_is_done", default=None)
