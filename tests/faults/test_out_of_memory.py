@@ -140,16 +140,16 @@ REFUSED: dict[str, tuple[str, dict[str, dict[str, Any]], list[str]]] = {
     "the floor of partitions": (
         "statistics:0:9", {"run": {"min_partition_size": "60kB"}},
         ["a partition as small as run.min_partition_size does not fit into memory",
-         "partition 0: 2,048 rows from row 0", "set run.min_partition_size (now 60 kB) to 3"],
+         "partition 0: 2,048 rows from row 0", "set run.min_partition_size (now 60.0 kB) to 3"],
     ),
     "one row group of a file": (
         "shuffle_write:2:9", {},
-        ["one row group of a file does not fit into memory", "part-00002.parquet: 3,481 rows, about 167 kB",
+        ["one row group of a file does not fit into memory", "part-00002.parquet: 3,481 rows, about 167.1 kB",
          "set output.row_group_size below 320 rows, or a higher output.files"],
     ),
     "the floor of files": (
         "shuffle_write:*:9", {"run": {"min_partition_size": "60kB"}},
-        ["a part of a file as small as run.min_partition_size", "set run.min_partition_size below 60 kB"],
+        ["a part of a file as small as run.min_partition_size", "set run.min_partition_size below 60.0 kB"],
     ),
     "folders": (
         "shuffle_write:1:9", {"output": {"partition_on": ["name"]}, "run": {"min_partition_size": "20kB"}},
