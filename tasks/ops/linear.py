@@ -82,7 +82,7 @@ class PCA(_Together):
         if self.n_components > len(unit):
             raise JobError(
                 f"PCA cannot make {self.n_components:,} components of {len(unit):,} columns",
-                do=f"ask for n_components up to {len(unit):,}",
+                do=f"set n_components to {len(unit):,} at most",
             )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:

@@ -136,5 +136,5 @@ class ReduceDtypeSize(_Ranged):
             raise DataError(
                 f"a value of column {unit[0]!r} does not fit the type {dtype_name(leaf)}",
                 why=f"{error}; fitted on values from {fitted['min']} to {fitted['max']}",
-                do="fit again with these data, or leave ReduceDtypeSize away",
+                do="fit again with these data, or leave ReduceDtypeSize out",
             ) from error

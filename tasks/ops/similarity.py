@@ -58,7 +58,7 @@ class ColumnSimilarity(Learned):
             if not pa.types.is_integer(schema[name].dtype):
                 raise DataError(
                     f"ColumnSimilarity takes row numbers, column {name!r} is {dtype_name(schema[name].dtype)}",
-                    do="code it as integers first",
+                    do="number the things with integers from 0 first",
                 )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -116,7 +116,7 @@ def _read(source: Features) -> pa.Table:
             raise JobError(
                 f"the feature table has {len(names)} list columns",
                 where=source,
-                do="keep one, of the lists of feature ids",
+                do="keep only the column with the lists of feature ids",
             )
         features = table[names[0]].combine_chunks().cast(pa.list_(pa.int64()))
     if len(features) == 0:
@@ -124,7 +124,12 @@ def _read(source: Features) -> pa.Table:
             "there are no feature rows", where=source if isinstance(source, str) else "", do="give at least one"
         )
     if len(features.flatten()) and (features.flatten().null_count or np.asarray(features.flatten()).min() < 0):
-        raise DataError("feature ids are integers from 0", where=source if isinstance(source, str) else "")
+        raise DataError(
+            "feature ids are integers from 0",
+            where=source if isinstance(source, str) else "",
+            why="a list of the feature table holds a null or a negative number",
+            do="leave these entries out of the lists",
+        )
     return pa.table({"features": features})
 
 
