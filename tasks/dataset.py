@@ -1,4 +1,4 @@
-"""A data set: rows somewhere, in a known order, readable by partition."""
+"""`Dataset`: the rows of files or frames, in a fixed order, read by partition."""
 
 from __future__ import annotations
 
@@ -36,14 +36,28 @@ ENGINES = ("auto", "pandas", "cudf")
 
 
 class Dataset:
-    """Rows of files or frames.
+    """The rows of files or frames, in a fixed order, read by partition.
 
-    `source` is a path, folder, glob, list of these or fsspec URL; or a pandas, Arrow, cuDF, Dask or dask_cudf frame.
-    Nothing is read before it is needed; then every file is inspected once (`plan`). Partitions have
-    `partition_size` decoded bytes; left out, as many as give every core (of the current Dask client's workers, else of
-    this host) several partitions, and 1GB at most. `columns` (the names where there is no header), `header`,
-    `null_values` and `delimiter` are of text files, and mean what they mean in a job's section `source`. A fitted
-    workflow reads what is left out of these, and of `schema`, as it read the data set that it was fitted on.
+    source: a path, a folder, a glob, an fsspec URL, or a list of these; or a pandas, Arrow, cuDF, Dask or dask_cudf
+        frame, or a list of pandas, Arrow or cuDF frames.
+    partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
+        partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
+    engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
+
+    All other parameters are for files; with a frame they are a JobError. They mean what they mean in a job's section `source`:
+
+    format: parquet, csv, tsv, jsonl, orc, avro, arrow, or auto (default): by the suffix of the files.
+    part_mem_fraction: partition_size as a part of this host's memory, above 0 and up to 1.
+    schema: {column: type}, as text or Arrow type, instead of the types that are inferred.
+    columns: the names of the columns of text files without a header.
+    storage_options: for URLs, a dict, or the name of one that the host or a Prefect Secret block holds.
+    header, null_values, delimiter: of text files; True, [""], and a comma or a tab by default.
+
+    A fitted workflow reads a data set that leaves out `schema` and the parameters of text files as it read the data set
+    that it was fitted on. Nothing is read before it is needed; then every file is inspected once (`plan`). NaN in a
+    column of floats is null. Errors: a JobError for a parameter that is wrong and for a source that does not exist; a
+    DataError for a source without rows, for two columns of one name, and for a file that cannot be read or that changed
+    since it was inspected.
 
     >>> Dataset(pa.table({"x": [1, 2, 3]})).head(2)
        x
@@ -72,32 +86,38 @@ class Dataset:
         self._section: Source | None = None
         self._fit: Fit | None = None
         self._partition_size = partition_size
+        dtypes = schema and {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
+        values = {
+            "format": None if format == "auto" else format,
+            "part_mem_fraction": part_mem_fraction,
+            "columns": None if columns is None else list(columns),
+            "storage_options": storage_options,
+            "header": header,
+            "null_values": None if null_values is None else list(null_values),
+            "delimiter": delimiter,
+            "schema": dtypes,
+        }
+        values = {name: value for name, value in values.items() if value is not None}
         if _is_path(source):
-            values = {
-                "path": os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source],
-                "format": None if format == "auto" else format,
-                "partition_size": partition_size,
-                "part_mem_fraction": part_mem_fraction,
-                "columns": None if columns is None else list(columns),
-                "storage_options": storage_options,
-                "header": header,
-                "null_values": None if null_values is None else list(null_values),
-                "delimiter": delimiter,
-                "schema": None
-                if schema is None
-                else {n: t if isinstance(t, str) else dtype_name(t) for n, t in schema.items()},
-            }
-            own = {name: value for name, value in values.items() if value is not None}
-            self._section = checked(Source, own, "Dataset")
+            path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
+            size = {} if partition_size is None else {"partition_size": partition_size}
+            self._section = checked(Source, {"path": path, **size, **values}, "Dataset")
+        elif values:
+            raise JobError(
+                f"a data set of a frame takes no {', '.join(values)}",
+                where="Dataset",
+                why="these parameters say how files are read",
+                do="change the frame before, or give a path",
+            )
 
     @cached_property
     def frames(self) -> Frames | None:
-        """The rows in memory, where the source is a frame."""
+        """The rows in memory; None for a source of files."""
         return None if self._section else frames_of(self.source)
 
     @cached_property
     def plan(self) -> Plan:
-        """Files, blocks, partitions, row numbers and schema."""
+        """Files, blocks, partitions, row numbers and schema; every file is inspected once."""
         if self.frames is not None:
             blocks = self.frames.blocks()
             size = self._bytes_of_a_partition(sum(block.nbytes for block in blocks))
@@ -122,25 +142,30 @@ class Dataset:
 
     @property
     def schema(self) -> Schema:
+        """Names and types of the columns."""
         return self.plan.schema
 
     @property
     def num_rows(self) -> int:
+        """The number of rows; lines of text files are counted."""
         return self.plan.rows
 
     @property
     def npartitions(self) -> int:
+        """The number of partitions."""
         return len(self.plan.partitions)
 
     @property
     def handle(self) -> Plan | FramePlan:
-        """What a worker needs to read partitions: small and picklable for files, the tables or futures for frames."""
+        """What a worker needs to read partitions: the plan; for frames also their tables, or futures of them."""
         return self.plan if self.frames is None else FramePlan(self.plan, self.frames)
 
     def shuffle_by_keys(self, keys: str | Sequence[str], sort_by: str | Sequence[str] = ()) -> Dataset:
         """The same rows with all rows of a key in one partition, sorted by (key hash, keys, sort_by, row number).
 
-        They lie in temporary files for as long as the result is in use; row numbers, hence folds, stay what they were.
+        `keys` and `sort_by` are names of columns; a null key is a key like any other. The rows are written to temporary
+        files, which are removed with the last reference to the result. Row numbers, hence folds, stay what they were.
+        Errors: a JobError for a column that does not exist, and for a list or struct, which has no order.
         """
         folder = _Scratch(tempfile.mkdtemp(prefix="millrace-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
@@ -192,13 +217,16 @@ class Dataset:
         return _Replanned(self, plan, self.frames and replace(self.frames, schema=schema))
 
     def to_iter(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """The partitions one after another, as frames of the engine."""
+        """The partitions one after another, as frames of the engine (pandas with Arrow types, or cuDF).
+
+        `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
+        """
         engine = libraries.resolve_engine(self.engine)
         for partition in self.plan.partitions:
             yield libraries.to_frame(read(self.handle, partition, columns), engine)
 
     def head(self, n: int = 5) -> Any:
-        """The first rows as a frame of the engine."""
+        """The first n rows as a frame of the engine; fewer if there are fewer."""
         tables, rows = [], 0
         for block in self.plan.blocks:
             if rows >= n:
@@ -208,7 +236,10 @@ class Dataset:
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
     def to_ddf(self, columns: Sequence[str] | None = None) -> Any:
-        """A Dask frame with one partition for each of this data set's (dask_cudf on the engine cudf)."""
+        """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of this data set.
+
+        `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
+        """
         engine = libraries.resolve_engine(self.engine)
         names = checked_names(self.plan, columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()

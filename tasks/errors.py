@@ -10,7 +10,10 @@ from typing import Any, Literal
 
 
 class MillraceError(Exception):
-    """What went wrong, where, why, and what to do next, as one readable message."""
+    """Base of all errors of millrace: what happened, where, why, and what to do next, as one readable message.
+
+    The four texts are the attributes `what`, `where`, `why` and `do`; "" for a text that is left out.
+    """
 
     def __init__(self, what: str, *, where: str = "", why: str = "", do: str = "") -> None:
         self.what, self.where, self.why, self.do = what, where, why, do
@@ -26,30 +29,30 @@ def _rebuild(kind: type[MillraceError], what: str, where: str, why: str, do: str
 
 
 class DataError(MillraceError):
-    """The data must be mended; running again with the same data fails again."""
+    """The data are wrong: mend them. Another run with the same data fails in the same way."""
 
 
 class JobError(MillraceError):
-    """The job, an operator's parameters or a path must be mended; nothing was started or written."""
+    """The job, a parameter or a path is wrong: mend it. Another run of the same job fails in the same way."""
 
 
 class HostError(JobError):
-    """This host does not allow what is named, or has no such code: whatever names it is whole, and may do elsewhere."""
+    """This host does not allow a function or path, or lacks its code; the job may be right on another host."""
 
 
 class TransientError(MillraceError):
-    """What may pass: a worker that was lost, memory that was short. Run again."""
+    """A condition that may pass, such as a lost worker or short memory: run again."""
 
 
 class GiveUpError(MillraceError):
-    """The host cannot do it as asked: no space, no GPU, no cluster."""
+    """The host cannot do the job: no space, no GPU, no cluster."""
 
 
 DELIMITERS = "|;,\t\x01"  # that text files are written with
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint that names what exists: the nearest names first, else all of them.
+    """A hint with names that exist: those nearest to `name`, else the first 30.
 
     >>> near("prise", ["price", "brand"]), near("brand", ["price|brand"])[-27:]
     ("did you mean 'price'?", "set source.delimiter to '|'")
@@ -74,7 +77,7 @@ KINDS = {  # by the beginning of pydantic's names for what a value is not
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that a model refuses in plain values: its place in them, what is wrong, in words, and its kind."""
+    """One value that a model refuses: its place among the values, what is wrong in words, and the kind of mistake."""
 
     place: tuple[str | int, ...]
     text: str
@@ -82,8 +85,8 @@ class Mistake:
 
 
 def mistakes(error: Any, data: Any) -> list[Mistake]:
-    """What pydantic's ValidationError says of `data`, in words of a job: what is needed, what stands there, what to
-    write. The tries of a union are one mistake."""
+    """Pydantic's ValidationError about `data` as mistakes in words of a job: what is needed, what is there, what to
+    write. A union makes one mistake, not one for each of its members."""
     wrong: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     refused: list[Mistake] = []
     for item in error.errors(include_url=False):

@@ -20,22 +20,28 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of an output folder: rows, parts with their digests, schema, settings, versions and times."""
+    """What an output folder says of itself: rows, parts with their digests, schema, settings, versions and times.
+
+    `Manifest.load(folder)` reads it, `Transformed.to_parquet` returns it. `path` is the folder of the parts, `data` the
+    content of `_manifest.json`.
+    """
 
     path: str
     data: Mapping[str, Any] = field(repr=False)
 
     @property
     def rows(self) -> dict[str, int]:
+        """Numbers of rows: {in, dropped, added, out}."""
         return dict(self.data["rows"])
 
     @property
     def parts(self) -> list[dict[str, Any]]:
+        """The files of the output in their order: path in the folder, rows, bytes and digest of each."""
         return list(self.data["parts"])
 
     @property
     def empty_files(self) -> str:
-        """That some of the files have no rows, since there are more files than rows; "" where none is empty."""
+        """A sentence about files without rows; "" if every file has rows. More files than rows leave some empty."""
         empty = sum(not part["rows"] for part in self.parts)
         if not empty:
             return ""
@@ -46,10 +52,9 @@ class Manifest:
 
     @property
     def partitioning(self) -> Any:
-        """What `partition_on` made, with the exact types, for pyarrow and pandas: `pandas.read_parquet(out,
-        partitioning=..)`.
+        """The folders of `partition_on` with their exact types, for `pandas.read_parquet(out, partitioning=..)`.
 
-        Without it readers guess the types from the folders' names. None for an output without such folders.
+        Without it pandas and pyarrow guess the types from the folders' names. None for an output without such folders.
         """
         import pyarrow.dataset as ds
 
@@ -61,18 +66,22 @@ class Manifest:
 
     @property
     def seconds(self) -> float:
+        """How long the run took."""
         return float(self.data["seconds"])
 
     @staticmethod
     def load(folder: str | Path) -> Manifest:
-        """The manifest of an output (of its latest version); DataError if the folder is not one."""
+        """The manifest of an output folder, or of its latest version.
+
+        A DataError for a folder that is no output, and for a manifest that was changed or is of a newer format.
+        """
         path = current(Path(folder))
         manifest = Manifest.read(path, folder)
         if manifest.is_changed:
             raise DataError(
                 f"{MANIFEST} was changed since it was written",
                 where=str(path / MANIFEST),
-                why="its content has another digest than the one that it names",
+                why="its digest is not that of its content",
                 do=RESTORE,
             )
         return manifest
@@ -85,7 +94,7 @@ class Manifest:
 
     @staticmethod
     def read(path: Path, folder: str | Path) -> Manifest:
-        """The manifest in a folder, every field checked; one that was changed is read, too."""
+        """The manifest in the folder `path`, every field checked, also if it was changed; errors name `folder`."""
         data = read_json(path / MANIFEST)
         if not isinstance(data, dict) or "parts" not in data:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Workflows: a graph that learns from a data set and is then applied to others, in one process or on a cluster."""
+"""`Workflow`: a graph of operators that learns from a data set and transforms others, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ log = logging.getLogger("millrace")
 
 
 class Workflow:
-    """A graph of operators; `fit` learns its statistics, `transform` applies it.
+    """A graph of operators: `fit` learns its statistics, `transform` applies it.
+
+    `nodes` are names of columns, `columns >> operator`, and lists and sums (`+`) of these; their columns are the
+    output, in this order. The current Dask client does the work, else this process. Errors: a JobError for a graph that
+    cannot be right; a DataError for columns of a type that an operator does not take, as soon as the schema is known.
 
     >>> from millrace import ops
     >>> import pyarrow as pa
@@ -59,12 +63,16 @@ class Workflow:
         self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
         self._bound: Bound | None = None
         self._bound_without: dict[frozenset[str], tuple[Bound, list[str]]] = {}  # by the columns that frames lack
-        self._said: list[list[str]] = []  # the targets that were logged as left out
+        self._logged_targets: list[list[str]] = []  # the targets that were logged as left out
 
     # learning
 
     def fit(self, data: Any) -> Workflow:
-        """Learn from all rows of a Dataset (or of a frame or path); one pass per phase. Returns itself."""
+        """Learn from all rows of a Dataset (or of a frame or path), in one pass per phase; return this workflow.
+
+        A second fit forgets the first. Errors: a DataError for values that an operator cannot learn from, which names
+        column and row; a JobError for an operator that needs `Dataset.shuffle_by_keys` first.
+        """
         dataset = data if isinstance(data, Dataset) else Dataset(data)
         engine = resolve_engine(dataset.engine)
         check_runs(Bound(self.final, dataset.schema), keys_of(dataset.plan))
@@ -75,12 +83,12 @@ class Workflow:
         self.state = state
         warn(largest(failed))
         self.schema, self.reading, self._bound = dataset.schema, reading_of(dataset.plan), None
-        self._bound_without, self._said = {}, []
+        self._bound_without, self._logged_targets = {}, []
         self.__dict__.pop("_needed", None)
         return self
 
     def fit_transform(self, data: Any) -> Transformed:
-        """Learn, then transform the same rows; encodings are out of fold where an operator has folds."""
+        """Learn, then transform the same rows. Operators with folds (TargetEncoding) leave out the row's own fold."""
         dataset = data if isinstance(data, Dataset) else Dataset(data)
         self.fit(dataset)
         return Transformed(self, dataset, training=True)
@@ -88,8 +96,13 @@ class Workflow:
     # applying
 
     def transform(self, data: Any) -> Any:
-        """A `Transformed` of a Dataset; of a frame (pandas, Arrow table, cuDF) the same kind of frame with the same
-        index."""
+        """Apply what was learned: to a Dataset (gives a `Transformed`) or to a frame (gives the same kind of frame).
+
+        A frame is a pandas or cuDF frame, which keeps its index, or an Arrow table. Its columns are taken in the types
+        that the workflow was fitted with; columns that the workflow does not need are ignored. Where data lack the
+        columns of a target, the target is left out, which is logged. Errors: a JobError before a fit; a DataError for
+        any other missing column, and for a column of another kind or with values that the fitted type does not hold.
+        """
         if isinstance(data, Dataset):
             self._fitted()
             assert self.schema is not None
@@ -119,8 +132,8 @@ class Workflow:
         fitted = self._fitted_columns
         do = "workflow.remove_inputs(['{}']) is the workflow without the outputs that need it"
         left_out = labels_without(self.final, fitted, there, targets_of(self.final, fitted), where, do)
-        if left_out and left_out not in self._said:
-            self._said.append(left_out)
+        if left_out and left_out not in self._logged_targets:
+            self._logged_targets.append(left_out)
             log.warning("left out, since %s lacks their columns: %s", where, ", ".join(left_out))
         return left_out
 
@@ -161,7 +174,11 @@ class Workflow:
         return needed_columns(self._bound)
 
     def inverse(self, data: Any) -> Any:
-        """Ids back to values, for the columns that Categorify made; other columns stay as they are."""
+        """Turn ids into the values that Categorify coded, in a frame of output columns; other columns stay.
+
+        The ids of padding, null and values out of the vocabulary give null. An id column of a tuple (`combo`) gives its
+        columns. A JobError before a fit.
+        """
         table, engine, restore = open_frame(data)
         bound = Bound(self.final, self.schema or Schema(), self._fitted().values)
         columns: dict[str, Any] = {}
@@ -181,29 +198,34 @@ class Workflow:
 
     @property
     def input_schema(self) -> Schema:
-        """The source columns that applying needs."""
+        """The source columns that `transform` needs; a JobError before a fit."""
         if self.schema is None:
             raise JobError("the workflow has no schema yet", do="call fit first")
         return Schema(self.schema[n] for n in needed_columns(Bound(self.final, self.schema)))
 
     @property
     def output_schema(self) -> Schema:
-        """Names, types, tags, cardinalities and embedding sizes of the output (after fit)."""
+        """Names, types, tags, cardinalities and embedding sizes of the output; a JobError before a fit."""
         if self.schema is None:
             raise JobError("the workflow has no schema yet", do="call fit first, or output_schema_of(schema)")
         return self.output_schema_of(self.schema)
 
     def output_schema_of(self, schema: Schema) -> Schema:
-        """The output schema for a source of this schema, before any data is read."""
+        """The output's schema for a source of this schema; before a fit without what data decide (cardinalities)."""
         return Bound(self.final, schema, self.state.values if self.state else {}).output
 
     def embeddings(self) -> dict[str, dict[str, int]]:
-        """Rows (all ids, padding included) and dimension of the embedding table of every column of ids in the
-        output."""
+        """The size of the embedding table of every id column: {column: {rows, dimension}}.
+
+        `rows` are all ids: padding, null, out of vocabulary and the vocabulary. A JobError before a fit.
+        """
         return embeddings_of(self.output_schema)
 
     def remove_inputs(self, names: Sequence[str]) -> Workflow:
-        """A workflow without the outputs that need one of these source columns (a target, say)."""
+        """A workflow without the outputs that need one of these source columns, for example a target.
+
+        What was learned is shared with this workflow. A JobError before a fit, and for a column that is no input.
+        """
         if self.schema is None:
             raise JobError("the workflow has no schema yet", do="call fit first")
         for name in names:
@@ -225,8 +247,11 @@ class Workflow:
     # on disk
 
     def save(self, path: str | Path) -> None:
-        """Write a folder that a person can read: JSON, Parquet tables, a README; loadable after moving, on both
-        engines."""
+        """Write the fitted workflow to a folder of JSON files, tables and a README, which a person can read.
+
+        `Workflow.load` reads it on either engine, also after the folder was moved. A JobError before a fit, and for a
+        function without an import path.
+        """
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
         folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
@@ -234,8 +259,11 @@ class Workflow:
 
     @staticmethod
     def load(path: str | Path) -> Workflow:
-        """The workflow of a folder that `save` or a run wrote (the output folder itself will do); tables are
-        checked."""
+        """Load the fitted workflow of a folder that `save` wrote, or of the output folder of a run.
+
+        Every file is checked against its digest: a DataError for one that is missing or damaged, or of a newer format.
+        A HostError for a function or operator that cannot be imported here.
+        """
         folder = Path(local_folder(path, "the fitted workflow", "Workflow.load"))
         final, schema, state, reading = load_fitted(folder)
         workflow = Workflow(final)
@@ -244,7 +272,11 @@ class Workflow:
 
 
 class Transformed:
-    """The rows of a data set after a workflow; nothing is computed before it is asked for."""
+    """The rows of a data set after a workflow. `Workflow.transform` and `fit_transform` make it.
+
+    Every method computes the rows anew, one partition at a time. `left_out` names the targets that are not in the
+    output since the data set lacks their columns.
+    """
 
     def __init__(
         self, workflow: Workflow, dataset: Dataset, training: bool, *, final: Node | None = None,
@@ -255,6 +287,7 @@ class Transformed:
 
     @property
     def schema(self) -> Schema:
+        """Names, types, tags, cardinalities and embedding sizes of the output."""
         return self._work().bound.output
 
     def _work(self) -> Work:
@@ -264,16 +297,17 @@ class Transformed:
         return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training)
 
     def frames(self) -> Iterator[Any]:
-        """One frame (pandas, or cuDF) per partition, in the order of the rows."""
+        """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""
         work = self._work()
         for partition in self.dataset.plan.partitions:
             yield work.kernels.user_frame(transformed(work, partition))
 
     def to_iter(self) -> Iterator[Any]:
+        """The same as `frames`, under the name that `Dataset` has."""
         return self.frames()
 
     def head(self, n: int = 5) -> Any:
-        """The first n rows."""
+        """The first n rows as a frame of the engine; fewer if there are fewer."""
         work, tables, rows = self._work(), [], 0
         for partition in self.dataset.plan.partitions:
             tables.append(transformed(work, partition))
@@ -284,14 +318,19 @@ class Transformed:
         return work.kernels.user_frame(work.kernels.slice_rows(whole, 0, min(n, rows)))
 
     def to_ddf(self) -> Any:
-        """A Dask frame (dask_cudf on a GPU) with one partition per partition of the data set."""
+        """A Dask frame (dask_cudf with the engine cudf), with a partition for each partition of the data set."""
         work, partitions = self._work(), self.dataset.plan.partitions
         handle, empty = (work, partitions), work.bound.output.to_arrow().empty_table()
         shared = graph_share(handle, len(partitions))
         return dask_frame(_nth_frame, handle, shared, len(partitions), empty, work.engine)
 
     def to_parquet(self, path: str, **output: Any) -> Manifest:
-        """Shuffle and write as the section `output` of a job says; returns the Manifest of what was committed."""
+        """Shuffle the rows, write them to the folder `path`, and return the Manifest of the output.
+
+        `output` are keys of a job's section `output`: shuffle, seed, files, format and others, with their defaults
+        (`full`, 0, 8, `parquet`). The folder is there whole or not at all. Errors: a JobError for a wrong key, and for
+        a folder that exists (unless `on_existing` says otherwise); a DataError if no row is left.
+        """
         settings = checked(Output, {"path": str(path), **output}, "output")
         assert self.workflow.schema is not None
         workflow, pool = self.workflow, current_pool(gpu_setup.allocatable)

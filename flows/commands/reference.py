@@ -16,7 +16,10 @@ HEAD = f"""<!-- made by: {COMMAND} -->
 
 Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
 job. The examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is
-treated as one. `millrace ops NAME` shows the whole rule of one.
+treated as one. `millrace ops NAME` shows the whole rule of one operator.
+
+A `JobError` says what to change in the job, a `DataError` what to change in the data. Every operator raises a
+`DataError` for a column of a type that it does not take, and a `JobError` for a parameter that does not exist.
 
 A class of a module of your own, named by import path in `op:`, is as good an operator as these. For users of NVTabular
 there is [a table of names](NVTABULAR.md), for those who change millrace
@@ -28,7 +31,7 @@ INFINITE = {  # operators: what an infinity does
     "Normalize, PCA, PairwiseRegression, the targets of TargetEncoding": (
         "cannot be learned from: an error that names column and row"
     ),
-    "NormalizeMinMax": "takes no part in what is learned, and stays infinite",
+    "NormalizeMinMax": "takes no part in what is learned, and stays infinite; null after a fit on one value or none",
     "DataStats": "is counted, and takes no part in the other figures",
     "FillMedian, QuantileBucketize": "is the least or the greatest value",
     "JoinGroupby, Groupby, Rolling": (

@@ -1,4 +1,4 @@
-"""What is known of a column before any data is read: its type, its tags, its vocabulary."""
+"""`Column` and `Schema`: what is known of columns before any data is read (names, types, tags, properties)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.errors import DataError, JobError, near
 
 
 class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
-    """Roles of a column, by which a graph can select."""
+    """Roles of a column. A graph selects columns by them (`Tags.CONTINUOUS`); a tag may also be any other text."""
 
     CATEGORICAL = "categorical"
     CONTINUOUS = "continuous"
@@ -32,7 +32,11 @@ class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
 
 @dataclass(frozen=True)
 class Column:
-    """Name, Arrow type, tags and properties (domain, cardinality, embedding) of a column."""
+    """Name, Arrow type, tags and properties of a column.
+
+    Properties are JSON values by name. Operators set `cardinality` (the number of ids), `domain` ({min, max} of the
+    ids), `embedding` ({rows, dimension}), `value_count` ({min, max} of list lengths) and, before a fit, `settles`.
+    """
 
     name: str
     dtype: pa.DataType
@@ -41,7 +45,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """One of number, string, bool, time, list, other (of the leaves' container, not of the leaves)."""
+        """One of number, string, bool, time, list, other; a list column is a list, whatever its elements are."""
         return kind_of(self.dtype)
 
     @property
@@ -50,17 +54,21 @@ class Column:
         return leaf_type(self.dtype)
 
     def tagged(self, *tags: str) -> Column:
+        """The column with these tags (texts or `Tags`) beside its own."""
         return replace(self, tags=self.tags | {str(getattr(t, "value", t)) for t in tags})
 
     def with_properties(self, **properties: Any) -> Column:
+        """The column with these properties beside its own; a new value replaces an old one."""
         return replace(self, properties={**self.properties, **properties})
 
     def to_json(self) -> dict[str, Any]:
+        """The column as in manifests: {name, dtype, tags, and each property}; infinities as {"float": "inf"}."""
         named = {"name": self.name, "dtype": dtype_name(self.dtype), "tags": sorted(self.tags)}
         return named | encoded(self.properties)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Column:
+        """The column that `to_json` wrote."""
         properties = {k: decoded(v) for k, v in data.items() if k not in ("name", "dtype", "tags")}
         return Column(data["name"], plain_type(parse_dtype(data["dtype"])), frozenset(data.get("tags", ())), properties)
 
@@ -70,7 +78,7 @@ HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are 
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """A DataError for names of columns that there are twice, or that millrace takes for its own."""
+    """Raise a DataError for a name that two columns have, and for a name of millrace's own columns."""
     twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
     if twice:
         raise DataError(f"there are two columns {twice[0]!r}", where=where, do="rename one of them")
@@ -81,7 +89,10 @@ def check_names(names: Sequence[str], where: str) -> None:
 
 
 class Schema(Mapping[str, Column]):
-    """The columns of a frame in their order."""
+    """The columns of a frame in their order: a mapping from name to `Column`.
+
+    `schema[name]` raises a JobError with near names for a column that does not exist.
+    """
 
     def __init__(self, columns: Iterable[Column] = ()) -> None:
         self._columns = {c.name: c for c in columns}
@@ -106,39 +117,44 @@ class Schema(Mapping[str, Column]):
 
     @property
     def columns(self) -> tuple[Column, ...]:
+        """The columns in their order."""
         return tuple(self._columns.values())
 
     def with_tag(self, tag: str) -> list[str]:
+        """The names of the columns that have a tag (a text, or one of `Tags`)."""
         tag = str(getattr(tag, "value", tag))
         return [c.name for c in self.columns if tag in c.tags]
 
     def to_arrow(self) -> pa.Schema:
+        """Names and types as an Arrow schema; tags and properties are left out."""
         return pa.schema([(c.name, c.dtype) for c in self.columns])
 
     def to_json(self) -> list[dict[str, Any]]:
+        """The columns as in manifests, a dict for each."""
         return [c.to_json() for c in self.columns]
 
     @staticmethod
     def from_arrow(schema: pa.Schema) -> Schema:
+        """The columns of an Arrow schema, in the plain type of each (no dictionaries, views or large offsets)."""
         return Schema(Column(f.name, plain_type(f.type)) for f in schema)
 
     @staticmethod
     def from_json(data: Iterable[Mapping[str, Any]]) -> Schema:
+        """The schema that `to_json` wrote."""
         return Schema(Column.from_json(item) for item in data)
 
 
-def check_kinds(fitted: Schema, given: Schema, needed: Iterable[str]) -> None:
-    """Refuse data whose needed columns are of another kind than those learned from; narrower and wider types will
-    do."""
+def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str]) -> None:
+    """Raise a DataError for a needed column of another kind than in the fit; narrower and wider types are right."""
     for name in needed:
-        if name not in given:
+        if name not in applied:
             continue  # the graph says what is missing, with near names
-        was, now = fitted[name].dtype, given[name].dtype
+        was, now = fitted[name].dtype, applied[name].dtype
         same = is_list(was) == is_list(now) and kind_of(leaf_type(was)) == kind_of(leaf_type(now))
         if not same and not pa.types.is_null(leaf_type(now)):
             raise DataError(
                 f"column {name!r} is {dtype_name(now)}, the workflow was fitted with {dtype_name(was)}",
-                do="give the column in its former type, for example by the schema of the source",
+                do="give the column in its fitted type, for example with the schema of the source",
             )
 
 
@@ -146,7 +162,7 @@ DESCRIPTION = "millrace"  # the key under which Parquet and Arrow files say what
 
 
 def described(schema: Schema) -> dict[str, str]:
-    """What a file says of its columns beyond their types, as key-value metadata: tags, cardinality, embedding size.
+    """The key-value metadata of a file about its columns beyond their types: tags, cardinality, embedding size.
 
     >>> described(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
     {'millrace': '{"columns": [{"name": "x", "dtype": "float32", "tags": ["target"]}]}'}
@@ -155,7 +171,7 @@ def described(schema: Schema) -> dict[str, str]:
 
 
 def embeddings_of(schema: Schema) -> dict[str, dict[str, int]]:
-    """{column: {rows, dimension}} of all columns that hold ids."""
+    """The size of the embedding table of each id column: {column: {rows, dimension}}."""
     sizes = {c.name: c.properties.get("embedding") for c in schema.columns}
     return {name: {"rows": size["rows"], "dimension": size["dimension"]} for name, size in sizes.items() if size}
 
@@ -178,7 +194,7 @@ def written_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def check_ordered(schema: Mapping[str, Column], names: Iterable[str], where: str) -> None:
-    """Refuse columns that rows cannot be brought together or sorted by: lists and structs have no one order."""
+    """Raise a JobError for a column that rows cannot be grouped or sorted by: lists and structs have no order."""
     for name in names:
         if kind_of(schema[name].dtype) in ("list", "other") and not is_bytes(schema[name].dtype):
             raise JobError(

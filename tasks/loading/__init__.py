@@ -1,8 +1,9 @@
-"""The rows of an output as batches for training: every row once over all ranks and workers, in an order of each epoch.
+"""The rows of an output as batches for training: every row once over all ranks and workers, in a new order every epoch.
 
-An epoch is one sequence of all rows: the row groups of all files in an order drawn from (seed, epoch), and in each its
-rows in an order drawn from (seed, epoch, row group). A shard (one worker of one rank) has a run of this sequence; all
-runs are equal to one row. So nobody has to agree on anything, and what a shard reads is contiguous.
+An epoch is one sequence of all rows: the row groups of all files in an order drawn from (seed, epoch), and the rows of
+each row group in an order drawn from (seed, epoch, row group). A shard (one worker of one rank) takes a contiguous part
+of this sequence; the parts of all shards are equal in size to one row. So shards need no communication, and each of
+them reads contiguous row groups.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Shard:
-    """One worker of one rank."""
+    """One worker of one training process: `worker` of `workers` in `rank` of `ranks`, all counted from 0.
+
+    The defaults are the only worker of the only rank. A JobError for a number that is not below its count.
+    """
 
     rank: int = 0
     ranks: int = 1
@@ -55,21 +59,32 @@ class Shard:
 
     @property
     def number(self) -> int:
+        """The number of this shard among all, from 0."""
         return self.rank * self.workers + self.worker
 
     @property
     def shards(self) -> int:
+        """The number of all shards."""
         return self.ranks * self.workers
 
 
 @dataclass(frozen=True)
 class Loader(PickledFields):
-    """Batches of the rows of an output folder, as Arrow tables: `for batch in loader(..)` gives those of the first
-    epoch, `batches` those of any epoch and shard.
+    """Batches of the rows of an output folder, as Arrow tables.
 
-    batch_size: rows of a batch; the last one of a shard may have fewer. columns: which, in which order; all if None.
-    shuffle: a new order for every epoch; False: as the files have them. drop_last: whole batches only. even: every
-    shard gives the same number of batches, for which an epoch leaves out fewer rows than there are shards.
+    `for batch in loader(..)` gives the batches of the first epoch, `batches` those of any epoch and shard. Columns have
+    the types of the output, and nulls stay null.
+
+    path: the output folder; of an output with `train` and `valid`, one of these.
+    batch_size: rows of a batch; the last batch of a shard may have fewer.
+    columns: the columns to read, in this order; None: all.
+    seed: the same seed gives the same order of rows in every epoch.
+    shuffle: draw a new order for every epoch; False: the order of the files.
+    drop_last: give whole batches only.
+    even: give the same number of batches in every shard; an epoch then leaves out fewer rows than there are shards.
+
+    Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
+    folder that is no output, and for a file that has other rows than the manifest says.
     """
 
     path: str
@@ -86,6 +101,7 @@ class Loader(PickledFields):
         form = self.manifest.data["output"]["format"]
         if form not in FORMATS:
             raise JobError(f"rows of {form} files cannot be read by parts", where=self.path,
+                           why="a loader reads row groups, which parquet and arrow files have",
                            do="write the output with output.format: parquet or arrow")  # fmt: skip
         for name in self.columns or ():
             if name not in self.schema:
@@ -93,6 +109,7 @@ class Loader(PickledFields):
 
     @cached_property
     def manifest(self) -> Manifest:
+        """What the output says of itself."""
         return Manifest.load(self.path)
 
     @cached_property
@@ -102,6 +119,7 @@ class Loader(PickledFields):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The columns of a batch in their order."""
         return self.columns if self.columns is not None else tuple(self.schema)
 
     @cached_property
@@ -115,16 +133,17 @@ class Loader(PickledFields):
             rows = (_rows_of_arrow if arrow else _rows_of_parquet)(str(path), stat.st_size, stat.st_mtime_ns)
             if sum(rows) != part["rows"]:
                 raise DataError(f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}",
-                                where=self.path, do="look at it with: millrace verify")  # fmt: skip
+                                where=self.path, do="see what else is damaged: millrace verify")  # fmt: skip
             groups += [Group(part["path"], number, n) for number, n in enumerate(rows) if n]
         return groups
 
     @property
     def rows(self) -> int:
+        """The number of rows of the output."""
         return sum(group.rows for group in self.groups)
 
     def rows_of(self, shard: Shard) -> tuple[int, int]:
-        """[first, last) of the epoch's sequence that a shard has."""
+        """The part [first, last) of an epoch's sequence that a shard takes."""
         total, shards, number = self.rows, shard.shards, shard.number
         if self.even:
             each = total // shards
@@ -146,7 +165,7 @@ class Loader(PickledFields):
         return self.batches()
 
     def batches(self, epoch: int = 0, shard: Shard | None = None) -> Iterator[pa.Table]:
-        """The batches of a shard in an epoch."""
+        """The batches of a shard (default: the only one) in an epoch, numbered from 0."""
         shard = shard or Shard()
         left, waiting, rows = self.batches_of(shard), list[pa.Table](), 0
         for table in self._runs(epoch, *self.rows_of(shard)):
@@ -232,9 +251,12 @@ def _rows_of_arrow(path: str, size: int, mtime: int) -> tuple[int, ...]:
 
 
 def arrays(table: pa.Table) -> dict[str, np.ndarray]:
-    """A batch as arrays by column; of lists the elements, and `<column>_offsets`, where a row's begin and end.
+    """The columns of a batch as numpy arrays, by name; `<column>_offsets` says where the elements of each list begin.
 
-    Times are their integers, null floats NaN. A DataError where a column has no numbers, or nulls that have none.
+    Numbers and booleans have the column's type; times are integers in the column's unit; a null float is NaN. A list
+    column gives its elements, and offsets (int64, one more than rows): row i has elements [offsets[i], offsets[i + 1]).
+    A null list has no elements. Errors: a DataError for a column that is not of numbers, and for nulls in a column of
+    integers, booleans or times.
 
     >>> arrays(pa.table({"x": [1.5, None], "l": [[1, 2], [3]]}))
     {'x': array([1.5, nan]), 'l': array([1, 2, 3]), 'l_offsets': array([0, 2, 3])}
@@ -260,17 +282,17 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
     elif pa.types.is_temporal(dtype):
         values = values.cast(stored_type(dtype))
     elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
-        raise DataError(f"column {name!r} is {dtype}, which is no number", why="a batch is made of numbers",
-                        do=f"give columns= without {name!r}, or Categorify it")  # fmt: skip
+        raise DataError(f"column {name!r} is {dtype}, which is no number", why="arrays and tensors hold numbers",
+                        do=f"leave {name!r} out of columns=, or apply Categorify to it in the job")  # fmt: skip
     if values.null_count and not pa.types.is_floating(values.type):
         raise DataError(f"column {name!r} has nulls", why=f"{dtype} has no number for them",
-                        do="FillMissing or Categorify it in the job")  # fmt: skip
+                        do="apply FillMissing or Categorify to it in the job")  # fmt: skip
     numbers = values.to_numpy(zero_copy_only=False)
     return numbers.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(numbers)
 
 
 def loader(path: str | Path, columns: Sequence[str] | None = None, **settings: Any) -> Loader:
-    """A Loader of an output folder; with a folder of train and valid, name the one that is meant.
+    """Make the Loader of an output folder; `settings` are the other parameters of `Loader`.
 
     for batch in loader("out/toy", batch_size=65536):  # Arrow tables
         ...

@@ -23,10 +23,14 @@ class Rows(IterableDataset):  # type: ignore[misc]
             for batch in DataLoader(rows, batch_size=None, num_workers=2):
                 ...
 
-    It makes whole batches itself, so the DataLoader gets batch_size=None. rank and ranks are those of torch.distributed
-    if it is initialized, else of RANK and WORLD_SIZE, else one rank. With several ranks set `even`, so that all of them
-    have the same number of batches. A list column comes as its elements, with `<column>_offsets` as
-    torch.nn.EmbeddingBag(include_last_offset=True) takes them. The other parameters are those of tasks.loading.Loader.
+    `Rows` makes whole batches itself, so the DataLoader gets batch_size=None. `rank` and `ranks` are by default those
+    of torch.distributed if it is initialized, else the variables RANK and WORLD_SIZE, else one rank. With several ranks
+    set `even`, so that all of them give the same number of batches. The other parameters and the errors are those of
+    `Loader`.
+
+    Tensors have the columns' types (uint16 becomes int32, uint32 and uint64 become int64); a null float is NaN, and a
+    null in any other column a DataError. A list column gives its elements, and `<column>_offsets` as
+    torch.nn.EmbeddingBag(include_last_offset=True) takes them. Needs PyTorch.
     """
 
     def __init__(
@@ -49,14 +53,15 @@ class Rows(IterableDataset):  # type: ignore[misc]
 
     @property
     def epoch(self) -> int:
+        """The number of the epoch that the next iteration gives, from 0."""
         return int(self._epoch.item())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next iteration, in running workers too."""
+        """Choose the epoch, hence the order, of the next iteration; workers that already run take it over."""
         self._epoch.fill_(epoch)
 
     def batches(self, workers: int = 1) -> int:
-        """How many batches this rank gives in an epoch with so many DataLoader workers (0 counts as 1)."""
+        """How many batches this rank gives in an epoch with this number of DataLoader workers (0 counts as 1)."""
         count = max(workers, 1)
         return sum(self.loader.batches_of(Shard(self.rank, self.ranks, worker, count)) for worker in range(count))
 

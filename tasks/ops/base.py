@@ -1,4 +1,4 @@
-"""The base classes of operators: declared parameters, a rule for types, and verbs; `tasks.graph` calls them."""
+"""The base classes of operators: declared parameters, a rule for types, and the verbs that `tasks.graph` calls."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ Columns = dict[str, Any]  # name -> column of the engine (pandas Series on Arrow
 
 @dataclass(frozen=True)
 class Context:
-    """Where an operator works: the engine's kernels, the rows' numbers, and whether these are the rows learned from.
+    """The surroundings of an operator's work on a run of rows.
 
-    `order` are the order numbers: the row numbers themselves, unless `source.keys` brought the rows into another order.
-    `question` is what the last pass left open, for an operator that learns in several passes (`Learned.refine`).
-    `failed` counts, by expression, the rows that are null because a cast failed.
+    engine: the module of the engine's kernels (`tasks.engines.cpu` or `gpu`).
+    rows: the row numbers, int64, an array of the engine.
+    training: True for the rows that the workflow learned from, as in `fit_transform`.
+    order: the order numbers; None where they are the row numbers, as always without `source.keys`.
+    question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
+    failed: by expression, the number of rows that are null because a cast failed.
     """
 
     engine: ModuleType
@@ -41,6 +44,7 @@ class Context:
     failed: Counter[str] = field(default_factory=Counter)
 
     def ordered(self) -> Any:
+        """The order numbers of the rows."""
         return self.rows if self.order is None else self.order
 
     def part(self, start: int, stop: int) -> Context:
@@ -50,10 +54,13 @@ class Context:
 
 
 class Operator(BaseModel):
-    """Base of all operators: an immutable set of checked parameters.
+    """Base of all operators: an immutable set of checked parameters, and the verbs that work with them.
 
-    A subclass declares parameters with defaults and overrides the smallest verb that fits: `transform` for one column
-    to one column, `apply` for everything else. Being defined is its whole registration.
+    A subclass declares parameters with types and defaults, as pydantic models do, and overrides the smallest verb that
+    fits: `transform` for one column to one column, `apply` for everything else. The class variables say which columns
+    it takes and what it may do. To define the class is to register it: a job names a class of `tasks.ops` by its name,
+    any other by import path (`module:Class`). Parameters may be given by position, in the order of their declaration.
+    A JobError names a parameter that is unknown, missing, given twice or of a wrong value.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="constants")
@@ -136,13 +143,13 @@ class Operator(BaseModel):
                 or (kind not in self.takes and not pa.types.is_null(leaf_type(dtype)))
             ):
                 text = pa.types.is_binary(dtype) and "string" in self.takes
+                lists = " and lists of these" if self.leaves else ""
                 raise DataError(
                     f"{type(self).__name__} does not take column {name!r} of type {dtype_name(dtype)}",
-                    why=f"it takes {', '.join(sorted(self.takes))}{' and lists of these' if self.leaves else ''}",
+                    why=f"it takes columns of {', '.join(sorted(self.takes))}{lists}",
                     do=f"if its bytes are text, say so: source.schema: {{{name}: string}}"
                     if text
-                    else "choose other columns, or turn it into such a type first, "
-                    "for example with Lambda(expression='cast(..)')",
+                    else "choose other columns, or cast this one first with Lambda(expression='cast(..)')",
                 )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -150,6 +157,7 @@ class Operator(BaseModel):
         return [self.output(schema[name]) for name in unit]
 
     def output(self, column: Column) -> Column:
+        """The column made of one column: the same name, the type of `dtype_out`, and the tags of `adds_tags` too."""
         dtype = self.dtype_out(column)
         dtype = pa.list_(dtype) if is_list(column.dtype) and self.leaves and not is_list(dtype) else dtype
         return Column(column.name, dtype, column.tags | self.adds_tags, column.properties)
@@ -173,6 +181,11 @@ class Operator(BaseModel):
         return out
 
     def transform(self, column: Any, fitted: Any) -> Any:
+        """The column made of one column of the engine (a pandas Series on Arrow, or a cuDF Series), row by row.
+
+        `fitted` is what `prepare` gave (None for an operator that does not learn). Of a list column `column` is its
+        elements. NaN in the result becomes null.
+        """
         raise TypeError(f"{type(self).__name__} defines neither transform nor apply")
 
     def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
@@ -201,11 +214,12 @@ class Operator(BaseModel):
 
 
 class Learned(Operator):
-    """An operator with statistics: a monoid of partials. observe(block) -> partial, merge(a, b), finalize(partial).
+    """Base of the operators that learn: observe(block) -> partial, merge(a, b) -> partial, finalize(partial) -> values.
 
-    One pass over its columns is the rule. An operator that needs more overrides `refine`, which says what the next
-    pass has to answer; one that learns from its parameters alone has `passes` 0, and is finalized with None before
-    any data is read.
+    Partials are a monoid: the learned values are the same for any cut of the rows into blocks. Most operators take one
+    pass over their columns. An operator that needs more passes overrides `refine`, which gives the question of the next
+    pass; an operator that learns from its parameters alone has `passes` 0, and is finalized with None before any data
+    are read.
     """
 
     passes: ClassVar[int] = 1  # the most passes that it takes
@@ -232,9 +246,11 @@ class Learned(Operator):
         return partials
 
     def observe(self, column: Any) -> Any:
+        """The partial of a run of rows of one column (of a list column: of its elements): a plain value or a table."""
         raise TypeError(f"{type(self).__name__} defines neither observe nor observe_unit")
 
     def merge(self, a: Any, b: Any) -> Any:
+        """The partial of the rows of both; `a` and `b` stay as they are."""
         raise TypeError(f"{type(self).__name__} does not define merge")
 
     def merge_all(self, partials: Sequence[Any]) -> Any:
@@ -277,7 +293,7 @@ class Learned(Operator):
 
 
 def _identical(a: Any, b: Any) -> bool:
-    """Whether two parameters are the same value of the same type: False is not 0, and 0.0 is neither 0 nor -0.0."""
+    """Whether two parameters have the same value and type: False is not 0, and 0.0 is neither 0 nor -0.0."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -306,7 +322,10 @@ def _explain(cls: type[Operator], error: ValidationError, parameters: Mapping[st
 
 
 def make_operator(spec: Mapping[str, Any] | str) -> Operator:
-    """The operator of a job's entry {op: Name, parameter: value}; `op` may be an import path `module:Class`."""
+    """Make the operator of a job's entry {op: Name, parameter: value}; `op` may be an import path `module:Class`.
+
+    A JobError for an unknown operator or parameter, a HostError for a class that cannot be imported here.
+    """
     spec = {"op": spec} if isinstance(spec, str) else decoded(spec)
     if "op" not in spec:
         raise JobError(f"an operator needs the key 'op': {spec!r}", do="write {op: Name, parameter: value}")
@@ -315,6 +334,7 @@ def make_operator(spec: Mapping[str, Any] | str) -> Operator:
 
 
 def operator_class(name: str) -> type[Operator]:
+    """The class of a built-in operator's name, or of an import path `module:Class`; a JobError for any other name."""
     if name in Operator.registry and ":" not in name:
         return Operator.registry[name]
     if ":" not in name:
@@ -327,7 +347,7 @@ def operator_class(name: str) -> type[Operator]:
 
 
 def refuse_infinite(operator: str, names: Sequence[str], columns: Columns, context: Context, why: str) -> None:
-    """A DataError about the first row that holds an infinite value in one of the named columns, if there is one."""
+    """Raise a DataError about the first row with an infinite value in one of the named columns, if there is one."""
     engine, xp = context.engine, context.engine.xp
     first: tuple[int, str, float] | None = None
     for name in names:

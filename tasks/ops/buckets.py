@@ -20,12 +20,14 @@ MOST = 2**31 - 1  # ids are int32
 
 
 class Bucketize(Operator):
-    """The number of boundaries at or below a value, as numpy.digitize(right=False), int32; null stays null.
+    """Replace each value by the number of boundaries at or below it, int32; null stays null.
 
-    `boundaries` ascend: [0, 10, 100] makes four buckets. A list holds for all columns, a dict gives each column its
-    own. The elements of lists are put into buckets. Infinities are below or above every
-    finite boundary; a boundary may be infinite itself. Integers are compared exactly with any boundary, decimals as
-    float64.
+    `boundaries` ascend, in the column's own unit: [0, 10, 100] makes four buckets, numbered 0 to 3. A list holds for
+    all columns, a dict has a list for each column. Between equal boundaries lies no value. Of list columns the elements
+    are put into buckets: a null element and a null list stay null. Integers are compared exactly with any boundary,
+    floats and decimals as float64. Infinities are below or above every finite boundary; a boundary may be infinite
+    itself. Errors: a JobError for boundaries that are empty, descend or contain NaN, and for a column that the dict
+    lacks. Source: numpy.digitize(right=False).
 
     >>> from millrace import Workflow
     >>> table = pa.table({"age": [5, 10, 99, None]})
@@ -90,11 +92,14 @@ def bucket(column: Any, edges: Sequence[int | float]) -> Any:
 
 
 class HashBucket(Operator):
-    """MurmurHash3_x86_32 (seed 0) of the value mod `num_buckets`, int32: the same on CPU, GPU and in every version.
+    """Replace each value by its hash mod `num_buckets`, int32: the same on CPU, GPU and in every version.
 
-    Needs no vocabulary, so values may share a bucket. `num_buckets` is one number, or a dict by column. Null has the
-    hash 0xFFFFFFFF and so a bucket of its own choice; null lists stay null, their elements are hashed. An infinity is a
-    value like any other.
+    `num_buckets` is 1 to 2^31 - 1: one number, or a dict with one for each column. There is no vocabulary, so different
+    values may share a bucket. The hash is MurmurHash3_x86_32 (seed 0) of the value's canonical bytes: integers,
+    booleans and times (in microseconds) as int64, dates as days in int64, floats as float64 with -0.0 = 0.0, decimals
+    as text, text as UTF-8. A null has the hash 0xFFFFFFFF, so the output has no null. Of list columns the elements are
+    hashed, and null lists stay null. An infinity is a value like any other. Errors: a JobError for num_buckets out of
+    range, and for a column that the dict lacks. Source: Appleby, MurmurHash3.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"user": [10, 11, None]})
@@ -135,11 +140,12 @@ class HashBucket(Operator):
 
 
 class HashedCross(Operator):
-    """The hash of a group (nested list) as one composite value, mod `num_buckets`: column `a_X_b`, int32, never null.
+    """Replace a group (nested list) by the hash of its values mod `num_buckets`: column `a_X_b`, int32, never null.
 
-    The composite hash is MurmurHash3_x86_32 (seed 0) of the columns' own hashes, written one after another as 4 bytes
-    each. A null takes part with its hash 0xFFFFFFFF. `num_buckets` is one number, or a dict by the name of the new
-    column.
+    `num_buckets` is 1 to 2^31 - 1: one number, or a dict by the name of the new column. The composite hash is
+    MurmurHash3_x86_32 (seed 0) of the columns' own hashes (as in HashBucket), written one after another as 4
+    little-endian bytes each. A null takes part with its hash 0xFFFFFFFF. Errors: a JobError for a column that stands
+    alone, for num_buckets out of range, and for a new column that the dict lacks.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2], "brand": ["a", "b", "a"]})

@@ -42,8 +42,11 @@ class Categorify(Keyed):
     Columns of a group (nested list) share one vocabulary, their counts added; with `combo` their tuple
     is one value, column `a_b`, null only if all are null. `vocabs` gives the values in order, per column or for all
     (tuples with `combo`), each once and of the column's type. Of list columns the elements are coded: a null element
-    is 1, a null list stays null. Type out: `dtype`, int64 when the ids need it. An infinity is a value like any
-    other: it has an id.
+    is 1, a null list stays null. A column of nothing but nulls is all 1. Type out: `dtype`, int64 when the ids need it.
+    An infinity is a value like any other: it has an id. The schema has the number of ids (`cardinality`) and the size
+    of the embedding: rows are all ids, dimension is min(512, max(16, round(1.6 rows^0.56))). `Workflow.inverse` turns
+    ids into values again. Errors: a JobError for parameters out of range and for columns that are not selected; a
+    DataError for `vocabs` that do not fit the column, and for columns of different kinds in one group.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"brand": ["b", "a", "b", None, "c"]})

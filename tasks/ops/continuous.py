@@ -105,9 +105,10 @@ def _finite(moments: Moments) -> Moments:
 class FillMissing(Operator):
     """Replace null by `fill_value`; with `add_binary_cols` the column `<name>_filled` (bool) says where.
 
-    The type stays, so the value has to fit it; times and decimals may be given as text. List columns: null elements are
-    filled, null lists stay, and `<name>_filled` is a list as well. Infinities are no nulls and stay; `fill_value` may
-    be one.
+    The column's type stays, so `fill_value` (default 0) must fit it; times and decimals may be given as text. Of list
+    columns null elements are filled and null lists stay; `<name>_filled` is a list of bools. Infinities are not null
+    and stay; `fill_value` may be infinite. Errors: a JobError for a `fill_value` that is null or NaN; a DataError for
+    one that the column's type does not hold exactly.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [1, None, 3]})
@@ -162,7 +163,10 @@ def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
 class Clip(Operator):
     """Limit values to [min_value, max_value], in the column's own unit; null stays null and the type stays.
 
-    Infinities are limited like other values. A limit may be infinite, which is none.
+    None (the default) sets no limit on that side. Of list columns the elements are limited. Infinities are limited like
+    other values; an infinite limit limits nothing. Errors: a JobError if both limits are None, if one is NaN, or if
+    min_value is above max_value; a DataError for a limit that the column's type does not hold (0.5 for integers, 300
+    for int8).
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [-5, 3, None, 50]})
@@ -202,9 +206,10 @@ class Clip(Operator):
 
 
 class LogOp(Operator):
-    """ln(1 + x), computed in float64, given as float32; -1 gives -inf, values below -1 and null give null.
+    """Compute ln(1 + x) in float64, given as float32; -1 gives -inf, values below -1 and null give null.
 
-    inf stays inf; -inf is below -1, so null.
+    inf stays inf; -inf is below -1 and gives null. Booleans count as 0 and 1. Of list columns the elements are
+    computed.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [0.0, -1.0, -2.0, None]})

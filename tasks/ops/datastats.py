@@ -27,14 +27,20 @@ Partial = dict[str, Any]
 
 
 class DataStats(Learned):
-    """A profile of each column, learned in the same pass as everything else; the data pass through unchanged.
+    """Profile each column, in the pass in which other operators learn; the data pass through unchanged.
 
-    Exact: rows, nulls, min, max, mean, std (ddof 1) and, up to a million distinct values, `distinct` and the `top`
-    values (by count, equal counts by value). Beyond, `distinct` is HyperLogLog's (p = 14, standard error 0.8 %) and the
-    counts of top values are lower bounds; `exact` says which. Quantiles and the histogram come from DDSketch's bins,
-    within 1 % of the value. Of text only distinct, top, min and max (by bytes); times are given as ISO texts, their std
-    in seconds. Lists: of their elements, and `lengths`. Infinite values are counted in `infinite` and take no part in
-    the rest.
+    `top` is the number of most frequent values in the profile (0 to 100, default 10), `histogram_bins` that of the
+    histogram's bins (1 to 1000, default 20). Exact are rows, nulls, min, max, mean, std (ddof 1, null for fewer than
+    two values) and, up to a million distinct values, `distinct` and the `top` values (by count, equal counts by value).
+    Beyond a million, `distinct` is an estimate of HyperLogLog (p = 14, standard error 0.8 %) and the counts of the
+    `top` values are lower bounds; `exact` is then false. Quantiles and the histogram come from the bins of DDSketch,
+    within 1 % of the value.
+
+    Texts have distinct, top, min and max (by bytes) only. Times are ISO texts, their std is in seconds. Of list columns
+    the elements are profiled, and `lengths` has the lists' lengths. Infinite values are counted in `infinite` and take
+    no part in the rest. Without a value, min and max are null, and mean, std, quantiles and histogram are missing. A
+    constant has std 0 and a histogram of one bin. Source: Flajolet et al., "HyperLogLog", 2007; Masson, Rim, Lee,
+    "DDSketch", 2019.
 
     >>> from millrace import Workflow
     >>> workflow = Workflow(["x"] >> DataStats()).fit(pa.table({"x": [1, 2, None, 2]}))

@@ -38,8 +38,13 @@ class _RowFilter(Operator):
 class Filter(_RowFilter):
     """Keep the rows for which an expression, or a function of the frame, is true; null is not true.
 
-    `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`; it
-    gets the frame of the selected columns and returns one boolean per row.
+    `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`, or
+    a function; it gets the frame of the selected columns and returns one boolean (or number, true unless 0) per row. A
+    removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
+    not depend on. Of several filters a row has to pass all. After Groupby a filter keeps groups. Types and values stay.
+    Errors: a JobError unless exactly one of the two is given, for an expression that cannot be read or is not of
+    booleans, and for a function that returns another number of rows, another order or another type; a HostError for a
+    function that cannot be imported here.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow
@@ -102,7 +107,10 @@ class Filter(_RowFilter):
 
 
 class Dropna(_RowFilter):
-    """Drop the rows with a null in any of the selected columns; acts as Filter does.
+    """Drop the rows with a null in any of the selected columns.
+
+    NaN is null; a null list is, a list with null elements is not. Types and other values stay. A dropped row is gone
+    for all output columns and statistics, as with Filter.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow

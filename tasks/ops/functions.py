@@ -38,12 +38,19 @@ def function_path(function: Any) -> str | None:
 
 
 class Lambda(Operator):
-    """f(column), or f(column, frame): a function by import path (`module:name`), or an expression.
+    """Apply a function or an expression of your own to each of the selected columns.
 
-    A function gets a pandas Series with an Arrow type, or a cuDF Series, and returns one value per row; with a second
-    parameter it gets the frame of the selected column and those of `dependency` too. An expression names columns, `_`
-    being the selected one: "price * 2", "event_type == 'purchase'". `dtype` is the type out: required for a function
-    that changes the type, found from the types of its columns for an expression. `name` is the column's new name.
+    `function` is an import path (`module:name`), or a function. It gets the column as a pandas Series with an Arrow
+    type, or as a cuDF Series, and returns one value per row, in the order of the rows. A function with a second
+    parameter also gets the frame of the selected column and of the columns in `dependency`. `expression` names columns,
+    `_` being the selected one: "price * 2", "_ == 'purchase'". NaN becomes null; all other values are what the function
+    or the expression makes of them, also of nulls and infinities.
+
+    `dtype` is the type out. Left out, a function must keep the column's type, and the type of an expression follows
+    from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
+    function and expression is given, for an expression that cannot be read, and for a result of another type, order or
+    number of rows; a HostError for a function that cannot be imported here; a DataError for a value that `dtype` does
+    not hold, and for an error in the function. A workflow with a function that has no import path cannot be saved.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"price": [1.5, None], "count": [2, 3]})

@@ -18,13 +18,16 @@ from tasks.ops.side_tables import read_side_table, side_schema
 
 
 class JoinExternal(Learned):
-    """Adds the columns of a side table (a Parquet or CSV file) to the selected ones; the rows keep their order.
+    """Add the columns of a side table (a Parquet or CSV file) to the selected ones; the rows keep their order.
 
-    `on` names the key columns, or maps the rows' names to the table's. `columns` are those of the table to add, all but
-    its keys if none are given. A left join: a row whose key the table does not hold gets nulls; a null key matches a
-    null key. The keys of the table are distinct: a key that occurs twice is an error, or the first one counts
-    (duplicates: first). The table is read when fitting, saved with the workflow and from then on independent of the
-    file.
+    `table` is the path of a file, or of a folder of Parquet files, with at most 4 GiB in memory. `on` names the key
+    columns, or maps the rows' names to the table's. `columns` are the columns to add (default: all but the keys). `how`
+    is left: a row whose key the table lacks gets nulls. A null key matches a null key. Added columns have the table's
+    types. A key that occurs twice in the table is an error, or its first row counts (`duplicates`: error or first). The
+    table is read when fitting and saved with the workflow, which from then on does not need the file. Errors: a
+    JobError for a missing file, a larger table, an unknown column, and a column that would be there twice; a DataError
+    for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that cannot be
+    read.
 
     >>> from millrace import Workflow
     >>> import tempfile

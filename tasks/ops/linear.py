@@ -52,18 +52,20 @@ class _Together(Learned):
 
 
 class PCA(_Together):
-    """Principal components of all selected columns together: `pca_0` .. `pca_<n_components - 1>`, float64.
+    """Project rows on the principal components of all selected columns: `pca_0` .. `pca_<n_components - 1>`, float64.
 
-    Score = (row - mean) . loadings; a component's variance is its singular value squared / (n - 1). With `whiten` every
-    score is divided by its component's standard deviation. The largest loading of a component is positive. A row with a
-    null in any column gives nulls and is not learned from.
-    Components beyond the rank of the data (fewer rows than columns, constant or dependent columns, n < 2) have
-    variance 0 and loadings 0: their column is 0.0. More components than columns are a JobError; an infinite value in
-    the rows to learn from is a DataError. Where it is applied, scores of rows with one are infinite, or null where
-    infinities of both signs meet.
-    Learned values are the same bits for any partitioning and number of threads on one machine, and within 1e-12 of the
-    largest one on another or on a GPU; the scores of given loadings are the same bits everywhere.
-    Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub, LeVeque, 1979.
+    `n_components` is 1 up to the number of columns. Score = (row - mean) . loadings; a component's variance is its
+    singular value squared / (n - 1). With `whiten` (default false) every score is divided by its component's standard
+    deviation. The largest loading of a component is positive. A row with a null in any column gets nulls and is not
+    learned from. Components beyond the rank of the data (fewer rows than columns, constant or dependent columns, n < 2,
+    nothing but nulls) have variance 0 and loadings 0: their column is 0.0.
+
+    A fit refuses infinite values; a transform gives such rows infinite scores, or null where infinities of both signs
+    meet. Learned values are the same bits for any partitioning and number of threads on one machine, and within 1e-12
+    of the largest one on another machine or on a GPU; the scores of given loadings are the same bits everywhere.
+    Errors: a JobError for more components than columns; a DataError for an infinite value, or an infinite sum, in the
+    rows to learn from. Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub,
+    LeVeque, 1979.
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 3.0, 6.0], "y": [1.0, 5.0, 9.0]})
@@ -80,7 +82,7 @@ class PCA(_Together):
         if self.n_components > len(unit):
             raise JobError(
                 f"PCA cannot make {self.n_components:,} components of {len(unit):,} columns",
-                do=f"ask for n_components up to {len(unit):,}",
+                do=f"set n_components to {len(unit):,} at most",
             )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -128,17 +130,20 @@ class PCA(_Together):
 
 
 class PairwiseRegression(_Together):
-    """Least squares of `target` on every pair of the other selected columns, all from one pass; the data stay as is.
+    """Fit `target` by least squares on every pair of the other selected columns, all in one pass; the data stay.
 
-    target = first_coefficient * first + second_coefficient * second + intercept. 50 columns are 1,225 fits. `pairs` of
-    what was learned is a table ranked by R^2: first, second, their coefficients, intercept, r2, rmse (square root of
-    the mean squared residual), n, collinear. Rows with a null in any of the columns or the target are left out of all
-    fits and counted (`left_out`). A pair of which one column is constant or, but for 1e-7 of its length, a line in the
-    other is collinear: it has no coefficients and stands last. A constant target has r2 null. The target may be among
-    the selected columns and need not exist when the workflow is applied. Fewer than two columns: JobError; infinite
-    values: DataError.
-    Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), kept as their triangular factor; a pair is
-    fitted by orthogonalizing its three columns of the factor (modified Gram-Schmidt; Bjorck, 1967).
+    target = first_coefficient * first + second_coefficient * second + intercept. 50 columns are 1,225 fits. What is
+    learned has the table `pairs`, ranked by R^2: first, second, first_coefficient, second_coefficient, intercept, r2,
+    rmse (square root of the mean squared residual, in the target's unit), n (rows), collinear. Rows with a null in any
+    of the columns or in the target are left out of all fits and counted (`left_out`). A pair is collinear if one column
+    is constant or, but for 1e-7 of its length, a linear function of the other; so are all pairs of fewer than three
+    rows. Collinear pairs come last, with nulls as coefficients. For a constant target r2 is null. The target may be one
+    of the selected columns and need not exist when the workflow is applied.
+
+    Errors: a JobError for fewer than two columns beside the target; a DataError for a target that is not numeric, and
+    for infinite values. Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), stored as their
+    triangular factor; a pair is fitted by orthogonalizing its three columns of the factor (modified Gram-Schmidt;
+    Bjorck, 1967).
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"x": [0.0, 1.0, 2.0, 5.0], "z": [0.0, 1.0, 0.0, 1.0], "y": [1.0, 6.0, 5.0, 14.0]})

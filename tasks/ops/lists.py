@@ -13,10 +13,13 @@ from tasks.ops.continuous import _fits
 
 
 class ListSlice(Operator):
-    """list[start:end] of every list, as Python slices, negative numbers counting from the end; null lists stay null.
+    """Take list[start:end] of every list, as Python does, negative numbers counting from the end; null lists stay null.
 
-    With `pad` every list is filled up on its right with `pad_value` to end - start elements, so that all have one
-    length: that needs an end, or a negative start alone (the last -start elements). The type stays.
+    `end` is None by default: to the end of the list. With `pad` every list is filled up on its right with `pad_value`
+    (default 0) to end - start elements, so that all have one length. That needs `start` and `end` of one sign, or a
+    negative `start` alone (the last -start elements). The type stays, and null elements stay null. An empty list stays
+    empty, or is filled up. Errors: a JobError for `pad` without a known length; a DataError for a `pad_value` that the
+    elements' type does not hold exactly.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"seen": [[1, 2, 3], [4], None]})
@@ -95,10 +98,11 @@ def _without_lengths(column: Column) -> dict[str, Any]:
 
 
 class ValueCount(Learned):
-    """The shortest and the longest list, into the schema as `value_count`: {min, max}; the data stay.
+    """Learn the lengths of the shortest and the longest list, for the schema: `value_count`: {min, max}; the data stay.
 
-    Null lists do not count; a column without lists learns nothing and its schema stays. Lists of one length throughout
-    show min = max. Before fitting the schema shows no lengths.
+    Lengths are numbers of elements, null ones included. Null lists do not count, empty lists have the length 0. Lists
+    of one length throughout have min = max. Before fitting, and for a column without a list, the schema has no lengths.
+    The column gets the tag `list`.
 
     >>> from millrace import Workflow
     >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[1, 2, 3], [4], None]}))

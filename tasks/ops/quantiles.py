@@ -115,13 +115,16 @@ def _boundary(value: float | Fraction, kind: str) -> float | int:
 
 
 class FillMedian(_Selecting):
-    """null -> the exact median of the whole data set, float64; with `add_binary_cols` `<name>_filled` says where.
+    """Replace null by the exact median of the whole data set; the column becomes float64.
 
-    For an even count the mean of the two middle values, rounded once (of decimals of more than 18 digits to within a
-    unit of the last place); the infinite one if one is (minus infinity if both are, with opposite signs). List columns:
-    null elements are filled with the median of all elements, null lists stay. A column of nothing but nulls stays as it
-    is. Not refittable: the median of more data cannot be found from that of some. Source of the method: radix
-    selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
+    `add_binary_cols` (default false) adds `<name>_filled` (bool), which says where. For an even count the median is the
+    mean of the two middle values, rounded once (of decimals with more than 18 digits, right to a unit of the last
+    place). An infinity is the smallest or the largest value; if one of the two middle values is infinite, the median
+    is, and between -inf and inf it is -inf. Of list columns null elements are filled with the median of all elements,
+    null lists stay, and `<name>_filled` is a list of bools. A column of nothing but nulls stays null.
+
+    Fitting takes up to four passes over the column. A refit is not possible: the median of more data needs all data
+    again. Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})
@@ -161,13 +164,18 @@ class FillMedian(_Selecting):
 
 
 class QuantileBucketize(_Selecting):
-    """Buckets of about equal size: Bucketize with boundaries at the exact quantiles, int32; null stays null.
+    """Put values into buckets of about equal size: Bucketize with the exact quantiles as boundaries, int32; null stays
+    null.
 
-    The boundaries are the quantiles 1/n .. (n-1)/n of the values that are not null, interpolated linearly and rounded
-    once; equal ones become one, so that there may be fewer buckets than `num_buckets`. A column of nothing but nulls
-    has one bucket. Integers of any size are compared exactly: beyond 2^53, where a float would divide them elsewhere,
-    the boundary is the smallest integer at or above the quantile. Decimals are compared as float64. Infinities are
-    values like any other. Lists: their elements. Not refittable.
+    `num_buckets` is 2 to 10,000 (default 10). The boundaries are the quantiles 1/n .. (n-1)/n of the values that are
+    not null, interpolated linearly and rounded once. Equal ones become one, so there may be fewer buckets than
+    `num_buckets`: a constant has two at most, a column of nothing but nulls has one. Integers of any size are compared
+    exactly: beyond 2^53, where a float would divide them elsewhere, the boundary is the smallest integer at or above
+    the quantile. Decimals are compared as float64. Infinities are values like any other. Of list columns the elements
+    are put into buckets.
+
+    Fitting takes up to four passes over the column, and a refit is not possible, as with FillMedian. Source:
+    numpy.quantile, whose values these are.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, 3.0, 40.0, None]})

@@ -50,8 +50,10 @@ class _Ranged(Learned):
 class NormalizeMinMax(_Ranged):
     """Scale to the fitted range: (x - min) / (max - min), in float64, given as `dtype`; null stays.
 
-    Values outside the fitted range are not clamped: they fall below 0 or above 1. A column of one value, or of none,
-    gives 0. List columns are scaled by their elements. Infinities are not learned from and stay infinite.
+    `dtype` is float32 (default) or float64. Other data are not clamped: values outside the fitted range fall below 0 or
+    above 1. A fit on one value, or on none, gives 0 for every finite value. Infinities are not learned from and stay
+    infinite; after a fit on one value or on none they are null. Integers beyond 2^53 are subtracted exactly. Booleans
+    count as 0 and 1. Of list columns the elements are scaled.
 
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
@@ -86,13 +88,15 @@ class NormalizeMinMax(_Ranged):
 
 
 class ReduceDtypeSize(_Ranged):
-    """Store numbers in the smallest type that holds the fitted range; values and nulls stay.
+    """Store numbers in the smallest type that holds the fitted range; null stays null.
 
-    Integers: int8, uint8, int16, uint16, int32, uint32, int64, uint64, the first that holds smallest and largest value.
-    Floats: `float_dtype`, unless the range is beyond it. Decimals, and columns of nothing but nulls, keep their type.
-    Infinities are not counted to the range: every floating type holds them.
-    Before fitting the schema shows the column's own type and the property `settles` = "dtype". Values that do not fit
-    the type when applied to other data are an error.
+    Integers get the first of int8, uint8, int16, uint16, int32, uint32, int64, uint64 that holds the smallest and the
+    largest value. Floats get `float_dtype` (float32 by default, to which they are rounded; float64 also widens
+    float32), unless the range is beyond it. Of list columns the elements are stored so. Decimals, and columns without a
+    finite value, keep their type. Infinities do not count for the range: every floating type holds them.
+
+    Before fitting the schema has the column's own type and the property `settles` = "dtype". Errors: a DataError for a
+    value of other data that the fitted type does not hold.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"n": [1, 200]})
@@ -132,5 +136,5 @@ class ReduceDtypeSize(_Ranged):
             raise DataError(
                 f"a value of column {unit[0]!r} does not fit the type {dtype_name(leaf)}",
                 why=f"{error}; fitted on values from {fitted['min']} to {fitted['max']}",
-                do="fit again with these data, or leave ReduceDtypeSize away",
+                do="fit again with these data, or leave ReduceDtypeSize out",
             ) from error

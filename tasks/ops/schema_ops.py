@@ -15,7 +15,10 @@ from tasks.ops.base import Columns, Context, Learned, Operator, Unit
 
 
 class AddTags(Operator):
-    """Add tags, by which a graph or a model can select columns; the values stay.
+    """Add tags to the selected columns; values, nulls and types stay.
+
+    `tags` are texts or members of `Tags`. Graphs and models select columns by them (`Tags.CONTINUOUS`). Tags that a
+    column has already stay.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow
@@ -37,7 +40,11 @@ class AddTags(Operator):
 
 
 class AddMetadata(Operator):
-    """Add properties to the schema of the columns, as they then stand in the manifest; the values stay.
+    """Add properties to the schema of the selected columns; values, nulls and types stay.
+
+    `metadata` maps names to JSON values. The properties stand in `Workflow.output_schema`, in the manifest and in the
+    files' own metadata. A property replaces an older one of the same name. {"float": "inf"} stands for an infinity,
+    which JSON lacks. Errors: a JobError for the names `name`, `dtype` and `tags`, which belong to the column itself.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow
@@ -72,13 +79,14 @@ class AddMetadata(Operator):
 
 
 class DropLowCardinality(Learned):
-    """Drops columns with fewer than `min_cardinality` distinct values; nulls do not count, the elements of lists do.
+    """Drop columns with fewer than `min_cardinality` distinct values; nulls do not count, the elements of lists do.
 
-    An infinity is a value like any other.
+    `min_cardinality` is 1 to 1,000,000 (default 4). A column of nothing but nulls has no value and is dropped. An
+    infinity is a value like any other. A column that stays keeps its values, nulls and type.
 
-    Which columns stay is known when it is fitted: before, the schema shows all of them with the property `settles` =
-    "presence". A dropped column is gone for everything below that selects it. Of ids made by Categorify the null's id
-    counts as a value: drop before coding, or count it in.
+    The fit decides which columns stay: before it, the schema shows all of them with the property `settles` =
+    "presence". An operator that selects a dropped column works without it. Among ids of Categorify the id of null
+    counts as a value: drop columns before coding them, or raise `min_cardinality` by one.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2, 1], "user": [7, 8, 9, 7]})

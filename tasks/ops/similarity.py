@@ -19,14 +19,18 @@ Features = str | list[list[int]]
 
 
 class ColumnSimilarity(Learned):
-    """The similarity of the two things of a group (nested list) `a`, `b` by their features: column `a_b_sim`, float32.
+    """Compute how similar the two things of a group (nested list) `a`, `b` are, by their features: column `a_b_sim`,
+    float32.
 
-    `left` and `right` (like left if not given) are sparse feature rows: row i is the list of feature ids (from 0) of
-    thing i; an id that occurs twice counts twice. Given as lists, or as the path of a Parquet file whose only list
-    column holds them. metric: inner, the dot product of the counts; cosine, that of the rows scaled to length 1; tfidf,
-    cosine after weighting each feature with ln((1 + n) / (1 + rows that have it)) + 1, as scikit-learn's
-    TfidfTransformer. A thing without features has similarity 0; null, and a number that has no row, give null. The
-    features are saved with the workflow.
+    The columns hold row numbers, integers from 0: `a` of the feature table `left`, `b` of `right` (default: `left`).
+    Row i of a feature table is the list of the feature ids (integers from 0) of thing i; an id that occurs twice counts
+    twice. A feature table is a list of such lists, or the path of a Parquet file with one list column. `metric`: inner
+    is the dot product of the counts; cosine is the dot product of the rows scaled to length 1; tfidf (default) is
+    cosine after each feature is weighted with ln((1 + n) / (1 + rows that have it)) + 1, n the number of rows. A thing
+    without features has similarity 0. A null, and a number without a row, give null. The features are saved with the
+    workflow. Errors: a JobError for a group that is not of two columns, and for a file without exactly one list column;
+    a DataError for columns that are not of integers, for an empty feature table, and for feature ids below 0. Source:
+    TfidfTransformer and cosine_similarity of scikit-learn.
 
     >>> from millrace import Workflow
     >>> features = [[0, 1], [0], [2]]
@@ -54,7 +58,7 @@ class ColumnSimilarity(Learned):
             if not pa.types.is_integer(schema[name].dtype):
                 raise DataError(
                     f"ColumnSimilarity takes row numbers, column {name!r} is {dtype_name(schema[name].dtype)}",
-                    do="code it as integers first",
+                    do="number the things with integers from 0 first",
                 )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -112,7 +116,7 @@ def _read(source: Features) -> pa.Table:
             raise JobError(
                 f"the feature table has {len(names)} list columns",
                 where=source,
-                do="keep one, of the lists of feature ids",
+                do="keep only the column with the lists of feature ids",
             )
         features = table[names[0]].combine_chunks().cast(pa.list_(pa.int64()))
     if len(features) == 0:
@@ -120,7 +124,12 @@ def _read(source: Features) -> pa.Table:
             "there are no feature rows", where=source if isinstance(source, str) else "", do="give at least one"
         )
     if len(features.flatten()) and (features.flatten().null_count or np.asarray(features.flatten()).min() < 0):
-        raise DataError("feature ids are integers from 0", where=source if isinstance(source, str) else "")
+        raise DataError(
+            "feature ids are integers from 0",
+            where=source if isinstance(source, str) else "",
+            why="a list of the feature table holds a null or a negative number",
+            do="leave these entries out of the lists",
+        )
     return pa.table({"features": features})
 
 

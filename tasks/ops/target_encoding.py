@@ -26,19 +26,27 @@ FOLD = "__fold__"
 
 
 class TargetEncoding(Keyed):
-    """Group -> smoothed mean of a target, out of fold on the rows that were learned from.
+    """Replace a group by the smoothed mean of a target, out of fold on the rows that were learned from.
 
     For group g and fold f: (S_g - S_gf + p m) / (C_g - C_gf + p), where S and C are sum and count of the targets that
-    are not null, p is `p_smooth` and m the mean of the target over all rows (or `target_mean`). On other data no fold
-    is left out. A group with C_g < min_count, an unseen group and a denominator of 0 get m. A null key is a key like
-    any other; a group (nested list) is one composite key. fold(row) = floor(h kfold / 2^32) with h =
-    MurmurHash3_x86_32(row number as int64, seed fold_seed), or the integers of `fold_column` mod kfold (null: 0); kfold
-    1 leaves nothing out. Without any target that is not null the encodings are null. A sum of integer targets beyond
-    int64 is an error. Sums of floats are exact before they are rounded. An infinite target is an error, an infinite key
-    is one like any other; `target_mean` may be infinite. Columns out: `TE_<group>_<target>` of `dtype`; `with_count`
-    adds `TE_<group>_count` (int64; with several targets `TE_<group>_<target>_count`); drop_folds False adds `__fold__`
-    (int32). The target is not needed when applied. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality
-    categorical attributes", 2001.
+    are not null, p is `p_smooth` (default 20) and m the mean of the target over all rows (or `target_mean`: a number,
+    or one for each target). `fit_transform` and the flow `preprocess` leave out the row's own fold; other data use all
+    folds. A group with C_g < `min_count` (default 0), an unseen group and a denominator of 0 get m. A null key is a key
+    like any other; a group (nested list) is one composite key. `target` is a number or bool; a list names several.
+
+    `kfold` (default 5) is the number of folds; 1 leaves nothing out. fold(row) = floor(h kfold / 2^32) with h =
+    MurmurHash3_x86_32(row number as int64, seed `fold_seed`, default 42), or the integers of `fold_column` mod kfold
+    (null: 0). So the folds depend neither on partitions nor on workers.
+
+    Columns out: `TE_<group>_<target>` of `dtype` (float32 or float64); `with_count` adds C_g as `TE_<group>_count`
+    (int64, 0 for an unseen group; with several targets `TE_<group>_<target>_count`); `drop_folds` false adds `__fold__`
+    (int32). If every target is null and there is no `target_mean`, the encodings are null. Sums of floats are exact
+    before they are rounded. An infinite key is a key like any other; `target_mean` may be infinite. The target is not
+    needed when applied.
+
+    Errors: a JobError for parameters out of range; a DataError for a target that is missing, not numeric or infinite,
+    for a sum of integer targets beyond int64 or of floats beyond float64, and for a `fold_column` that is not of
+    integers. Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes", 2001.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"shop": ["a", "a", "b"], "bought": [1, 0, 1]})

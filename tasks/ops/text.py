@@ -16,7 +16,11 @@ DatePart = Literal["hour", "minute", "second", "weekday", "day", "month", "year"
 
 
 class Cross(Operator):
-    """The values of a group (nested list) joined as text, in the column `a_b`: light_apple; null if any is null.
+    """Join the values of a group (nested list) as text, in the column `a_b`: light_apple; null if any value is null.
+
+    `sep` (default "_") stands between the values; the name of the column always has "_". Integers are written in
+    decimal, booleans as true and false. Type out: string. An empty text stays empty and is not null. Errors: a
+    DataError for a column that stands alone, and for floats, decimals, times and lists.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"colour": ["light", None], "fruit": ["apple", "pear"]})
@@ -51,10 +55,11 @@ class Cross(Operator):
 
 
 class SplitText(Operator):
-    """The parts of a text, `electronics.audio.headphone` -> cat_0, cat_1, cat_2; missing parts and null give null.
+    """Split texts at `sep` into columns: electronics.audio.headphone -> cat_0, cat_1, cat_2; a missing part is null.
 
-    The columns are `<prefix>_0` to `<prefix>_<max_parts - 1>`, prefix being the column's name if none is given. Parts
-    beyond max_parts are dropped.
+    The columns are `<prefix>_0` to `<prefix>_<max_parts - 1>`, strings; `prefix` is the column's name by default. `sep`
+    (default ".") is plain text, no pattern. `max_parts` is 1 to 64 (default 4); further parts are dropped. Null gives
+    nulls. An empty text has one part, which is empty. Errors: a JobError for an empty `sep`.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"code": ["audio.headphone", "audio", None]})
@@ -88,10 +93,12 @@ class SplitText(Operator):
 
 
 class DateParts(Operator):
-    """Parts of a time in UTC, int16: hour, minute, second, weekday (Monday 0), day, month, year, dayofyear; null stays.
+    """Take parts of a time in UTC, int16: hour, minute, second, weekday (Monday 0), day, month, year, dayofyear.
 
-    Takes timestamps, dates and ISO texts ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"). Columns
-    `<prefix>_<part>`, prefix being the column's name if none is given.
+    `parts` are in any order (dayofyear from 1; default: hour, minute, weekday, day, month, year). Each one is a column
+    `<prefix>_<part>`; `prefix` is the column's name by default. Takes timestamps, dates (hour 0) and ISO texts
+    ("2019-11-01 00:00:00 UTC", "2019-11-01T02:00:00+02:00"); a time without a zone is UTC. Null stays null. Years must
+    fit int16. Errors: a DataError for a text that is not a time, and for durations and times of day.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"at": ["2019-11-01 23:15:00 UTC", None]})
@@ -130,7 +137,11 @@ class DateParts(Operator):
 
 
 class Rename(Operator):
-    """Other names for columns: `names` old -> new, or one `name` for one column, or a `postfix` for all.
+    """Give columns other names: `names` maps old ones to new ones, `name` is for one column, `postfix` is added to all.
+
+    Values, nulls, types, tags and properties stay. Columns that `names` lacks keep their names. Errors: a JobError
+    unless exactly one of the three is given, for an old name that is not selected, and for a name that two columns
+    would have; a DataError for `name` with several columns.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [1]})

@@ -14,25 +14,25 @@ VARIABLE = "MILLRACE_FUNCTION_MODULES"
 
 
 def allowed_modules() -> tuple[str, ...] | None:
-    """The modules that jobs may name, as the host lists them (by comma or colon); None without a list: all of them."""
+    """The modules that jobs may name, from the host's variable (separated by commas or colons); None: all modules."""
     text = os.environ.get(VARIABLE)
     return None if text is None else tuple(name for name in re.split(r"[,:\s]+", text) if name)
 
 
 def is_allowed(module: str) -> bool:
-    """Whether a module, or a package that it is in, may be named."""
+    """Whether jobs may name a module: the host's list has it, or a package that contains it."""
     modules = allowed_modules()
     return modules is None or any(module == name or module.startswith(f"{name}.") for name in modules)
 
 
 def check_module(path: str) -> None:
-    """A HostError for `module:name` whose module is not allowed, before anything is imported."""
+    """Raise a HostError for `module:name` if this host does not allow the module; nothing is imported before."""
     if not is_allowed(path.partition(":")[0]):
         raise _refused(path, "")
 
 
 def import_path(path: str) -> Any:
-    """The object named `module:name` (a HostError says what is missing, or that it is not allowed)."""
+    """Import the object `module:name`; a HostError says what is missing, or that the module is not allowed."""
     check_module(path)
     module_name, _, attribute = path.partition(":")
     try:
@@ -45,16 +45,16 @@ def import_path(path: str) -> Any:
         raise HostError(
             f"{path!r} cannot be imported",
             why=str(error),
-            do="write module:name of something importable on every worker",
+            do="write module:name of an object that every worker can import",
         ) from None
     home = getattr(named, "__module__", None)
-    if isinstance(home, str) and not is_allowed(home):  # an allowed module imports others: theirs are not meant
-        raise _refused(path, f"it is of the module {home}; ")
+    if isinstance(home, str) and not is_allowed(home):  # an allowed module may import objects of others
+        raise _refused(path, f"it comes from the module {home}; ")
     return named
 
 
 def refuse_reordered(result: Any, frame: Any) -> None:
-    """A JobError for a Series whose index says that its rows are in another order than those that were given.
+    """Raise a JobError for a Series whose index says that its rows are in another order than the frame's.
 
     Values are taken by position: where a function sorted the rows, each would land on another row.
     """
@@ -63,16 +63,16 @@ def refuse_reordered(result: Any, frame: Any) -> None:
     if result.index.sort_values().equals(frame.index):
         raise JobError(
             "the function returned its rows in another order",
-            why="the index of the Series is that of its rows, rearranged; values are taken by position",
+            why="the Series has the labels of its rows in another order, and values are taken by position",
             do="return result.sort_index()",
         )
 
 
 def _refused(path: str, where: str) -> HostError:
     modules = allowed_modules() or ()
-    listed = f"only those of {', '.join(modules)}" if modules else "none"
+    listed = f"only from {', '.join(modules)}" if modules else "from no module"
     return HostError(
         f"{path!r} may not be used",
-        why=f"{where}of users' own functions and operators runs may use {listed} ({VARIABLE} of the host)",
+        why=f"{where}runs may use own functions and operators {listed} ({VARIABLE} of the host)",
         do="ask whoever runs the host to add the module there, or use an expression or a built-in operator",
     )

@@ -45,11 +45,13 @@ class _RunOperator(Operator):
 
 
 class DifferenceLag(_RunOperator):
-    """x[i] - x[i - shift] inside a run of equal keys, else null: `<column>_difference_lag_<shift>`, float64.
+    """Subtract from each value the one `shift` rows before it in its run: `<column>_difference_lag_<shift>`, float64.
 
-    A run is of rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
-    `shift` may be negative, or a list. Times give seconds. Null where either value is null. Integers are
-    subtracted exactly and rounded once. The difference to an infinity is infinite, that of two equal ones null.
+    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
+    `shift` is a number of rows (default 1), or a list; a negative one looks ahead. Timestamps, dates and durations give
+    seconds. Integers and times are subtracted exactly and rounded once. The result is null where either value is null
+    or lies outside the run. The difference to an infinity is infinite, that of two equal ones null. Errors: a JobError
+    for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `partition_cols`.
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "v"], "t": [1, 2, 1], "x": [3.0, 5.0, 1.0]})
@@ -86,13 +88,15 @@ class DifferenceLag(_RunOperator):
 
 
 class Rolling(_RunOperator):
-    """mean, sum, min or max of a run's last `window` rows, itself included: `<column>_rolling_<aggregation>_<window>`.
+    """Compute mean, sum, min or max of a run's last `window` rows: `<column>_rolling_<aggregation>_<window>`, float64.
 
-    A run is of rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
-    `aggregation` may be a list. As in pandas nulls are left out, and where fewer than `min_periods` (default: `window`)
-    values are left, the result is null. float64. A window with an infinity has it as its sum and mean, null where both
-    signs meet; other windows of the run do not see it. Sums of finite values beyond float64 are infinite, means are
-    not.
+    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
+    `window` is a number of rows, 1 or more, the row itself included. `aggregation` may be a list. As in pandas, nulls
+    are left out, and the result is null where fewer than `min_periods` (default: `window`) values are left. Booleans
+    count as 0 and 1. A window with an infinity has it as its sum and mean, null where both signs meet; other windows of
+    the run do not see it. A sum of finite values beyond float64 is infinite, a mean is not. Errors: a JobError for a
+    window or min_periods out of range, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
+    `partition_cols`. Source: pandas.DataFrame.rolling.
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [1, 2, 3], "x": [3.0, 5.0, 1.0]})
@@ -134,17 +138,20 @@ class Rolling(_RunOperator):
 
 
 class Groupby(_RunOperator):
-    """One row per key: the keys under their names, then `<column>_<aggregation>`.
+    """Make one row of all rows of a key: the keys under their names, then `<column>_<aggregation>`.
 
-    `aggs` is an aggregation, or a list of them, for all selected columns but the keys; or a map column -> aggregations.
-    Rows of a key stand in the order of `sort_cols` (nulls first), then of `source.sort_by`. A null key is a key like
-    any other. list holds all values, nulls too; first and last are the value of the first and last row, even if null.
-    The others leave nulls out: count, nunique int64; sum int64, uint64 or float64, 0 without values, an error beyond 64
-    bits; min, max of the column's type; mean, median, std and var float64 (ddof 1), null without enough values. Sums of
-    floats are exact before they are rounded, means and medians are rounded once. With an infinity the sum and the mean
-    are infinite (null where both signs meet), std and var null; median, min, max and nunique take it as a value.
+    `aggs` (default: list) is an aggregation, or a list of them, for all selected columns but the keys; or a map column
+    -> aggregations. `name_sep` (default "_") stands in the names. Rows of a key are in the order of `sort_cols`
+    (`ascending` by default, nulls first), then of `source.sort_by`. A null key is a key like any other. list has all
+    values, nulls too; first and last are the value of the first and last row, even if null. The others leave nulls out:
+    count, nunique int64; sum int64, uint64 or float64, 0 without values; min, max of the column's type; mean, median,
+    std and var float64 (ddof 1), null without enough values. Sums of floats are exact before they are rounded, means
+    and medians are rounded once. With an infinity the sum and the mean are infinite (null where both signs meet), std
+    and var null; to median, min, max and nunique it is a value.
 
-    The new row has the smallest row number of its key, and the place of the key's first row.
+    The new row has the smallest row number of its key, and the place of the key's first row. Errors: a JobError unless
+    `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `groupby_cols`; a DataError for a sum of integers
+    beyond 64 bits, and for an aggregation that the column's type does not have.
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})

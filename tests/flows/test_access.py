@@ -178,7 +178,7 @@ def test_a_run_of_a_deployment_has_an_empty_list(tmp_path: Path, deployed: Any) 
         state = deployed(job(tmp_path, features=features))
         assert state.is_failed()
         assert "may not be used" in state.message
-        assert "runs may use none" in state.message
+        assert "operators from no module" in state.message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -136,3 +136,9 @@ def test_a_file_that_changed_after_counting_is_noticed(tmp_path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # of the same size and time
     with pytest.raises(DataError, match="1 rows were read where 2 had been counted"):
         read(dataset.handle, 0)
+
+
+@pytest.mark.parametrize("more", [{"columns": ["x"]}, {"format": "csv"}, {"schema": {"x": "int8"}}, {"header": True}])
+def test_a_frame_takes_no_rules_for_reading_files(more: dict[str, Any]) -> None:
+    with pytest.raises(JobError, match=f"a data set of a frame takes no {next(iter(more))}"):
+        Dataset(pa.table({"x": [1]}), **more)

@@ -271,7 +271,7 @@ class Aggregate:
         with np.errstate(over="ignore", invalid="ignore"):
             found = (low + high) / 2
             beyond = self.xp.isinf(found) & self.xp.isfinite(low) & self.xp.isfinite(high)
-        found = self.xp.where(beyond, low / 2 + high / 2, found)  # their sum alone is beyond float64
+            found = self.xp.where(beyond, low / 2 + high / 2, found)  # their sum alone is beyond float64
         return self.engine.from_numbers(found, self.counts > 0)
 
     def sum(self) -> Any:

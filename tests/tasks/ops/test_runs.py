@@ -245,6 +245,11 @@ def test_the_median_of_large_values_is_finite(engine: str) -> None:
     assert found == {"k": [1, 2], "x_median": [1.7e308 / 2 + 1.6e308 / 2, -math.inf]}
 
 
+def test_the_median_of_both_infinities_is_null(engine: str) -> None:
+    table = pa.table({"k": [1, 1], "x": [math.inf, -math.inf]})
+    assert made(["x"] >> ops.Groupby("k", aggs="median"), table, "k", (), engine) == {"k": [1], "x_median": [None]}
+
+
 def test_sums_of_integers_beyond_64_bits_are_refused(engine: str) -> None:
     def total(values: list[int], dtype: pa.DataType) -> list[Any]:
         table = pa.table({"k": [1] * len(values), "n": pa.array(values, dtype)})
