@@ -44,7 +44,7 @@ class Dataset:
         partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
     engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
 
-    All other parameters are for files; with a frame they are a JobError. They mean what they mean in a job's section `source`:
+    All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
 
     format: parquet, csv, tsv, jsonl, orc, avro, arrow, or auto (default): by the suffix of the files.
     part_mem_fraction: partition_size as a part of this host's memory, above 0 and up to 1.
