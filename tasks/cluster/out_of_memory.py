@@ -146,9 +146,8 @@ def in_runs(
 
 
 @contextmanager
-def told(stage: str, engine: str) -> Iterator[None]:
-    """Out of memory where nothing can be halved (merging what was learned, say) as an error that says what to
-    change."""
+def explained(stage: str, engine: str) -> Iterator[None]:
+    """Turn out of memory into an error that says what to change, where work cannot be halved (merging partials)."""
     try:
         yield
     except Exception as error:

@@ -56,19 +56,19 @@ class Pool(Protocol):
         ...
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
-        """What the handles are handles of."""
+        """The values of the handles."""
         ...
 
     def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
-        """(number of the handle, what it is a handle of), one after another as they are done; the list loses them."""
+        """(number of the handle, its value), one after another as they are done; empties the list."""
         ...
 
 
 def merged(pool: Pool, merge: Callable[[list[Any]], Any], groups: Sequence[Sequence[Any]]) -> list[Any]:
-    """For each group of handles one of all merged, FAN_IN at a time; the groups' merges run side by side."""
+    """For each group of handles the handle of all merged, FAN_IN at a time; the merges of groups run side by side."""
     levels = [list(group) for group in groups]
     while any(len(level) > 1 for level in levels):
         cuts = [[level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)] for level in levels]
-        made = iter(pool.call(merge, [(cut,) for level in cuts for cut in level if len(cut) > 1]))
-        levels = [[next(made) if len(cut) > 1 else cut[0] for cut in level] for level in cuts]
+        merges = iter(pool.call(merge, [(cut,) for level in cuts for cut in level if len(cut) > 1]))
+        levels = [[next(merges) if len(cut) > 1 else cut[0] for cut in level] for level in cuts]
     return [level[0] for level in levels]

@@ -98,11 +98,11 @@ def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientErr
 
 
 def expect_workers(client: Any, cluster: Any, seconds: float) -> None:
-    """Tell the scheduler that workers which were asked for have not come yet, from a queue or as the work grows: for
-    so many seconds from now nothing that waits for them stands still."""
-    made = getattr(cluster, "scaled", None) or cluster
+    """Tell the scheduler that requested workers (in a queue, or as the work grows) have not come yet: for so many
+    seconds from now, tasks that wait for them do not count as stalled."""
+    scaled = getattr(cluster, "scaled", None) or cluster
     with suppress(Exception):
-        if made.plan - made.observed:
+        if scaled.plan - scaled.observed:
             client.set_metadata(EXPECTED, time.time() + seconds)
 
 

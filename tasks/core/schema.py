@@ -127,13 +127,13 @@ class Schema(Mapping[str, Column]):
         return Schema(Column.from_json(item) for item in data)
 
 
-def check_kinds(fitted: Schema, given: Schema, needed: Iterable[str]) -> None:
+def check_kinds(fitted: Schema, schema: Schema, needed: Iterable[str]) -> None:
     """Refuse data whose needed columns are of another kind than those learned from; narrower and wider types will
     do."""
     for name in needed:
-        if name not in given:
+        if name not in schema:
             continue  # the graph says what is missing, with near names
-        was, now = fitted[name].dtype, given[name].dtype
+        was, now = fitted[name].dtype, schema[name].dtype
         same = is_list(was) == is_list(now) and kind_of(leaf_type(was)) == kind_of(leaf_type(now))
         if not same and not pa.types.is_null(leaf_type(now)):
             raise DataError(

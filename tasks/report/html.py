@@ -108,5 +108,5 @@ def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Sch
     left_out = manifest.data.get("left_out")
     if not left_out:
         return final, schema
-    kept = tuple(name for name in Bound(final, schema).output if name not in left_out)
-    return Node("pick", (final,), selection=kept), schema
+    names = tuple(name for name in Bound(final, schema).output if name not in left_out)
+    return Node("pick", (final,), selection=names), schema

@@ -65,8 +65,8 @@ def of_column(name: str, column: pa.ChunkedArray) -> Profile:
         profile.distinct < 0.9 * len(values) or profile.distinct <= TOP
     ):  # of an almost unique column the top values say nothing
         few = counts.take(pa.array(order[:TOP]))
-        told = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
-        profile.top = [(shown(value), count / len(values)) for value, count in told]
+        most_frequent = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
+        profile.top = [(shown(value), count / len(values)) for value, count in most_frequent]
     _numbers(profile, values)
     return profile
 

@@ -98,7 +98,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     most = largest_partition(source, partition_limit(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
-    working, held = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     train = request.splits[0]
     on_gpu = request.engine == "cudf"
     decoded = 0  # what statistics leaves for transform in host memory, and pieces take the place of
@@ -109,9 +109,13 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     if on_gpu and workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # others wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
+    if on_gpu:
+        host = largest * at_once + max(in_memory if on_host else 0, decoded)
+    else:
+        host = working + max(in_memory, decoded)
     return Needs(
-        device=working + (0 if on_host else held) if on_gpu else 0,
-        host=largest * at_once + max(held if on_host else 0, decoded) if on_gpu else working + max(held, decoded),
+        device=working + (0 if on_host else in_memory) if on_gpu else 0,
+        host=host,
         scratch=scratch,
         output=written,
         exchange=kind,
@@ -133,12 +137,13 @@ def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
     """The file systems of the staging folder and of the target: what a run will take there beyond what it has."""
     work, target = existing(staging.folder), existing(staging.target.parent)
     one = _file_system(work) == _file_system(target)
-    held = _held(staging.folder)
-    here = Disk(str(work), max(scratch + output - held, 0), _free(work), "scratch and output" if scratch else "output")
+    reusable = _reusable_bytes(staging.folder)
+    purpose = "scratch and output" if scratch else "output"
+    here = Disk(str(work), max(scratch + output - reusable, 0), _free(work), purpose)
     return (here,) if one else (here, Disk(str(target), output, _free(target), "output"))
 
 
-def _held(folder: Path) -> int:
+def _reusable_bytes(folder: Path) -> int:
     """Bytes of pieces and parts that an earlier start left, which this one need not write."""
     places = [folder / "new", folder / "exchange", *folder.glob("keyed*")]
     paths = [p for place in places if place.is_dir() for p in place.rglob("*")]

@@ -152,7 +152,7 @@ def _url_within(url: str, root: str) -> bool:
     mine, theirs = _parts(url), _parts(root)
     if mine is None or theirs is None or mine[0] != theirs[0]:
         return False
-    return all(found[: len(wanted)] == wanted for found, wanted in zip(mine[1:], theirs[1:], strict=True))
+    return all(segments[: len(allowed)] == allowed for segments, allowed in zip(mine[1:], theirs[1:], strict=True))
 
 
 def _parts(url: str) -> tuple[Any, list[str], list[str]] | None:

@@ -71,10 +71,10 @@ class DigestedFile(io.RawIOBase):
 
 
 def _is_whole(folder: str, note: str) -> bool:
-    said = read_json(Path(note))
-    if not isinstance(said, dict):
+    noted = read_json(Path(note))
+    if not isinstance(noted, dict):
         return False
-    return all(is_noted(Path(folder) / part["path"], part) for part in said.get("parts", ()))
+    return all(is_noted(Path(folder) / part["path"], part) for part in noted.get("parts", ()))
 
 
 def is_noted(path: Path, note: dict[str, object]) -> bool:

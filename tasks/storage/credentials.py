@@ -31,15 +31,16 @@ def variable_of(name: str) -> str:
 
 
 def json_object(value: Any, where: str) -> Mapping[str, Any]:
-    """Options of a JSON text, or as they are; a JobError that does not repeat them."""
+    """Options from a JSON text, or `value` itself if it is a mapping; the JobError does not show the value."""
+    why = ""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        options = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
-        found = getattr(error, "msg", "")
-    if not isinstance(found, Mapping):
-        raise JobError("storage options are a JSON object", where=where, why=found if isinstance(found, str) else "",
+        options, why = None, getattr(error, "msg", "")
+    if not isinstance(options, Mapping):
+        raise JobError("storage options are a JSON object", where=where, why=why,
                        do='write {"key": "..", "secret": ".."}, as the storage calls them')  # fmt: skip
-    return found
+    return options
 
 
 LOADERS: list[Loader] = [from_environment]  # tasks.stages.task adds Prefect's blocks
@@ -49,20 +50,20 @@ class StorageOptions(Mapping[str, Any]):
     """Options of fsspec. Those with a name are looked up in each process at their first use; a pickle holds the
     name."""
 
-    def __init__(self, given: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
-        self._given, self._name, self._loaders, self._lock = given, name, tuple(loaders), threading.Lock()
+    def __init__(self, options: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
+        self._options, self._name, self._loaders, self._lock = options, name, tuple(loaders), threading.Lock()
 
     @property
     def options(self) -> Mapping[str, Any]:
         with self._lock:
-            if self._given is None:
-                self._given = self._found()
-            return self._given
+            if self._options is None:
+                self._options = self._loaded()
+            return self._options
 
-    def _found(self) -> Mapping[str, Any]:
+    def _loaded(self) -> Mapping[str, Any]:
         for load in self._loaders:
-            if (found := load(self._name)) is not None:
-                return found
+            if (options := load(self._name)) is not None:
+                return options
         raise JobError(
             f"storage options {self._name!r} are not known",
             where="source.storage_options",
@@ -83,7 +84,7 @@ class StorageOptions(Mapping[str, Any]):
         return f"<storage options {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StorageOptions, (None, self._name, self._loaders) if self._name else (self._given,)
+        return StorageOptions, (None, self._name, self._loaders) if self._name else (self._options,)
 
 
 def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
@@ -92,15 +93,15 @@ def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
         return options
     if not isinstance(options, str):
         return StorageOptions(options or {})
-    found = StorageOptions(None, options, LOADERS)
-    _ = found.options  # what is not known is told now
-    return found
+    named = StorageOptions(None, options, LOADERS)
+    _ = named.options  # what is not known is told now
+    return named
 
 
 def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
     """Texts of the options that must not be shown: those under telling names, and longer ones that are no addresses."""
-    found = {text for key, value in (options or {}).items() for text in _texts(key, value)}
-    return sorted({*found, *(quote(text, safe="") for text in found)}, key=len, reverse=True)
+    texts = {text for key, value in (options or {}).items() for text in _texts(key, value)}
+    return sorted({*texts, *(quote(text, safe="") for text in texts)}, key=len, reverse=True)
 
 
 def _texts(key: str, value: Any) -> Iterator[str]:

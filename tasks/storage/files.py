@@ -57,20 +57,20 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
     Inside folders names that begin with `_` or `.` are ignored, and so they are by a pattern that writes none; of an
     output in versions only the newest is looked at. Nothing found is a JobError, what cannot be read a DataError.
     """
-    found: list[File] = []
+    files: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         source = os.fspath(source)
         check_path(source, "source.path")
-        files = (
+        matches = (
             _expand_remote(source, storage_options or {}) if is_remote(source) else _expand_local(local_path(source))
         )
-        if not files:
+        if not matches:
             raise _no_input(source)
-        check_listed((file.path for file in files), "source.path")
-        found.extend(files)
-    if not found:
+        check_listed((file.path for file in matches), "source.path")
+        files.extend(matches)
+    if not files:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
-    return found
+    return files
 
 
 def refuse_inside(sources: str | Sequence[str], target: str) -> None:
@@ -177,21 +177,21 @@ def _matches(pattern: str) -> Iterator[str]:
     """Files that a pattern matches, and those in folders that it matches; with `**` it names the files by itself."""
     recursive = "**" in pattern
     _refuse_closed(pattern, recursive)
-    for found in glob.glob(pattern, recursive=recursive):
-        if not _meant(found, pattern):
+    for path in glob.glob(pattern, recursive=recursive):
+        if not _meant(path, pattern):
             continue
-        if os.path.isdir(found):
+        if os.path.isdir(path):
             if not recursive:
-                yield from _walk(found)
-        elif os.path.isfile(found) or os.path.islink(found):
-            yield found
+                yield from _walk(path)
+        elif os.path.isfile(path) or os.path.islink(path):
+            yield path
 
 
-def _meant(found: str, pattern: str) -> bool:
+def _meant(path: str, pattern: str) -> bool:
     """Whether a pattern means what it matches: names with `_` or `.` only if it writes one."""
     magic = MAGIC.search(pattern)
     start = pattern.rfind("/", 0, magic.start() if magic else None) + 1
-    return not _visible(pattern[start:]) or _visible(found[start:])
+    return not _visible(pattern[start:]) or _visible(path[start:])
 
 
 def _refuse_closed(pattern: str, recursive: bool) -> None:
@@ -261,15 +261,15 @@ def _listed(fs: Any, path: str, url: str) -> list[File]:
     fs.invalidate_cache()  # what an earlier listing of this process said
     if any(c in url for c in "*?[") and not fs.exists(path):
         matches = fs.glob(path, detail=True)
-        found = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
+        infos = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
     elif fs.isfile(path):
-        found = {path: fs.info(path)}
+        infos = {path: fs.info(path)}
     elif fs.exists(path):
         inside = fs.find(path, detail=True)
-        found = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
+        infos = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
     else:
-        found = {}
-    return [remote_file(fs.unstrip_protocol(k), found[k]) for k in sorted(found, key=str.encode)]
+        infos = {}
+    return [remote_file(fs.unstrip_protocol(k), infos[k]) for k in sorted(infos, key=str.encode)]
 
 
 def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:

@@ -49,12 +49,12 @@ def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
 
 def notes_left(folder: Path) -> list[str]:
     """The files that processes were reading when they ended, sorted; the notes are removed."""
-    found: set[str] = set()
+    paths: set[str] = set()
     with suppress(OSError):
         for note in folder.iterdir():
-            found |= {os.fsdecode(line) for line in note.read_bytes().split(b"\n") if line}
+            paths |= {os.fsdecode(line) for line in note.read_bytes().split(b"\n") if line}
         shutil.rmtree(folder, ignore_errors=True)
-    return sorted(found)
+    return sorted(paths)
 
 
 def listed(files: Sequence[str]) -> str:

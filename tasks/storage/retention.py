@@ -101,7 +101,7 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
 
     Swaps that were cut off count too. A JobError for a path that is not there.
     """
-    found: dict[tuple[Path, str], set[Path]] = {}
+    by_target: dict[tuple[Path, str], set[Path]] = {}
     for path in paths:
         path = Path(os.path.realpath(path))
         beside = list(path.parent.glob(f".{path.name}.millrace*")) if path.parent.is_dir() else []
@@ -112,8 +112,8 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
             if match and folder.is_dir() and not folder.is_symlink():
                 alone = folder.name if until_of(folder) is not None or _noted_target(folder) else ""
                 target = _noted_target(folder) or folder.parent / match["name"]
-                found.setdefault((target, alone), set()).add(folder)
-    return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(found.items())]
+                by_target.setdefault((target, alone), set()).add(folder)
+    return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(by_target.items())]
 
 
 def remove(leftover: Leftover) -> Removal:

@@ -67,9 +67,9 @@ class Staging:
     @property
     def olds(self) -> list[Path]:
         """The outputs that were replaced and are still here, the newest last."""
-        found = [(until, path) for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
+        replaced = [(until, path) for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
                  if (until := until_of(path)) is not None]  # fmt: skip
-        return [path for _, path in sorted(found)]
+        return [path for _, path in sorted(replaced)]
 
     def check(self, on_existing: OnExisting) -> None:
         """Refuse a target that must not be touched."""
@@ -88,13 +88,13 @@ class Staging:
         if on_existing == "replace":
             inode = _inode(self.target)
             known = own_files.known_files(self.target)
-            found = [name for name, _ in zip(own_files.strangers(self.target, known), range(3), strict=False)]
-            if (found or not known) and _inode(self.target) != inode:
+            strangers = [name for name, _ in zip(own_files.strangers(self.target, known), range(3), strict=False)]
+            if (strangers or not known) and _inode(self.target) != inode:
                 self.check(on_existing)  # another run replaced it meanwhile: a mix of both was looked at
                 return
-            if found or not known:
+            if strangers or not known:
                 what = "the output holds files that millrace did not write, so it is not replaced"
-                raise JobError(what, where=str(self.target), why=f"such as {', '.join(found)}" if found else "",
+                raise JobError(what, where=str(self.target), why=f"such as {', '.join(strangers)}" if strangers else "",
                                do="choose another output.path, or move these files away")  # fmt: skip
 
     def open(self) -> None:
@@ -343,20 +343,20 @@ class Staging:
     def _acquire(self, path: Path, owner: dict[str, Any], wait: bool) -> int:
         """A descriptor of the lock, once it is this owner's."""
         while True:
-            found = self._earlier_owner()
-            if found is None:
+            holder = self._earlier_owner()
+            if holder is None:
                 self.open()
                 with no_space(path), suppress(FileNotFoundError):  # the owner before is just removing the folder
                     if (handle := _take(path, owner)) is not None:
                         return handle
-                found = self._drop_stale(path)
-                if found is None:
+                holder = self._drop_stale(path)
+                if holder is None:
                     continue
             if not wait:
                 self._drop_empty()
-                who = f"process {found.get('pid')} on {found.get('host')}"
+                who = f"process {holder.get('pid')} on {holder.get('host')}"
                 raise JobError("another run works on this output", where=str(self.target),
-                               why=f"{who} has held it since {found.get('since')}",
+                               why=f"{who} has held it since {holder.get('since')}",
                                do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
             time.sleep(0.2)
 
@@ -365,9 +365,9 @@ class Staging:
         if self.scratch is None:
             return None
         path = self.scratch / self.beside.name / "lock"
-        found = read_json(path)
-        earlier = isinstance(found, dict) and "target" not in found
-        return found if earlier and not _gone(found, path) else None
+        owner = read_json(path)
+        earlier = isinstance(owner, dict) and "target" not in owner
+        return owner if earlier and not _gone(owner, path) else None
 
     def _drop_stale(self, path: Path) -> dict[str, Any] | None:
         """The lock's owner, or None after a dead one's lock was removed, by one of several that wait.
@@ -381,13 +381,13 @@ class Staging:
             return None
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            found = read_json(path) or {}
-            if path.exists() and not _gone(found, path):
-                return found
+            owner = read_json(path) or {}
+            if path.exists() and not _gone(owner, path):
+                return owner
             aside = path.with_name(f"lock.{uuid.uuid4().hex}.stale")
             with suppress(FileNotFoundError):
                 path.rename(aside)
-                if (read_json(aside) or {}).get("id") != found.get("id"):
+                if (read_json(aside) or {}).get("id") != owner.get("id"):
                     with suppress(OSError):
                         os.link(aside, path)
                 aside.unlink(missing_ok=True)
@@ -410,8 +410,8 @@ def until_of(path: Path) -> int | None:
     >>> until_of(Path("/data/.out.millrace-old-1700000000")), until_of(Path("/data/.out.millrace-old"))
     (1700000000, None)
     """
-    found = re.fullmatch(r"\..+\.millrace-old-(\d+)(-\d+)?", path.name)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"\..+\.millrace-old-(\d+)(-\d+)?", path.name)
+    return int(match[1]) if match else None
 
 
 def _inode(path: Path) -> int | None:
@@ -537,18 +537,18 @@ def _now_at(folder: Path) -> float:
     probe = folder / f".millrace-probe-{uuid.uuid4().hex[:8]}"
     try:
         probe.touch()
-        found = probe.stat().st_mtime
+        now = probe.stat().st_mtime
         probe.unlink()
     except OSError:
         return time.time()
-    return found
+    return now
 
 
 def _lives(pid: int, start: str | None) -> bool | None:
     """Whether a process of this name space lives and is the one that was started then; None if that cannot be seen."""
-    found = _start_time(pid)
-    if found is not None:
-        return found == start
+    started = _start_time(pid)
+    if started is not None:
+        return started == start
     try:
         os.kill(pid, 0)
     except PermissionError:  # of another user, where /proc hides those

@@ -60,7 +60,7 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
     cupy.cuda.Device(device).use()
     total = cupy.cuda.runtime.memGetInfo()[1]
     shared = shared and _can_share(device)
-    pool = _made(device, shared)
+    pool = _new_pool(device, shared)
     allowed = int(limit if limit > 1 else limit * total) // 256 * 256
     rmm.mr.set_current_device_resource(
         rmm.mr.LimitingResourceAdaptor(rmm.mr.CudaAsyncViewMemoryResource(pool), allocation_limit=allowed)
@@ -90,7 +90,7 @@ def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) ->
 
 def reaches(context: Mapping[str, Any] | None) -> bool:
     """Whether the process that a Dask message goes to can copy out of this GPU."""
-    offer = host_memory.told_by_recipient(context, OFFER)
+    offer = host_memory.offered_by_recipient(context, OFFER)
     return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
 
@@ -107,14 +107,14 @@ def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
 def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
     data, stream = driver.CUmemPoolPtrExportData(), cupy.cuda.get_current_stream()
     ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)
-    found = cupy.empty(place["nbytes"], cupy.uint8)
+    copy = cupy.empty(place["nbytes"], cupy.uint8)
     there = _checked(driver.cuMemPoolImportPointer(_opened_pool(place["pool"]), data))
     try:
-        _checked(driver.cuMemcpyDtoDAsync(found.data.ptr, there, found.nbytes, stream.ptr))
+        _checked(driver.cuMemcpyDtoDAsync(copy.data.ptr, there, copy.nbytes, stream.ptr))
         stream.synchronize()
     finally:
         driver.cuMemFreeAsync(there, stream.ptr)
-    return found
+    return copy
 
 
 class Lender:
@@ -157,19 +157,19 @@ def reachable(device: int) -> list[str]:
 
 
 def _can_share(device: int) -> bool:
-    asked = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES
-    return bool(int(_checked(driver.cuDeviceGetAttribute(asked, device))) & int(HANDLE))
+    handle_types = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES
+    return bool(int(_checked(driver.cuDeviceGetAttribute(handle_types, device))) & int(HANDLE))
 
 
-def _made(device: int, shared: bool) -> Any:
+def _new_pool(device: int, shared: bool) -> Any:
     """A pool on a GPU that keeps what it has got from the driver."""
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     wanted.handleTypes = HANDLE if shared else driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
     wanted.location = _place(device)
     pool = _checked(driver.cuMemPoolCreate(wanted))
-    kept = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    _checked(driver.cuMemPoolSetAttribute(pool, kept, driver.cuuint64_t(2**64 - 1)))
+    release_threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    _checked(driver.cuMemPoolSetAttribute(pool, release_threshold, driver.cuuint64_t(2**64 - 1)))
     return pool
 
 
@@ -211,10 +211,10 @@ def _received(name: str) -> Any:
     with _connected(name) as lender:
         if _user_of(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")
-        _, given, _, _ = socket.recv_fds(lender, 1, 1)
-    if not given:
+        _, descriptors, _, _ = socket.recv_fds(lender, 1, 1)
+    if not descriptors:
         raise ConnectionResetError(f"{name} ended before it handed over its pool")
-    (shared,) = given
+    (shared,) = descriptors
     access = driver.CUmemAccessDesc()
     access.location = _place(cupy.cuda.runtime.getDevice())
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE

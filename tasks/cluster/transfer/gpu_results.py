@@ -66,26 +66,26 @@ class _Pickler(cloudpickle.Pickler):
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
-        self.held: list[Packed] = []
+        self.runs: list[Packed] = []
 
     def persistent_id(self, value: Any) -> tuple[int, str] | None:
         if _is_plain(value):
-            self.held.append(pack_run([value]))
-            return len(self.held) - 1, "one"
+            self.runs.append(pack_run([value]))
+            return len(self.runs) - 1, "one"
         if type(value) in (list, tuple) and len(value) > 1 and _are_alike(value):
-            self.held.append(pack_run(value))
-            return len(self.held) - 1, type(value).__name__
+            self.runs.append(pack_run(value))
+            return len(self.runs) - 1, type(value).__name__
         return None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, held: list[Packed]) -> None:
+    def __init__(self, file: io.BytesIO, runs: list[Packed]) -> None:
         super().__init__(file)
-        self.held = held
+        self.runs = runs
 
     def persistent_load(self, place: tuple[int, str]) -> Any:
         number, kind = place
-        tables = unpack_run(self.held[number])
+        tables = unpack_run(self.runs[number])
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
 
 
@@ -120,11 +120,11 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
-    if not pickler.held:
+    if not pickler.runs:
         return host_memory.dump(value, context)
     synchronize()
-    buffers, known = [packed.buffer for packed in pickler.held], [packed[1:] for packed in pickler.held]
-    pickler.held.clear()
+    buffers, known = [packed.buffer for packed in pickler.runs], [packed[1:] for packed in pickler.runs]
+    pickler.runs.clear()
     whole, edges = _in_one_buffer(buffers)
     buffer, frames = sent(whole, value, kind, context)
     header = {"value": file.getvalue(), "known": pickle.dumps((edges, known)), "buffer": buffer}
@@ -140,7 +140,7 @@ def load(header: dict[str, Any], frames: list[Any]) -> Any:
         return host_memory.load(header, frames)
     edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
     whole = taken(header["buffer"], frames)
-    held = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
-    found = _Unpickler(io.BytesIO(header["value"]), held).load()
+    runs = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
+    value = _Unpickler(io.BytesIO(header["value"]), runs).load()
     synchronize()
-    return found
+    return value

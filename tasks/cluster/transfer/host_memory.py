@@ -57,13 +57,13 @@ def offer(worker: Any) -> None:
         tell(worker, {OFFER: where})
 
 
-def tell(worker: Any, told: Mapping[str, Any]) -> None:
+def tell(worker: Any, offers: Mapping[str, Any]) -> None:
     """Have a worker tell this to whomever it connects to."""
     for arguments in (worker.connection_args, worker.rpc.connection_args):
-        arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **told}
+        arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **offers}
 
 
-def told_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
+def offered_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
     """What the worker that a Dask message goes to has told under a name; None for others."""
     return ((context or {}).get("recipient") or {}).get(name)
 
@@ -104,7 +104,7 @@ def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str
 
     Dask keeps the result until the other worker has answered, after it has read.
     """
-    if not this_host() or told_by_recipient(context, OFFER) != this_host():
+    if not this_host() or offered_by_recipient(context, OFFER) != this_host():
         raise NotImplementedError
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -121,8 +121,8 @@ def load(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:
     """The result, copied. ConnectionResetError if the process that holds it is gone."""
     process, places = int(header["process"]), [Place(*place) for place in header["places"]]
     starts = list(accumulate((-(-p.nbytes // ALIGNED) * ALIGNED for p in places), initial=0))
-    found = np.empty(starts[-1], np.uint8)
-    parts = [found[start : start + place.nbytes] for start, place in zip(starts, places, strict=False)]
+    copy = np.empty(starts[-1], np.uint8)
+    parts = [copy[start : start + place.nbytes] for start, place in zip(starts, places, strict=False)]
     steps = [
         (part[at : at + STEP], place.start + at)
         for part, place in zip(parts, places, strict=True)
