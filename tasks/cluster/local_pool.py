@@ -1,4 +1,4 @@
-"""Partitions worked on by the threads of this process."""
+"""Runs functions over partitions in threads of this process."""
 
 from __future__ import annotations
 

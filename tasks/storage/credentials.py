@@ -1,4 +1,4 @@
-"""Options of remote storages, which may hold secrets: found by name where they are used, never shown, kept or sent."""
+"""Options of remote storages, which may have secrets: looked up by name where used, never shown, stored or sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.errors import JobError, MillraceError, TransientError
 
 Loader = Callable[[str], Mapping[str, Any] | None]
 SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
-SHORTEST = 3  # characters; what is shorter would hide half of a message
+SHORTEST = 3  # characters of a secret: masking shorter texts would hide half of a message
 HIDDEN = "***"
 
 
@@ -47,7 +47,7 @@ LOADERS: list[Loader] = [from_environment]  # tasks.stages.task adds Prefect's b
 
 
 class StorageOptions(Mapping[str, Any]):
-    """Options of fsspec. Those with a name are looked up in each process at their first use; a pickle holds the
+    """Options of fsspec. Options with a name are looked up in each process at their first use; a pickle has only the
     name."""
 
     def __init__(self, options: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
@@ -88,18 +88,18 @@ class StorageOptions(Mapping[str, Any]):
 
 
 def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
-    """The options of a remote file system: given, or by name from the environment or a block; JobError if unknown."""
+    """The options of a remote file system: a mapping, or a name (environment or block); JobError for unknown names."""
     if isinstance(options, StorageOptions):
         return options
     if not isinstance(options, str):
         return StorageOptions(options or {})
     named = StorageOptions(None, options, LOADERS)
-    _ = named.options  # what is not known is told now
+    _ = named.options  # an unknown name fails here
     return named
 
 
 def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
-    """Texts of the options that must not be shown: those under telling names, and longer ones that are no addresses."""
+    """Texts of the options to mask: those under names such as `secret`, and long texts that are no addresses."""
     texts = {text for key, value in (options or {}).items() for text in _texts(key, value)}
     return sorted({*texts, *(quote(text, safe="") for text in texts)}, key=len, reverse=True)
 
@@ -119,7 +119,7 @@ def _texts(key: str, value: Any) -> Iterator[str]:
 
 
 def masked(text: str, options: Mapping[str, Any] | None) -> str:
-    """The text without what the options hold.
+    """The text with *** for the secrets of the options.
 
     >>> masked("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
     '403 for key *** at https://store:9000'
@@ -130,7 +130,7 @@ def masked(text: str, options: Mapping[str, Any] | None) -> str:
 
 
 def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args); an error whose text, or that of its causes, holds a secret of the options comes without it."""
+    """function(*args); errors show *** for secrets of the options, in their text and in their causes."""
     try:
         return function(*args)
     except Exception as error:
@@ -139,12 +139,12 @@ def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any],
 
 
 def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Exception:
-    """The error itself if it shows nothing, else one that says the same with *** for the secrets, and has no cause."""
+    """The error itself if it shows no secret, else the same error with *** for secrets and without a cause."""
     try:
         shown = "".join(traceback.format_exception(error)) + repr(error)
         if not any(secret in shown for secret in secrets_in(options)):
             return error
-    except MillraceError:  # the options cannot be had: that is the error
+    except MillraceError:  # looking up the options failed: `error` says so
         return error
     if isinstance(error, MillraceError):
         parts = {name: masked(getattr(error, name), options) for name in ("where", "why", "do")}

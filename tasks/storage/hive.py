@@ -67,7 +67,7 @@ def _instead(dtype: pa.DataType) -> str:
 
 
 def stored(schema: Schema, names: Sequence[str]) -> Schema:
-    """The columns that stand in the files themselves."""
+    """The columns that are in the files themselves."""
     return Schema(column for name, column in schema.items() if name not in names)
 
 
@@ -144,7 +144,7 @@ def _codes(columns: pa.Table) -> tuple[np.ndarray, list[tuple[Any, ...]]]:
 
 
 def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
-    """What to change where folders cut the rows into very many small files; nothing to say: an empty text."""
+    """Advice where folders divide the rows among very many small files; else an empty text."""
     rows = sum(part["rows"] for part in parts)
     if len(parts) <= 1000 or rows // len(parts) >= 10_000:
         return ""
@@ -156,7 +156,7 @@ def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
 
 
 def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, list[str | None]]:
-    """The values by column and file that folders below the sources say; null where a file is in no such folder.
+    """Column -> its value for each file, from the names of folders below the sources; null without such a folder.
 
     >>> named_columns(["/d/day=1/a.csv", "/d/day=%2Bx/b.csv"], ["/d"])
     {'day': ['1', '+x']}
@@ -170,7 +170,7 @@ def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, lis
 
 
 def _base(source: str) -> str:
-    """The part of a source that is no pattern, up to a slash; a file's own folder says nothing of it."""
+    """The path below which names of folders are values: the source itself, or the folder of its first pattern."""
     plain = re.split(r"[*?\[]", source, maxsplit=1)[0]
     return plain.rpartition("/")[0] + "/" if plain != source else source.rstrip("/") + "/"
 
@@ -181,7 +181,7 @@ def _values(path: str, base: str) -> dict[str, str | None]:
 
 
 def column_of(name: str, values: Sequence[str | None], declared: str | None) -> Column:
-    """The column of a folder's name: of the given type, else integers, dates or bools if all values are, else text.
+    """The column of a folder's name: of the declared type, else integers, dates or bools if all values are, else text.
 
     >>> [column_of("c", v, None).dtype for v in (["1", None], ["007"], ["2024-01-31"], ["true", "false"], [None])]
     [DataType(int64), DataType(string), DataType(date32[day]), DataType(bool), DataType(string)]
@@ -200,14 +200,14 @@ def column_of(name: str, values: Sequence[str | None], declared: str | None) -> 
 
 
 def typed(values: Sequence[str | None], dtype: pa.DataType) -> pa.Array:
-    """Values of folders' names as their column's type; a DataError where one is not of it."""
+    """Values of folders' names as their column's type; a DataError for a value that is not of this type."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     distinct = pa.concat_arrays([constant(value, dtype, 1) for value in places])
     return distinct.take(pa.array([places[value] for value in values]))
 
 
 def constant(value: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A folder's value for so many rows; a DataError where it is not of the column's type."""
+    """A folder's value repeated for so many rows; a DataError if it is not of the column's type."""
     if value is None:
         return pa.nulls(rows, dtype)
     try:

@@ -1,4 +1,4 @@
-"""Which files of a folder millrace wrote: nothing else is ever replaced or removed."""
+"""Decides which files of a folder millrace wrote: nothing else is ever replaced or removed."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Known:
 
 
 def own_output(target: Path) -> bool:
-    """True if the folder holds what millrace wrote and nothing else."""
+    """True if the folder has files that millrace wrote and no others."""
     known = known_files(target)
     return bool(known) and next(strangers(target, known), None) is None
 
 
 def known_files(root: Path) -> dict[str, Known]:
-    """The files that an output, a fitted workflow or a folder of versions should hold, by their paths in it."""
+    """The files that an output, a fitted workflow or a folder of versions should have, by their paths in it."""
     if (root / LATEST).is_file():
         drafts = [p.name for p in root.glob(f"{LATEST}.*.tmp") if re.fullmatch(rf"{LATEST}{TEMPORARY}", p.name)]
         known = {name: Known(None, 0, None) for name in (LATEST, *drafts)}
@@ -88,7 +88,7 @@ def known_files(root: Path) -> dict[str, Known]:
 
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
-    """The paths in the folder of all files, links and empty folders that millrace did not write, or not as they are."""
+    """The paths in the folder of files, links and empty folders that millrace did not write, or that were changed."""
     known = known_files(root) if known is None else known
     parents = {str(parent) for name in known for parent in Path(name).parents}
     for folder, folders, files in os.walk(root):
@@ -175,7 +175,7 @@ def _finished(note: Path) -> int:
 
 
 def _of_output(folder: Path) -> dict[str, Known]:
-    """Parts, footers, reports, the manifest itself and the fitted workflow in it."""
+    """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
     data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
     for part in [*_records(data, "parts"), *_records(data, "footers")]:
@@ -193,7 +193,7 @@ def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 
 def _of_workflow(folder: Path) -> dict[str, Known]:
-    """The graph, the state, its tables and the README."""
+    """The files of a fitted workflow: the graph, the state, its tables and the README."""
     finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
     digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
     known = {
@@ -211,7 +211,7 @@ def _has_sha256(sha256: str, path: Path) -> bool:
 
 
 def _tables(value: Any) -> Iterator[tuple[str, str]]:
-    """(name, sha256) of every table that a state notes, wherever it stands in it."""
+    """(name, sha256) of every table that a state names, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -228,8 +228,8 @@ def _report(finished: int) -> Known:
 
 
 def _is_own(path: Path, known: Known) -> bool:
-    """True if a file is there as it was written. Its bytes are read only where it was touched after its folder was
-    finished: by somebody else, or because the folder is a copy."""
+    """True if the file is as millrace wrote it. Reads its bytes only if it was changed after its manifest: by somebody
+    else, or because the folder is a copy."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or (known.nbytes is not None and status.st_size != known.nbytes):
