@@ -1,4 +1,4 @@
-"""What is known of a column before any data is read: its type, its tags, its vocabulary."""
+"""Columns as they are known before any data is read: types, tags and the sizes of vocabularies."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are 
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """A DataError for names of columns that there are twice, or that millrace takes for its own."""
+    """A DataError for names that occur twice, or that millrace uses for its own columns."""
     twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
     if twice:
         raise DataError(f"there are two columns {twice[0]!r}", where=where, do="rename one of them")
@@ -128,11 +128,10 @@ class Schema(Mapping[str, Column]):
 
 
 def check_kinds(fitted: Schema, schema: Schema, needed: Iterable[str]) -> None:
-    """Refuse data whose needed columns are of another kind than those learned from; narrower and wider types will
-    do."""
+    """Refuse data whose needed columns are of another kind than in the fit; narrower and wider types are allowed."""
     for name in needed:
         if name not in schema:
-            continue  # the graph says what is missing, with near names
+            continue  # binding the graph reports missing columns, with near names
         was, now = fitted[name].dtype, schema[name].dtype
         same = is_list(was) == is_list(now) and kind_of(leaf_type(was)) == kind_of(leaf_type(now))
         if not same and not pa.types.is_null(leaf_type(now)):
@@ -146,7 +145,7 @@ DESCRIPTION = "millrace"  # the key under which Parquet and Arrow files say what
 
 
 def described(schema: Schema) -> dict[str, str]:
-    """What a file says of its columns beyond their types, as key-value metadata: tags, cardinality, embedding size.
+    """Key-value metadata of a file about its columns, beyond their types: tags, cardinality, embedding size.
 
     >>> described(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
     {'millrace': '{"columns": [{"name": "x", "dtype": "float32", "tags": ["target"]}]}'}
@@ -161,7 +160,7 @@ def embeddings_of(schema: Schema) -> dict[str, dict[str, int]]:
 
 
 def written_type(dtype: pa.DataType) -> pa.DataType:
-    """The type in which outputs hold a type's values: Parquet has no times of whole seconds, they become milliseconds.
+    """The type of a column in outputs: times of whole seconds become milliseconds, since Parquet has no others.
 
     >>> written_type(pa.list_(pa.timestamp("s", "UTC"))), written_type(pa.time32("s"))
     (ListType(list<item: timestamp[ms, tz=UTC]>), Time32Type(time32[ms]))
@@ -178,7 +177,7 @@ def written_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def check_ordered(schema: Mapping[str, Column], names: Iterable[str], where: str) -> None:
-    """Refuse columns that rows cannot be brought together or sorted by: lists and structs have no one order."""
+    """Refuse columns by which rows cannot be grouped or sorted: lists and structs have no single order."""
     for name in names:
         if kind_of(schema[name].dtype) in ("list", "other") and not is_bytes(schema[name].dtype):
             raise JobError(

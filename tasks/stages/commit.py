@@ -195,7 +195,7 @@ def _only_parts(staging: Staging, parts: set[Path]) -> None:
 def _manifest(
     request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plan: Plan
 ) -> dict[str, Any]:
-    """The manifest of one split, of which `results` are those of its stages."""
+    """The manifest of one split; `results` are the results of its stages."""
     _check_rows(plan.rows, written)
     state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
     exchange = next((result.exchange for result in results if isinstance(result, TransformResult)), "memory")
@@ -223,7 +223,7 @@ def _manifest(
 
 
 def _figures(result: StageResult) -> dict[str, Any]:
-    """What a manifest says of a stage."""
+    """The entry of a stage in the manifest."""
     return {
         "seconds": round(result.seconds, 3),
         "rows": result.rows,
@@ -235,7 +235,7 @@ def _figures(result: StageResult) -> dict[str, Any]:
 
 
 def _check_rows(rows: int, written: WriteResult) -> None:
-    """All rows of the plan were transformed, and all that transform made of them are in the files."""
+    """Check that all rows of the plan were transformed, and that all rows of transform are in the files."""
     for verb, count, wanted in (("transformed", written.rows_in, rows), ("written", written.rows, written.rows_out)):
         if count != wanted:
             raise DataError(f"{count:,} of {wanted:,} rows were {verb}", why="the output would not be whole",

@@ -41,9 +41,9 @@ class Staging:
     """The folder `<parent>/.<name>.millrace/`, or one under `scratch`, in which a run to `target` works.
 
     It has plan, state, exchange and the parts under `new/`; the next start of the same job uses it again. Under a
-    scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock is always
-    beside the target, and so are both sides of a swap, which must be on one file system. A replaced output stays beside
-    the target until the time at the end of its name.
+    scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock is
+    always beside the target, and so are both sides of a swap, which must be on one file system. A replaced output stays
+    beside the target until the time at the end of its name.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Staging:
         return self.swap.exists() or (self.old.exists() and not self.target.exists())
 
     def mend(self) -> str:
-        """Finish a swap that was cut off: publish the new output if it is whole, else restore the old one. Returns a note.
+        """Finish a swap that was cut off: publish the new output if it is whole, else restore the old one; say which.
 
         Only for the owner of the lock: the swap of a living run looks the same.
         """
