@@ -20,7 +20,8 @@ def run_stages(request: Request, threads: int = 2) -> list[Any]:
         for split in request.splits:
             results.append(transform.transform(request, split, pool))
             results.append(shuffle_write.shuffle_write(request, split, pool))
-        commit.commit(request, results, closing=commit.Closing(request, report_of(request)))
+        with commit.Closing(request, report_of(request)) as closing:
+            commit.commit(request, results, closing=closing)
     return results
 
 

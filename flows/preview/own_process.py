@@ -1,4 +1,4 @@
-"""A preview in a process of its own: a file that makes a native reader end its process ends that one, and is named."""
+"""Makes a preview in its own process: if a file makes a native reader end that process, the error names the file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ KILLED = signal.SIGKILL
 
 
 def looked(data: Mapping[str, Any], flow: str = "preprocess") -> Preview:
-    """Return `flows.preview.plan.preview` of a job of plain values; its errors are raised here.
+    """Return `flows.preview.plan.preview` of a job of plain values, made in its own process; raises its errors here.
 
-    A DataError with the files that were being read where the process that looks is ended by a signal.
+    If a signal ends that process, a DataError names the files that it was reading.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
         place = Path(folder)
@@ -39,7 +39,7 @@ def looked(data: Mapping[str, Any], flow: str = "preprocess") -> Preview:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as child:
-            _load()  # what the result is made of, meanwhile
+            _load()  # meanwhile: the modules that unpickling the preview needs
             try:
                 _, stderr = child.communicate()
             except BaseException:
@@ -82,7 +82,7 @@ def _ended(status: int, place: Path, stderr: str) -> MillraceError:
 
 
 def look(folder: str) -> None:
-    """In the process of its own: read the request, write the preview or the error as the answer."""
+    """Run in the preview's process: read the request, answer with the preview or the error."""
     from tasks.storage import files_being_read
 
     place = Path(folder)
@@ -102,11 +102,11 @@ def look(folder: str) -> None:
     unfinished = place / "unfinished"
     unfinished.write_bytes(pickle.dumps(answer))
     unfinished.replace(place / "answer")
-    os._exit(0)  # what readers' threads still do need not be waited for
+    os._exit(0)  # does not wait for threads of readers
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as one that another process can have."""
+    """The error as a MillraceError, which can be pickled."""
     from tasks.core.unforeseen_errors import defect
 
     if isinstance(error, MillraceError):

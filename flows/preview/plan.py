@@ -38,7 +38,7 @@ SAMPLE_ROWS = 20_000  # of look-alike data that are made for a preview alone
 
 @dataclass(frozen=True)
 class Reading:
-    """One pass over the source: what for, which columns, about how many decoded bytes."""
+    """One pass over the source: its purpose, its columns, about how many decoded bytes."""
 
     what: str
     columns: list[str]
@@ -74,7 +74,7 @@ class Preview:
 
 
 def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
-    """Look at a job without writing anything or starting a cluster; what is wrong with job or data is raised."""
+    """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
     refused: list[MillraceError] = []
     workers = _workers(job.cluster, refused)
     request = replace(job.request(workers.engine), flow=flow)

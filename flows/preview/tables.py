@@ -52,7 +52,7 @@ class TextTable(Table):
 
 
 def text_table(title: str, *columns: str) -> TextTable:
-    """A table without frame; a column whose name ends in `>` stands to the right."""
+    """A table without frame; columns whose name ends in `>` are aligned right."""
     table = TextTable(box=None, pad_edge=False, header_style="dim")
     table.heading = title
     for name in columns:

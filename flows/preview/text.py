@@ -37,7 +37,7 @@ class Section:
 
 
 def sections(preview: Preview, rows: int = 5) -> list[Section]:
-    """All that a preview says, in the order in which it is read."""
+    """The sections of a preview, in reading order."""
     sample = preview.sample
     fitted = "the workflow as it was fitted"
     if sample.fitted_on is not None:
@@ -168,7 +168,7 @@ def _time(preview: Preview) -> str:
 
 
 def summary_line(preview: Preview) -> str:
-    """A preview in a sentence."""
+    """One sentence on a preview."""
     would = f"would be refused: {preview.refused[0].what}" if preview.refused else _time(preview)
     return f"{preview.rows:,} rows to {preview.target}; {would}"
 

@@ -1,4 +1,4 @@
-"""The artifacts of stages, written beside the next stage: asking the server takes longer than a stage of few rows."""
+"""Writes the artifacts of stages while the next stage runs: the server takes longer than a stage of few rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _shown: ContextVar[_Shown] = ContextVar("artifacts")
 
 @contextmanager
 def all_shown() -> Iterator[None]:
-    """Every artifact that `show` is given in this block is written when the block is left."""
+    """All artifacts of `show` calls in this block are written when the block ends."""
     shown = _Shown()
     token = _shown.set(shown)
     try:

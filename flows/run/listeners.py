@@ -1,4 +1,4 @@
-"""Who hears of the progress of stages: functions that a command registers, and that a flow calls."""
+"""Listeners to the progress of stages: functions that a command registers and a flow calls."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ GENERATED = re.compile(r"[a-z]+-[a-z]+")  # a name that Prefect has made: beryl-
 def run_name() -> str:
     """The name of the current flow run: `out/nightly (toy) beryl-sloth`; a name that somebody has typed stays.
 
-    The end is what Prefect called the run before, by which logs of workers and of the server know it.
+    The end is the name that Prefect generated; logs of workers and of the server use it.
     """
     before = str(flow_run.name or "")
     what = title(flow_run.parameters or {})

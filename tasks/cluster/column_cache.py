@@ -37,7 +37,7 @@ class CacheKey:
 
 
 class _Store:
-    """Tables by their partition, all of rows of one name."""
+    """Cached tables by partition, all of the rows of one fingerprint (`name`)."""
 
     def __init__(self) -> None:
         self.name, self.tables, self.nbytes, self.closed = "", dict[Place, Rows](), 0, False
@@ -100,7 +100,7 @@ def is_on_device(key: CacheKey, partition: Partition) -> bool:
 
 @dataclass(frozen=True)
 class Taken:
-    """What the cache had of a partition: `rows`, None if nothing, and the names of the columns that must be `read`."""
+    """Cached columns of a partition: `rows` (None without any), and the names of the columns that must be `read`."""
 
     rows: Rows | None
     missing: list[str]

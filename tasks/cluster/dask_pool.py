@@ -1,4 +1,4 @@
-"""Where partitions are worked on: the threads of this process, or a Dask cluster. Stages see one interface."""
+"""Runs functions over partitions on a Dask cluster; stages see the same interface as that of threads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import psutil
 
 from tasks import engines
 from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
-from tasks.cluster.shared_argument import Given
+from tasks.cluster.shared_argument import WithShared
 
-LARGE = 4 << 20  # bytes in a graph from which what its tasks share is kept out of it: the scheduler holds every graph
-BATCH = 5_000  # tasks that are handed in at once
+LARGE = 4 << 20  # bytes: larger shared arguments do not go into the graph, which the scheduler keeps in memory
+BATCH = 5_000  # tasks in one message to the scheduler
 
 
 class Workers(Protocol):
-    """Where the work is done: a Pool is one; a preview, which starts none, says what there would be."""
+    """The size of a pool: every pool has it; a preview, which starts no pool, has that of the pool that would start."""
 
     @property
     def threads(self) -> int: ...
@@ -55,14 +55,14 @@ class DaskPool:
         self.submitted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def waiting(self) -> list[Any]:
-        """What was submitted, is still wanted, and has not ended."""
+        """The futures that were submitted, are still referenced, and have not ended."""
         return [future for future in list(self.submitted) if future.status == "pending"]
 
-    def first_asked(self, worker: str | None) -> dict[str, Any]:
-        """Arguments of `submit` by which Dask asks a worker first for a task, others if that one is busy or gone.
+    def preferring(self, worker: str | None) -> dict[str, Any]:
+        """Arguments of `submit` that make Dask prefer a worker for a task, and use others if that one is busy or gone.
 
-        None where some of the workers do not offer what the tasks of this pool take: Dask forgets such a restriction
-        together with the place, gives the task to one of these and fails there, without a word and for ever.
+        Empty where some workers lack the resources that tasks of this pool take: Dask would drop that restriction
+        together with the preference, send the task to such a worker, and fail there again and again without a message.
         """
         return {"workers": [worker], "allow_other_workers": True} if worker and self.anywhere else {}
 
@@ -82,49 +82,51 @@ class DaskPool:
         return sum(self.client.run(self._allocatable).values())
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        found = self.client.run(function, *arguments, on_error="return")
-        there = {worker: value for worker, value in found.items() if not isinstance(value, OSError)}
+        answers = self.client.run(function, *arguments, on_error="return")
+        there = {worker: value for worker, value in answers.items() if not isinstance(value, OSError)}
         for value in there.values():
             if isinstance(value, Exception):
                 raise value
         return there
 
-    def given(self, function: Callable[..., Any], shared: Any, tasks: int) -> tuple[Callable[..., Any], list[Any]]:
-        """(a function for so many tasks, its first arguments) that stand for `function` with `shared` as the first one.
+    def with_shared(
+        self, function: Callable[..., Any], shared: Any, tasks: int
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """(function, first arguments) for so many tasks of `function` that all have `shared` as the first argument.
 
-        What is small goes along with every task; a large value is put on every worker past the scheduler, and has no
-        lineage. On one worker alone it would draw nearly all tasks there.
+        A small value goes along with every task. A large one is copied to every worker past the scheduler, which cannot
+        compute it again; on one worker alone it would draw nearly all tasks there.
         """
         if pickled_bytes(shared) * tasks > LARGE:
             return function, [self.everywhere(shared)]
-        return Given(function, shared), []
+        return WithShared(function, shared), []
 
     def everywhere(self, value: Any) -> Any:
         """A future of the value, which is on every worker."""
         return self.client.scatter([value], broadcast=True, hash=False)[0]  # a tuple alone would be scattered in parts
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        given = {"key": _key(function.__name__), "pure": False, **self.options, **options}
-        future = self.client.submit(function, *args, **given)
+        settings = {"key": _key(function.__name__), "pure": False, **self.options, **options}
+        future = self.client.submit(function, *args, **settings)
         self.submitted.add(future)
         return future
 
     def start(self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any],
               places: Mapping[int, str] | None = None) -> list[Any]:  # fmt: skip
-        """Futures of function(shared, item). `places` names the workers that have what some of the items (by their
-        place) need: they are asked first."""
+        """Futures of function(shared, item). `places` maps numbers of items to the workers that have their data: these
+        are preferred."""
         items = list(items)
-        function, first = self.given(function, shared, len(items))
+        function, first = self.with_shared(function, shared, len(items))
         run = uuid.uuid4().hex[:8]
         groups: dict[str | None, list[int]] = {}
         for i in range(len(items)):
             groups.setdefault(places.get(i) if places else None, []).append(i)
         futures: list[Any] = [None] * len(items)
         for place, numbers in groups.items():
-            where = self.first_asked(place)
-            made = self._mapped(function, *([handle] * len(numbers) for handle in first), [items[i] for i in numbers],
-                                key=[f"{function.__name__}-{run}-{i:06d}" for i in numbers], **where)  # fmt: skip
-            for i, future in zip(numbers, made, strict=True):
+            arguments = [*([handle] * len(numbers) for handle in first), [items[i] for i in numbers]]
+            keys = [f"{function.__name__}-{run}-{i:06d}" for i in numbers]
+            mapped = self._mapped(function, *arguments, key=keys, **self.preferring(place))
+            for i, future in zip(numbers, mapped, strict=True):
                 futures[i] = future
         return futures
 
@@ -137,7 +139,7 @@ class DaskPool:
     def _mapped(
         self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0, **where: Any
     ) -> list[Any]:
-        """In messages of so many tasks that the first ones run while the others are still on their way."""
+        """Futures of function(item, ..), sent in batches, so that the first tasks run while others are being sent."""
         options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options, **where}
         futures = self.client.map(function, *items, key=key, **options)
         self.submitted.update(futures)
@@ -148,20 +150,20 @@ class DaskPool:
         from distributed import as_completed
 
         number = {future.key: i for i, future in enumerate(futures)}
-        found: list[Any] = [None] * len(futures)
+        values: list[Any] = [None] * len(futures)
         try:
             for batch in as_completed(futures, with_results=results, raise_errors=True).batches():
                 for entry in batch:
                     future, result = entry if results else (entry, None)
                     if future.status in ("error", "cancelled"):  # as_completed itself raises only the first of a batch
                         future.result()
-                    found[number[future.key]] = result
+                    values[number[future.key]] = result
                     if done:
                         done(number[future.key], result)
         except BaseException:
             self.client.cancel(list(futures), force=True)
             raise
-        return found
+        return values
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
@@ -190,8 +192,8 @@ class DaskPool:
                 del batch, future, group
             return groups + self.call(merge, [(group,) for _, group in sorted(unmerged.items())])
         except BaseException:
-            left = [future for group in unmerged.values() for future in group]
-            self.client.cancel([*waiting.futures, *groups, *left], force=True)
+            unmerged_futures = [future for group in unmerged.values() for future in group]
+            self.client.cancel([*waiting.futures, *groups, *unmerged_futures], force=True)
             raise
 
     def _placed(self, futures: list[Any]) -> list[tuple[str, Any]]:
@@ -203,16 +205,16 @@ class DaskPool:
         return [(min(where.get(future.key) or [""]), future) for future in futures]
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
-        place = self.first_asked(self.here if here else None)
-        return [self.submit(function, *given, **place) for given in arguments]
+        place = self.preferring(self.here if here else None)
+        return [self.submit(function, *args, **place) for args in arguments]
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
-        """What is on the worker that runs this very task is taken as it is: it is neither copied nor to be changed."""
+        """The values of the handles. Do not change them: those on the worker that runs this task are not copies."""
         self.finish(handles, results=False)
         return list(self.client.gather(list(handles)))
 
     def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
-        """As `values`; several that are done at the same time come together."""
+        """As `values`, one by one; those that are done at the same time are fetched together."""
         from distributed import as_completed
 
         number = {future.key: i for i, future in enumerate(handles)}

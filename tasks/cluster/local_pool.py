@@ -1,4 +1,4 @@
-"""Partitions worked on by the threads of this process."""
+"""Runs functions over partitions in threads of this process."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class LocalPool:
         lock = threading.Lock()
 
         def work(shared: Any, item: Any) -> None:
-            made, level = function(shared, item), 0
+            partial, level = function(shared, item), 0
             while True:
                 with lock:
                     group = waiting.setdefault(level, [])
-                    group.append(made)
+                    group.append(partial)
                     if len(group) < FAN_IN:
                         return
                     waiting[level] = []
-                del made
-                made, level = merge(group), level + 1
+                del partial
+                partial, level = merge(group), level + 1
 
         self.map(work, shared, items, done)
         return [result for _, group in sorted(waiting.items()) for result in group]
@@ -77,9 +77,9 @@ class LocalPool:
         return list(handles)
 
     def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
-        found = list(handles)
+        results = list(handles)
         handles.clear()
-        return enumerate(found)
+        return enumerate(results)
 
 
 def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

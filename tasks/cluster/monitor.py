@@ -1,8 +1,8 @@
 """How busy workers are: small samples, taken in every worker process while a stage asks for them.
 
-A thread of its own samples a worker twice a second (counters of the process, of Dask and of NVML) and ends by itself
-when nobody has asked for `LEASE` seconds, so that a scheduler which somebody else runs keeps nothing of ours. What
-cannot be read is None; nothing that fails here fails a stage.
+A thread samples a worker twice a second (counters of the process, of Dask and of NVML). It ends when nobody has asked
+for samples for `LEASE` seconds, so that nothing of ours stays on somebody else's cluster. Values that cannot be read
+are None; no failure here fails a stage.
 
 Dask's own samples (`worker.monitor.range_query`) do not replace the thread. They have neither rows and bytes of
 partitions, nor bytes by which way they were sent, nor what is spilled, nor the process's own part of the GPU's memory;
@@ -31,7 +31,7 @@ from tasks.core import lent_bytes
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
-KEPT = 400  # samples of a worker and stage; of longer ones every second, fourth .. is kept
+KEPT = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
 log = logging.getLogger("millrace")
 
 
@@ -67,7 +67,7 @@ _making = threading.Lock()
 
 
 def count(rows: int, nbytes: int) -> None:
-    """Tell that a task of this process has worked through so many rows and bytes: once for each partition or file."""
+    """Count rows and bytes that a task of this process has processed; called once for each partition or file."""
     with _work.lock:
         _work.rows += rows
         _work.bytes += nbytes
@@ -80,7 +80,7 @@ class Sampler:
         self.worker, self.process = weakref.ref(worker), psutil.Process()
         self.device = _device()
         self.samples: deque[Sample] = deque(maxlen=1200)
-        self.asked = time.monotonic()
+        self.last_request = time.monotonic()
         self.thread: threading.Thread | None = None
 
     def sample(self) -> None:
@@ -98,18 +98,18 @@ class Sampler:
 
     def since(self, moment: float) -> list[Sample]:
         """The last sample before a moment and those after it, up to now; keeps the thread going for `LEASE` seconds."""
-        self.asked = time.monotonic()
+        self.last_request = time.monotonic()
         self.sample()
         with _making:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
                 self.thread.start()
-        # One of long before would also count what nobody watched.
+        # A sample from long before the moment would also count work that nobody watched.
         before = [s for s in list(self.samples) if moment - 2 * INTERVAL <= s.at <= moment][-1:]
         return [*before, *(s for s in list(self.samples) if s.at > moment)]
 
     def _run(self) -> None:
-        while time.monotonic() - self.asked < LEASE:
+        while time.monotonic() - self.last_request < LEASE:
             time.sleep(INTERVAL)
             worker = self.worker()
             if worker is None or worker.status.name in ("closing", "closed"):
@@ -122,7 +122,7 @@ class Sampler:
 
 
 def look(moment: float, dask_worker: Any = None) -> dict[str, Any]:
-    """Who a worker is and its samples around and after a moment; what `client.run` runs on every worker."""
+    """The description of a worker, and its samples around and after a moment; `client.run` runs it on every worker."""
     address = str(dask_worker.address)
     with _making:
         if address not in _samplers:
@@ -208,33 +208,33 @@ class Watch:
         self.thread = threading.Thread(target=self._follow, name="millrace-watch", daemon=True)
 
     def _follow(self) -> None:
-        """Ask now, which takes the first sample; then so often that a worker that dies takes few samples along."""
+        """Read the samples now, and every `POLL` seconds, so that few are lost with a worker that dies."""
         self.read()
         while not self.done.wait(POLL):
             self.addresses = list(self.client.scheduler_info(n_workers=-1)["workers"])
             self.read()
 
     def read(self) -> None:
-        """Take over what the workers have sampled since they were last asked."""
+        """Copy the samples that the workers have taken since the last call."""
         try:
             known = (w["samples"][-1].at for w in self.workers.values() if w["samples"])
-            for address, found in self._ask(max(known, default=self.began)).items():
+            for address, record in self._ask(max(known, default=self.began)).items():
                 before = self.workers.get(address, {"samples": []})["samples"]
                 last = before[-1].at if before else 0.0
-                # What was counted when the stage before ended is where this one begins to count.
-                samples = (Sample(max(s[0], self.began), *s[1:]) for s in found["samples"] if s[0] > last)
-                self.workers[address] = {**found, "samples": thinned([*before, *samples])}
+                # The counters of a worker at the end of the stage before are the start of this stage.
+                samples = (Sample(max(s[0], self.began), *s[1:]) for s in record["samples"] if s[0] > last)
+                self.workers[address] = {**record, "samples": thinned([*before, *samples])}
         except Exception as error:
             log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
 
     def _ask(self, moment: float) -> dict[str, Any]:
         if self.here is not None and self.addresses == [self.here.address]:
             return {self.here.address: look(moment, self.here)}
-        found = self.client.sync(self.client._run, look, moment, on_error="ignore", callback_timeout=PATIENCE)
-        return {address: worker for address, worker in found.items() if worker}
+        answers = self.client.sync(self.client._run, look, moment, on_error="ignore", callback_timeout=PATIENCE)
+        return {address: worker for address, worker in answers.items() if worker}
 
     def close(self) -> None:
-        """The last sample of every worker."""
+        """Stop, and take the last sample of every worker."""
         self.done.set()
         self.thread.join(PATIENCE)
         if not self.thread.is_alive():
@@ -275,7 +275,7 @@ def thinned(samples: list[Sample]) -> list[Sample]:
 
 
 def save(path: Path, workers: dict[str, dict[str, Any]]) -> None:
-    """Write what was sampled; a failure is told to the log alone."""
+    """Write the samples; a failure is only logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(workers))
@@ -284,9 +284,9 @@ def save(path: Path, workers: dict[str, dict[str, Any]]) -> None:
 
 
 def load(path: Path) -> dict[str, dict[str, Any]]:
-    """What `save` wrote, {} where there is nothing whole."""
+    """The samples that `save` wrote; {} if the file is missing or damaged."""
     try:
-        found = json.loads(path.read_text())
-        return {a: {**w, "samples": [Sample(*s) for s in w["samples"]]} for a, w in found.items()}
+        workers = json.loads(path.read_text())
+        return {a: {**w, "samples": [Sample(*s) for s in w["samples"]]} for a, w in workers.items()}
     except (OSError, TypeError, ValueError, KeyError, AttributeError):
         return {}

@@ -1,4 +1,4 @@
-"""Memory that is short: told from other failures, injected for tests, answered by working on smaller runs of rows."""
+"""Out of memory: recognized among other failures, injected for tests, answered by work on fewer rows at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _alone = threading.RLock()
 def is_out_of_memory(error: BaseException) -> bool:
     """True for a host's or a GPU's out-of-memory, also where a reader or an operator made another error of it.
 
-    Errors of CUDA libraries are told by name and text: no GPU library is imported here.
+    Recognizes errors of CUDA libraries by name and text, since no GPU library is imported here.
     """
     seen: BaseException | None = error
     for _ in range(8):
@@ -71,8 +71,8 @@ def in_halves(
 ) -> list[Any]:
     """The partition's result, or after an out-of-memory those of its halves, down to one block or `floor` bytes.
 
-    Halves are worked on one after another in a process, whatever the number of its threads. GiveUpError with figures
-    where a part as small as that does not fit; `source` is the plan that names its file.
+    A process works on halves one after another, whatever the number of its threads. GiveUpError with figures if even
+    the smallest part does not fit; `source` is the plan that names its file.
     """
     return list(_in_halves(stage, work, partition, floor, (source, engine), 0))
 
@@ -100,8 +100,7 @@ def _in_halves(
 
 
 def frugal(work: Callable[P, T]) -> Callable[P, T]:
-    """The function, which is called once more where memory was short and columns were held to save time: without
-    them."""
+    """The function; if memory is short and columns are cached, empties the cache and calls the function once more."""
 
     @functools.wraps(work)
     def called(*args: P.args, **options: P.kwargs) -> T:
@@ -126,8 +125,8 @@ def in_runs(
 ) -> tuple[Any, int]:
     """(attempt(runs), halvings): work on rows in `first`, twice, four times .. as many runs until memory is enough.
 
-    From the second attempt on it is the only one of its kind at work in this process. `most` runs are possible; where
-    these fail, one attempt alone included, the refusal is raised.
+    From the second attempt on, only one such attempt works in this process at a time. If it fails with `most` runs,
+    working alone, the refusal is raised.
     """  # fmt: skip
     depth = 0
     while True:
@@ -146,9 +145,8 @@ def in_runs(
 
 
 @contextmanager
-def told(stage: str, engine: str) -> Iterator[None]:
-    """Out of memory where nothing can be halved (merging what was learned, say) as an error that says what to
-    change."""
+def explained(stage: str, engine: str) -> Iterator[None]:
+    """Turn out of memory into an error that says what to change, where work cannot be halved (merging partials)."""
     try:
         yield
     except Exception as error:
@@ -184,13 +182,13 @@ def _file_of(part: Partition, source: Any) -> str:
 
 
 def shortage(error: BaseException, engine: str) -> str:
-    """What failed, and how much memory there is."""
+    """In words: what failed, and how much memory there is."""
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}; {available(engine)}"
 
 
 def available(engine: str) -> str:
-    """The memory of this process's frames in words: of its GPU, or what a worker may use of the host's."""
+    """In words: the memory of this process for frames, of its GPU or the worker's share of the host."""
     if engine == "cudf":
         free, total = engines.engine(engine).device_memory()
         return f"{amount(free)} of the GPU's {amount(total)} are free"

@@ -1,4 +1,4 @@
-"""Where partitions are worked on: the interface that stages see, and merging along a tree over it."""
+"""The interface of pools, which run functions over partitions, and merging along a tree on a pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Done = Callable[[int, Any], None]
 
 
 def pickled_bytes(value: Any) -> int:
-    """How many bytes the value takes on its way to a worker; buffers are counted, not copied."""
+    """The bytes of the pickled value, buffers included; copies no buffer."""
     from distributed.protocol import pickle
 
     buffers: list[Any] = []
@@ -19,7 +19,7 @@ def pickled_bytes(value: Any) -> int:
 
 
 class Pool(Protocol):
-    """`function(shared, item)` over items. `shared` is sent to a worker once, not with every item."""
+    """Runs `function(shared, item)` over items; sends `shared` to each worker once, not with every item."""
 
     threads: int
     workers: Sequence[str]
@@ -33,7 +33,7 @@ class Pool(Protocol):
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None
     ) -> list[Any]:
-        """Results in the order of the items; `done(number, result)` as they come. The first error ends the rest."""
+        """Results in the order of the items; calls `done(number, result)` for each. The first error ends the rest."""
         ...
 
     def gather(self, function: Callable[[Any, Any], Any], merge: Callable[[list[Any]], Any], shared: Any,
@@ -42,33 +42,33 @@ class Pool(Protocol):
         ...
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
-        """Handles of function(*arguments), where a handle, or a list of handles, stands for what it is a handle of.
+        """Handles of function(*arguments); handles and lists of handles among the arguments become their values.
 
-        `here`: in the process that asks, if that is one of the workers.
+        `here`: preferably in the process of the caller, if that is a worker.
         """
         ...
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        """Worker -> function(*arguments) in its process, at once: not in its turn among the tasks.
+        """Worker -> function(*arguments) in its process, at once: not queued behind tasks.
 
-        A worker that is lost meanwhile is left out.
+        Workers that are lost meanwhile are missing.
         """
         ...
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
-        """What the handles are handles of."""
+        """The values of the handles."""
         ...
 
     def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
-        """(number of the handle, what it is a handle of), one after another as they are done; the list loses them."""
+        """(number of the handle, its value), one after another as they are done; empties the list."""
         ...
 
 
 def merged(pool: Pool, merge: Callable[[list[Any]], Any], groups: Sequence[Sequence[Any]]) -> list[Any]:
-    """For each group of handles one of all merged, FAN_IN at a time; the groups' merges run side by side."""
+    """For each group of handles the handle of all merged, FAN_IN at a time; the merges of groups run side by side."""
     levels = [list(group) for group in groups]
     while any(len(level) > 1 for level in levels):
         cuts = [[level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)] for level in levels]
-        made = iter(pool.call(merge, [(cut,) for level in cuts for cut in level if len(cut) > 1]))
-        levels = [[next(made) if len(cut) > 1 else cut[0] for cut in level] for level in cuts]
+        merges = iter(pool.call(merge, [(cut,) for level in cuts for cut in level if len(cut) > 1]))
+        levels = [[next(merges) if len(cut) > 1 else cut[0] for cut in level] for level in cuts]
     return [level[0] for level in levels]

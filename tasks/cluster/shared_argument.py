@@ -1,4 +1,4 @@
-"""What many tasks share, sent with each of them and made once in a worker's process."""
+"""An argument that many tasks share: sent with each task, unpickled once in the process of a worker."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 
-class _Made:
-    """A value that was unpickled."""
+class _Unpickled:
+    """An unpickled value, which weak references need an object of its own for."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-_made: WeakValueDictionary[str, _Made] = WeakValueDictionary()  # while a task works with it
-_latest: list[_Made] = []  # and the last one until there is another, for the time between two tasks
-_making = threading.Lock()
+_unpickled: WeakValueDictionary[str, _Unpickled] = WeakValueDictionary()  # by token, while a task uses the value
+_latest: list[_Unpickled] = []  # the value used last: keeps it alive between two tasks
+_unpickling = threading.Lock()
 
 
-class Given:
-    """`function` with its first argument. A task that is done again, elsewhere too, has it with it."""
+class WithShared:
+    """`function` with its first argument `value`, which travels with the task: Dask can run the task again anywhere."""
 
     def __init__(self, function: Callable[..., Any], value: Any) -> None:
         from distributed.protocol import pickle
@@ -31,15 +31,15 @@ class Given:
         self.token, self.pickled = uuid.uuid4().hex, pickle.dumps(value)
 
     def __call__(self, *args: Any) -> Any:
-        made = self._value()
-        return self.function(made.value, *args)
+        unpickled = self._value()
+        return self.function(unpickled.value, *args)
 
-    def _value(self) -> _Made:
+    def _value(self) -> _Unpickled:
         from distributed.protocol import pickle
 
-        with _making:
-            made = _made.get(self.token)
-            if made is None:
-                made = _made[self.token] = _Made(pickle.loads(self.pickled))
-            _latest[:] = [made]
-            return made
+        with _unpickling:
+            unpickled = _unpickled.get(self.token)
+            if unpickled is None:
+                unpickled = _unpickled[self.token] = _Unpickled(pickle.loads(self.pickled))
+            _latest[:] = [unpickled]
+            return unpickled

@@ -1,7 +1,7 @@
-"""A stage that waits while nothing moves: its tasks wait, none runs, none ends, and no worker is expected.
+"""Finds stalled stages: tasks wait, none runs, none ends, and no worker is expected.
 
-Dask can lose the way to a task, by an error of its own or by a restriction that no worker meets, and says nothing then:
-who waits for the task waits for ever.
+Dask can lose a task, by an error of its own or by a restriction that no worker meets, without any message: the stage
+would wait for the task for ever.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 from tasks.cluster.dask_pool import DaskPool
 from tasks.errors import TransientError
 
-LOOK_SECONDS = 10.0  # between two looks, or a fifth of what is allowed
-SILENT = 30.0  # seconds after which the last report of a worker says nothing about what it does now
-SHOWN = 5  # tasks that are shown
-EXPECTED = "millrace-workers-expected"  # until when, in the metadata of the scheduler
+LOOK_SECONDS = 10.0  # between two checks, at most; or a fifth of the allowed time
+SILENT = 30.0  # seconds after which the last report of a worker is out of date
+SHOWN = 5  # tasks that a message names
+EXPECTED = "millrace-workers-expected"  # key in the metadata of the scheduler: until when workers are expected
 log = logging.getLogger("millrace")
 Facts = Mapping[str, Any]
 
 
 class Stall:
-    """How long nothing has moved. `waiting` gives what is waited for, by anything that changes when some of it ends."""
+    """How long nothing has moved. `waiting` returns a value that changes when one of the awaited tasks ends."""
 
     def __init__(self, client: Any, waiting: Callable[[], Sequence[Any]], seconds: float) -> None:
         self.client, self.waiting, self.seconds = client, waiting, seconds
@@ -35,7 +35,7 @@ class Stall:
         self.last: tuple[int, int] = (0, -1)
 
     def check(self) -> Facts | None:
-        """What the scheduler knows when nothing has moved for `seconds`; else None."""
+        """The scheduler's facts once nothing has moved for `seconds`; else None."""
         now = time.monotonic()
         try:
             count = len(self.waiting())
@@ -59,7 +59,7 @@ class Stall:
 
 @contextmanager
 def watched(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
-    """Cancel the tasks of a stage that stands still while the block runs; TransientError then, which is tried again."""
+    """While the block runs, cancel the tasks of a stage that stalls; the TransientError has the stage tried again."""
     stall, ended = Stall(pool.client, pool.waiting, seconds), threading.Event()
     caught: list[Facts] = []
 
@@ -98,11 +98,11 @@ def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientErr
 
 
 def expect_workers(client: Any, cluster: Any, seconds: float) -> None:
-    """Tell the scheduler that workers which were asked for have not come yet, from a queue or as the work grows: for
-    so many seconds from now nothing that waits for them stands still."""
-    made = getattr(cluster, "scaled", None) or cluster
+    """Tell the scheduler that requested workers (in a queue, or as the work grows) have not come yet: for so many
+    seconds from now, tasks that wait for them do not count as stalled."""
+    scaled = getattr(cluster, "scaled", None) or cluster
     with suppress(Exception):
-        if made.plan - made.observed:
+        if scaled.plan - scaled.observed:
             client.set_metadata(EXPECTED, time.time() + seconds)
 
 
@@ -124,7 +124,7 @@ def moves_of(dask_scheduler: Any = None) -> dict[str, Any]:
 
 
 def state_of(dask_scheduler: Any = None) -> dict[str, Any]:
-    """In a scheduler: which tasks wait, what restricts them, and what the workers offer."""
+    """In a scheduler: the tasks that wait, their restrictions, and the resources of the workers."""
     workers = list(dask_scheduler.workers.values())
     stages = {task.key for worker in workers for task in worker.long_running}
     waiting = [

@@ -9,7 +9,7 @@ _of_gpu = _of_host = 0
 
 
 def count(nbytes: int, on_host: bool = False) -> None:
-    """Note that another process copies so many bytes out of this one's GPU, or of its host memory."""
+    """Count bytes that another process copies out of the GPU, or the host memory, of this process."""
     global _of_gpu, _of_host
     with _lock:
         if on_host:

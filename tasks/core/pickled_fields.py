@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class PickledFields:
-    """A dataclass of which only the fields are pickled: what it has cached beside them is computed again elsewhere.
+    """A dataclass of which only the fields are pickled: another process computes its cached values again.
 
     >>> from dataclasses import dataclass
     >>> from functools import cached_property

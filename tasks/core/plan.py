@@ -1,4 +1,4 @@
-"""What ingest hands on: files, blocks, partitions, row numbers, schema and fingerprints, as plain values."""
+"""The plan of a source: files, blocks, partitions, row numbers, schema and fingerprints, as plain values."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def rows_together(pieces: Sequence[Piece]) -> list[Piece]:
 def runs_of(
     blocks: Sequence[Block], most: int, together: Callable[[Block, Block], bool] = lambda last, block: False
 ) -> list[list[Block]]:
-    """Runs of at most `most` decoded bytes, or of one block; two neighbours that are `together` stay in one run."""
+    """Runs of at most `most` decoded bytes, or of one block; neighbours for which `together` holds stay in one run."""
     runs: list[list[Block]] = []
     used = 0
     for block in blocks:
@@ -202,7 +202,7 @@ def runs_of(
 
 
 def _even_runs(blocks: Sequence[Block], size: int) -> list[list[Block]]:
-    """Each block goes to the part of the whole in which its middle lies."""
+    """Runs of equal size: each block goes to the run in which its middle lies."""
     total, rows = max(sum(block.nbytes for block in blocks), 1), sum(block.rows for block in blocks)
     count, ends = max(-(-total // size), -(-rows // MOST_ROWS)), accumulate(block.nbytes for block in blocks)
     parts = [count * (2 * end - block.nbytes) // (2 * total) for end, block in zip(ends, blocks, strict=True)]
@@ -272,4 +272,4 @@ def cut_blocks(
     return tuple(blocks)
 
 
-OPTION = "reading_notes"  # among a plan's options: the folder; it is no part of what a plan says of the rows
+OPTION = "reading_notes"  # in a plan's options: the folder for notes on files being read; not part of the fingerprint

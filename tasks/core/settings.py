@@ -169,9 +169,9 @@ class Output(Section):
 
     @model_validator(mode="after")
     def one_way_to_say_how_many(self) -> Output:
-        said = [k for k in ("files", "files_per_worker", "rows_per_file") if getattr(self, k) is not None]
-        if len(said) > 1:
-            raise ValueError(f"{' and '.join(said)} contradict each other: give one")
+        named = [k for k in ("files", "files_per_worker", "rows_per_file") if getattr(self, k) is not None]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)} contradict each other: give one")
         if self.shuffle == "key" and not self.keys:
             raise ValueError("shuffle: key needs output.keys")
         for name in ("keys", "sort_by") if self.shuffle != "key" else ():

@@ -1,4 +1,4 @@
-"""What each stage hands on when it is done: to the next stages, the flow, the artifacts, the report, the manifest."""
+"""The results of stages, which the next stages, the flow, the artifacts, the report and the manifest use."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def _not_shown(**default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """What every stage says of its work.
+    """The result that all stages share.
 
-    `rows` and `nbytes` are what the stage has worked on, in `seconds`. `reused`: an earlier start of the same job had
-    done all of it. `halved` counts partitions, or files, that were divided because memory was short. `began` and
+    The stage processed `rows` and `nbytes` in `seconds`. `reused`: an earlier start of the same job had done all of
+    the work. `halved` counts partitions, or files, that were divided because memory was short. `began` and
     `ended` are seconds since 1970, None where nobody knows them; `retries` counts the attempts of Prefect and of the
     flow after the first one.
     """
@@ -47,7 +47,7 @@ class StageResult:
         return " ".join(filter(None, (self.stage, self.split)))
 
     def figures(self) -> dict[str, Any]:
-        """Name -> plain value of what people are shown, without what is empty, long, or shown in another way."""
+        """Name -> plain value of the figures for people, without empty and long ones and those shown elsewhere."""
         every = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("shown", True)}
         every["bytes"] = every.pop("nbytes")
         return {name: value for name, value in every.items() if value is not None and value not in ("", ())}

@@ -24,7 +24,7 @@ def stored(schema: Schema, output: Output) -> Schema:
 
 @lru_cache(maxsize=4096)
 def _in_orc(dtype: pa.DataType) -> pa.DataType:
-    """What a file without rows says."""
+    """The types that ORC stores for these columns, from a file without rows."""
     sink = pa.BufferOutputStream()
     orc.write_table(pa.schema([("x", dtype)]).empty_table(), sink)
     return plain_type(orc.ORCFile(pa.BufferReader(sink.getvalue())).schema.field("x").type)

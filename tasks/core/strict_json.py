@@ -1,6 +1,6 @@
 """Values in strict JSON, which has no infinities: these are written as {"float": "inf"}, and read as numbers again.
 
-The same form stands for operators' parameters (in jobs, too), for what was learned, and for properties of columns.
+Parameters of operators (in jobs, too), learned values and properties of columns are written in this form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What nobody foresaw: errors of Python or of a library that reach a door of millrace, as ones that can be reported."""
+"""Unforeseen errors of Python or of a library: turned into errors that a user can report."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OWN_CODE = re.compile(r".*/((?:flows|tasks|infra)/.*|millrace/cli\.py)")
 
 
 class DefectError(MillraceError):
-    """A defect of millrace or of a library that it uses: to be reported. `trace` is the traceback as text."""
+    """A defect of millrace or of a library, for a bug report. `trace` is the traceback as text."""
 
     trace: str = ""
 
-    def __reduce__(self):  # the traceback travels from a worker to whoever shows it
+    def __reduce__(self):  # takes the traceback from a worker to the process that shows it
         return _rebuilt, (self.what, self.where, self.why, self.do, self.trace)
 
 
@@ -30,9 +30,9 @@ def _rebuilt(what: str, where: str, why: str, do: str, trace: str) -> DefectErro
 
 
 def defect(error: BaseException, doing: str, where: str = "") -> MillraceError:
-    """The error as one that says what failed, where in the work and in the code, and what a report needs.
+    """A DefectError that says what failed, where in the work and in the code, with the facts for a bug report.
 
-    What the operating system refuses is no defect: a TransientError, with the file.
+    An error of the operating system is no defect: it becomes a TransientError that names the file.
     """
     if isinstance(error, OSError):
         places = [str(name) for name in (error.filename, where, *getattr(error, "__notes__", ())) if name]
@@ -57,7 +57,7 @@ def defect(error: BaseException, doing: str, where: str = "") -> MillraceError:
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Names the place to an error that nobody foresaw: a partition, a file."""
+    """Add the place (a partition, a file) to unforeseen errors in the block."""
     try:
         yield
     except MillraceError:
@@ -72,7 +72,7 @@ def foreseen(error: BaseException) -> bool:
 
 
 def versions() -> list[str]:
-    """What a report needs to know of this installation."""
+    """The versions of this installation, for a bug report."""
     from importlib.metadata import version
 
     packages = []
@@ -83,7 +83,7 @@ def versions() -> list[str]:
 
 
 def _line_of(error: BaseException) -> str:
-    """The last line of millrace's own code that the error came through."""
+    """The last line of millrace's own code in the traceback of the error."""
     lines = [(OWN_CODE.match(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     own = [f"{module[1]}, line {line}" for module, line in lines if module]
     return own[-1] if own else ""

@@ -19,7 +19,7 @@ def amount(nbytes: float) -> str:
 
 
 def exact_amount(nbytes: float) -> str:
-    """Bytes as short as they are exact: for the axis of a plot.
+    """Bytes as the shortest exact text: for the axis of a plot.
 
     >>> [exact_amount(nbytes) for nbytes in (0, 5e8, 2.5e9)]
     ['0', '500 MB', '2.5 GB']

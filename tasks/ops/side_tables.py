@@ -28,21 +28,21 @@ def read_side_table(path: str, columns: list[str] | None = None) -> pa.Table:
     try:
         with _opened(file) as name:
             if file.suffix in (".csv", ".tsv"):
-                found = pc_csv.read_csv(name, parse_options=_delimiter(file))
-                found = found if columns is None else found.select(columns)
+                table = pc_csv.read_csv(name, parse_options=_delimiter(file))
+                table = table if columns is None else table.select(columns)
             else:
-                found = pq.read_table(name, columns=columns)
+                table = pq.read_table(name, columns=columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
             "the side table cannot be read", where=path, why=str(error), do="mend or replace the file"
         ) from None
-    if found.nbytes > MOST_BYTES:
+    if table.nbytes > MOST_BYTES:
         raise JobError(
-            f"the side table has {amount(found.nbytes)}; it is copied to every worker",
+            f"the side table has {amount(table.nbytes)}; it is copied to every worker",
             where=path,
             do=f"name fewer columns, or join so large a table before (at most {amount(MOST_BYTES)})",
         )
-    return pa.table([_plain(c) for c in found.columns], found.column_names)
+    return pa.table([_plain(c) for c in table.columns], table.column_names)
 
 
 def side_schema(path: str) -> pa.Schema:
@@ -85,6 +85,6 @@ def _delimiter(file: Path) -> pc_csv.ParseOptions:
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
     plain = plain_type(column.type)
-    found = (column if column.type == plain else column.cast(plain)).combine_chunks()
-    found = found if isinstance(found, pa.Array) else pa.array([], plain)
-    return pc.if_else(pc.is_nan(found), None, found) if pa.types.is_floating(plain) else found
+    values = (column if column.type == plain else column.cast(plain)).combine_chunks()
+    values = values if isinstance(values, pa.Array) else pa.array([], plain)
+    return pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(plain) else values

@@ -33,8 +33,8 @@ def operator_text(op: Operator) -> str:
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
     ('FillMissing(fill_value=7)', 'Normalize')
     """
-    given = {name: value for name, value in decoded(op.to_json()).items() if name != "op" and value is not None}
-    text = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    parameters = {name: value for name, value in decoded(op.to_json()).items() if name != "op" and value is not None}
+    text = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
     text = text if len(text) <= WIDTH else text[: WIDTH - 2] + ".."
     return type(op).__name__ + (f"({text})" if text else "")
 
@@ -56,9 +56,9 @@ def boxes(bound: Bound) -> dict[Any, Box]:
         steps.setdefault(step.node, []).append(step)
     uses: dict[str, set[Any]] = {}
     by_key: dict[Any, Box] = {}
-    for node, made in sorted(steps.items()):
-        box = by_key["operator", node] = Box("operator", operator_text(made[0].op))
-        for step in made:
+    for node, own_steps in sorted(steps.items()):
+        box = by_key["operator", node] = Box("operator", operator_text(own_steps[0].op))
+        for step in own_steps:
             for at in step.fit_inputs.values():
                 place, name = bound.origin(*at)
                 if place != SOURCE:

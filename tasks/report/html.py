@@ -89,11 +89,11 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
         raise DataError("this is not an output of millrace", where=str(out), why="it has no readable manifest",
                         do="give the folder that a finished run wrote (output.path of the job)")  # fmt: skip
     return [
-        _made(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT for folder in folders
+        _written(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT for folder in folders
     ]
 
 
-def _made(folder: Path) -> Path:
+def _written(folder: Path) -> Path:
     manifest = Manifest.load(folder)
     final, schema, state, _ = load_fitted(folder)
     columns = Schema(c for c in schema.columns if c.name != ROW)
@@ -108,5 +108,5 @@ def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Sch
     left_out = manifest.data.get("left_out")
     if not left_out:
         return final, schema
-    kept = tuple(name for name in Bound(final, schema).output if name not in left_out)
-    return Node("pick", (final,), selection=kept), schema
+    names = tuple(name for name in Bound(final, schema).output if name not in left_out)
+    return Node("pick", (final,), selection=names), schema

@@ -22,7 +22,7 @@ def is_vocabulary(fitted: Mapping[str, Any]) -> bool:
 
 
 def distinct_values(fitted: Mapping[str, Any]) -> int:
-    """How many values were seen, those that a vocabulary does not hold too."""
+    """The number of distinct values that were seen, including those that are not in the vocabulary."""
     return fitted.get("distinct", len(fitted["values"]))  # an earlier millrace kept all in one table
 
 

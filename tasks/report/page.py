@@ -1,4 +1,4 @@
-"""The HTML report of an output: one file that needs no other and no network."""
+"""The HTML report of an output: one file that needs no other files and no network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_PARTS, MOST_COLUMNS, MOST_WORKERS = 500, 400, 200  # rows of the tables; th
 
 @dataclass(frozen=True)
 class Facts:
-    """What a report tells of one output; all but manifest, bound and values may be unknown."""
+    """The facts of a report on one output; all but manifest, bound and values may be missing."""
 
     manifest: Mapping[str, Any]
     bound: Bound
@@ -74,7 +74,7 @@ def render(facts: Facts, folder: Path) -> str:
 
 
 def output_sample(folder: Path, manifest: Mapping[str, Any]) -> tuple[pa.Table | None, str]:
-    """Rows of the written files, and what they are; a failure leaves the profile without them."""
+    """Rows of the written files, and a text about them; None if reading fails, so that the profile goes without."""
     try:
         sample = sampling.of_output(folder, manifest)
     except (pa.ArrowException, OSError) as error:
@@ -94,10 +94,10 @@ def _note(seen: int, rows: int, how: str) -> str:
 
 
 def source_sample(plan: Any) -> tuple[list[profile.Profile], str]:
-    """The profiles of a source's columns from a few thousand rows, and what they are of."""
+    """The profiles of a source's columns from a few thousand rows, and a text about these rows."""
     try:
         sample = sampling.of_source(plan)
-    except Exception as error:  # whatever a reader or a remote storage raises: the run itself is not about this
+    except Exception as error:  # of any reader or remote storage: the report goes without a sample
         return [], f"the source could not be sampled: {type(error).__name__}"
     if sample is None:
         return [], "the source was not sampled: it cannot be read in small pieces"
@@ -149,13 +149,13 @@ def stage_rows(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _of_manifest(stage: str, numbers: Mapping[str, Any]) -> StageResult:
-    """What a manifest says of a stage."""
+    """The row of a stage from the manifest."""
     more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds")}
     return StageResult(stage=stage, rows=numbers["rows"], nbytes=numbers["bytes"], seconds=numbers["seconds"], **more)
 
 
 def _stayed(result: StageResult, every: Sequence[StageResult], sent: float) -> list[str]:
-    """How many bytes of pieces shuffle_write took from the memory of the worker that wrote them."""
+    """The bytes of pieces that shuffle_write read on the worker that had them in memory."""
     if result.stage != "shuffle_write" or result.reused:
         return []
     of_split = [one for one in every if isinstance(one, TransformResult) and one.split == result.split]

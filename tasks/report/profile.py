@@ -1,7 +1,7 @@
-"""What the columns of a table look like: exact where it was learned anyway, else of a few thousand rows, which is said.
+"""Profiles of columns: exact where statistics learned them, else from a few thousand rows, which the profile says.
 
-A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a value of 10 % is told within 0.6 points
-(two standard errors). Its number of distinct values is a lower bound of the whole's.
+A sample's shares have a standard error of sqrt(p (1 - p) / n): at 10,000 rows a share of 10 % is exact to 0.6 points
+(two standard errors). The number of distinct values in the sample is a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINS, TOP, LONG = 24, 5, 40  # bars of a histogram, top values, characters of a 
 
 @dataclass
 class Profile:
-    """A column as the report shows it. `exact` names what is of all rows; the rest is of the sample of `rows` rows."""
+    """A column as the report shows it. `exact` names the figures of all rows; the others are of `rows` sampled rows."""
 
     name: str
     dtype: str
@@ -63,10 +63,10 @@ def of_column(name: str, column: pa.ChunkedArray) -> Profile:
     profile.distinct = len(counts)
     if (
         profile.distinct < 0.9 * len(values) or profile.distinct <= TOP
-    ):  # of an almost unique column the top values say nothing
+    ):  # the top values of an almost unique column mean nothing
         few = counts.take(pa.array(order[:TOP]))
-        told = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
-        profile.top = [(shown(value), count / len(values)) for value, count in told]
+        most_frequent = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
+        profile.top = [(shown(value), count / len(values)) for value, count in most_frequent]
     _numbers(profile, values)
     return profile
 
@@ -125,7 +125,7 @@ def shown(value: Any) -> str:
 
 
 def columns_of(schema: Schema, sample: pa.Table | None) -> list[Profile]:
-    """A profile for every column of a schema, with what a sample says of it."""
+    """A profile for every column of a schema; figures of those in the sample come from there."""
     seen = {p.name: p for p in of_table(sample)} if sample is not None else {}
     profiles = []
     for column in schema.columns:
@@ -136,7 +136,7 @@ def columns_of(schema: Schema, sample: pa.Table | None) -> list[Profile]:
 
 
 def add_learned(profiles: Sequence[Profile], bound: Bound, values: Mapping[str, Mapping[str, Any]]) -> None:
-    """What the statistics learned of source columns, of all rows they saw, in place of what the sample says."""
+    """Replace figures of the sample by those that the statistics learned from all rows."""
     by_name = {p.name: p for p in profiles}
     for step in bound.learned:
         places = [bound.origin(*step.fit_inputs[name]) for name in step.unit]

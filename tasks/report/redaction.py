@@ -1,4 +1,4 @@
-"""A job as it may be shown: without passwords, tokens and options of storages, whatever part of it they stand in."""
+"""Removes passwords, tokens and options of storages from jobs before they are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUERY = re.compile(r"(\w+://[^\s?'\"]+)\?[^\s'\"]+")
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """The same plain value; what is named like a secret is hidden, URLs lose user names and queries (signatures).
+    """The value with `(not shown)` for entries named like secrets; URLs lose user names and queries (signatures).
 
     >>> redacted({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
     {'path': 's3://bucket/x', 'storage_options': '(not shown)', 'keys': ['user']}

@@ -1,4 +1,4 @@
-"""One error, one message: the log of a run names what millrace says once, without the calls that led to it."""
+"""Has the log of a run show each error of millrace once, without a traceback."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def only_message(record: logging.LogRecord) -> bool:
 
 
 def install() -> None:
-    """For the logs of runs in this process; a second call does nothing."""
+    """Shorten the logs of runs in this process; a second call does nothing."""
     for name in RUN_LOGS:
         logging.getLogger(name).addFilter(only_message)

@@ -129,7 +129,7 @@ class DaskMemory:
         packed = iter(self.pool.each(packed_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
         return {
             (first, w): self.pool.submit(
-                together, [next(packed) for _ in group], priority=MOVING, **self.pool.first_asked(self._worker(w))
+                together, [next(packed) for _ in group], priority=MOVING, **self.pool.preferring(self._worker(w))
             )
             for (first, w), group in cuts.items()
         }  # fmt: skip
@@ -158,12 +158,12 @@ class DaskMemory:
         if not items:
             return []
         published = PublishedPieces(**self.pool.client.get_dataset(self.name))
-        (call, arguments), futures = self.pool.given(function, shared, len(items)), []
+        (call, arguments), futures = self.pool.with_shared(function, shared, len(items)), []
         for item in items:
             first, last = ranges(item)
             last = max(last, first + 1)
             owner = bisect_right(published.bounds, first) - 1
-            where = self.pool.first_asked(self._worker(owner) if published.step > 1 else None)
+            where = self.pool.preferring(self._worker(owner) if published.step > 1 else None)
             parts = list(self._parts(published, owner, first, last))
             futures.append(self.pool.submit(call, *arguments, item, parts, **where))
         return self.pool.finish(futures, done)

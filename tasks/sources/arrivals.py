@@ -1,4 +1,4 @@
-"""Which files of a folder or prefix are new and complete: one look now, compared with what was seen before."""
+"""Finds new and complete files of a folder or prefix, by comparing a listing with those of earlier looks."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def load_seen(path: Path) -> dict[str, Sight]:
 
 
 def load_strays(path: Path) -> set[str]:
-    """The files that an earlier look logged as no data files."""
+    """The files that an earlier look logged as other files than data."""
     note = read_json(path)
     return set(note.get("strays", [])) if isinstance(note, dict) else set()
 

@@ -1,4 +1,4 @@
-"""Whether the files of an output are those that its manifest says."""
+"""Compares the files of an output with its manifest."""
 
 from __future__ import annotations
 

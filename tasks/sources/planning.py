@@ -29,7 +29,7 @@ from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
 
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
-BOUNDS = ("max_record_bytes", "max_block_bytes")  # of what is read; they change no row
+BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
 
 
 def make_plan(
@@ -46,7 +46,7 @@ def make_plan(
     fit: Fit | None = None,
     notes: str | None = None,
 ) -> Plan:
-    """Look at every file of the source once and say which rows are where.
+    """Inspect every file of the source once; the plan says which rows are where.
 
     `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `threads` of the
     cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
@@ -164,14 +164,14 @@ def _kept_by(part: Expression, folder_values: dict[str, Any]) -> np.ndarray:
 
 
 def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
-    """The columns of text files in the order in which they stand: of the first file, and of those that differ."""
+    """The columns of text files in their order in the file: of the first file, and of files that differ."""
     names = list(inspected[0].schema.names)
     other = {str(i): list(item.schema.names) for i, item in enumerate(inspected) if item.schema.names != names}
     return {"names": names, "other_names": other}
 
 
 def check_delimiter(source: Source, name: str) -> None:
-    """Refuse a delimiter where nothing is delimited."""
+    """Refuse a delimiter for formats without one."""
     if source.delimiter is not None and name not in ("csv", "tsv"):
         raise JobError(
             f"files of the format {name} have no delimiter",
@@ -194,7 +194,7 @@ def read_options(source: Source) -> dict[str, Any]:
 
 
 def largest_partition(source: Source, limit: int | None = None) -> int:
-    """Decoded bytes that a partition has at most: what the source says, else `limit`, else `PARTITION`."""
+    """The most decoded bytes of a partition: of the source's settings, else `limit`, else `PARTITION`."""
     if source.partition_size is None:
         return limit or PARTITION
     return min(source.partition_size, limit or source.partition_size)
@@ -222,7 +222,7 @@ def _by_limit(source: Source, limit: int | None) -> bool:
 
 
 def shared_out(total: int, threads: int, smallest: int = SMALLEST, largest: int = PARTITION) -> int:
-    """Bytes of a partition of which each thread gets about four, between the smallest and the largest."""
+    """Bytes of a partition such that each thread gets about four, between the smallest and the largest."""
     return min(max(total // (4 * threads), smallest), largest)
 
 
@@ -270,7 +270,7 @@ def _declared_types(declared: dict[str, str], types: dict[str, pa.DataType], pat
 def _with_file(
     types: dict[str, pa.DataType], item: Inspected, first: str, declared: dict[str, str]
 ) -> dict[str, pa.DataType]:
-    """The types so far, with what one more file says about columns that were all null."""
+    """The types so far, where columns that were all null take their types from one more file."""
     path, here = item.file.path, {f.name: plain_type(f.type) for f in item.schema}
     for name in types:
         if name not in here:
@@ -309,7 +309,7 @@ def _type_of_both(a: pa.DataType, b: pa.DataType) -> str:
 
 
 def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The one type of both, where null gives way; None if they differ."""
+    """The common type of both: null takes the other type; None if they differ."""
     if pa.types.is_null(a) or a == b:
         return b
     if pa.types.is_null(b):

@@ -23,11 +23,11 @@ from tasks.sources.frames import Frames
 from tasks.storage import hive
 from tasks.storage.files_being_read import listed, noted
 
-SMALLEST = 32 * 2**20  # decoded bytes that are worth a step of their own
+SMALLEST = 32 * 2**20  # decoded bytes from which on a run of blocks gets its own thread
 
 
 class FramePlan:
-    """A plan over frames together with the frames: as readable by partition as a plan over files."""
+    """A plan over frames, with the frames: it can be read by partition like a plan over files."""
 
     def __init__(self, plan: Plan, frames: Frames) -> None:
         self.plan, self.frames = plan, frames
@@ -63,7 +63,7 @@ def read(
 
 
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
-    """The one place where pieces of files become a table."""
+    """Read pieces of files as one table, in the types of the plan."""
     folders = plan.options.get("folders", {})
     if not folders.keys().isdisjoint(columns):
         return _with_folders(plan, pieces, columns, folders)

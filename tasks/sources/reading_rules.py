@@ -1,4 +1,4 @@
-"""How a source was read, which belongs to what was learned from it: the same text must mean the same value later.
+"""The rules by which a source was read. A fitted workflow keeps them, so that the same text means the same value later.
 
 What decides what a value is (null_values, schema) and which rows count (filter, keys, sort_by) holds for every later
 source. How text is laid out (delimiter, header, columns) holds for a source of the same format.
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "
 
 @dataclass(frozen=True)
 class Fit:
-    """How the source of a fit was read, and what the source at hand says itself: keys, and columns of its `schema`."""
+    """The rules of a fit's source, and what the present source sets itself: keys, and columns of its `schema`."""
 
     reading: Mapping[str, Any]
     own: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Fit:
 
 
 def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, Any]:
-    """How the files of a source are read, as plain values; what says nothing is left out."""
+    """The rules by which the files of a source are read, as plain values without empty ones."""
     named = _by_suffix(files) if source.format != "auto" else [format]
     text = {name: _value(source, name) for name in ("null_values", *LAYOUT)} if format in TEXTS else {}
     if text:
@@ -54,7 +54,7 @@ def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, 
 
 
 def rows_of(source: Source) -> dict[str, Any]:
-    """Which rows of a source count, as plain values; what says nothing is left out."""
+    """The rules by which rows of a source count, as plain values without empty ones."""
     return {name: value for name in ROWS if (value := _value(source, name))}
 
 
@@ -137,7 +137,7 @@ def checked_reading(saved: Any, where: str) -> dict[str, Any]:
 
 
 def _by_suffix(files: Sequence[File]) -> list[str]:
-    """The formats that the names of files tell of; "" of those that tell of none."""
+    """The formats that the suffixes of files name; "" for suffixes that name none."""
     first: dict[tuple[str, ...], File] = {}
     for file in files:
         suffixes = [suffix.lower() for suffix in PurePosixPath(file.path).suffixes]

@@ -1,4 +1,4 @@
-"""The end of a run: rows are counted, manifests and the fitted workflow written, and one rename publishes all."""
+"""The end of a run: count rows, write manifests, reports and the fitted workflow, publish all with one rename."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
-BREATH = 0.2  # seconds in which a stage is sent off, undisturbed
+BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the workers, undisturbed by `Closing`
 
 
 class Learned(NamedTuple):
-    """What was learned, as the commit needs it."""
+    """What the run has learned, or read of a fitted workflow, as the commit needs it."""
 
     state: State
     bound: Bound
-    folder: Path  # the fitted workflow, where it waits for its place in the output
+    folder: Path  # with the fitted workflow; the commit moves it into the output
 
 
 class RunReport(Protocol):
-    """The report of a run: takes a sample of the source while files are written, is written before the rename.
+    """The report of a run: `look` samples the source while files are written; `write` is called before the rename.
 
     `performance` is Dask's own report as HTML, "" without one.
     """
@@ -70,55 +70,59 @@ class RunReport(Protocol):
 
 
 class Closing:
-    """What a commit needs besides the files, made in a thread of this process while the workers write them: what was
-    learned, the fitted workflow, the report's look at the source. What is so large that the workers may need the
-    memory is read when they are done.
+    """Prepares a commit in a thread of this process while the workers write the files: `with Closing(..) as closing`.
 
-    At the end of the block nothing of it is written any more.
+    The thread reads what was learned, saves the fitted workflow and lets the report take its sample of the source. It
+    begins after `BREATH` seconds, or, where the workers may need the memory that the state takes, when `learned` is
+    called. When the block ends, the fitted workflow is complete or abandoned: nothing writes to it any more.
     """
 
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
         self.request, self.report = request, report
-        self._asked, self._learned = threading.Event(), Future[Learned]()
-        self._thread = threading.Thread(target=self._make, name="millrace-closing", daemon=True)
-        self._thread.start()
+        self._begin, self._learned = threading.Event(), Future[Learned]()
+        self._thread = threading.Thread(target=self._prepare, name="millrace-closing", daemon=True)
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._asked.set()
-        self._learned.exception()
+        self._begin.set()
+        self._learned.exception()  # waits for the fitted workflow
 
     def learned(self) -> Learned:
-        """Of the run's statistics; the error if that could not be read or kept."""
-        self._asked.set()
-        found = self._learned.result()
-        self._thread.join()  # the report has looked
-        return found
+        """Wait for the thread; raises its error if the state could not be read or the fitted workflow not saved."""
+        self._begin.set()
+        learned = self._learned.result()
+        self._thread.join()  # the report has its sample
+        return learned
 
-    def _make(self) -> None:
+    def _prepare(self) -> None:
         try:
-            self._asked.wait(None if self._is_large() else BREATH)
-            self._learned.set_result(self._read())
+            self._begin.wait(None if _is_large(self.request) else BREATH)
+            self._learned.set_result(read_learned(self.request))
         except BaseException as error:
             self._learned.set_exception(error)
         if self.report:
             self.report.look()
 
-    def _is_large(self) -> bool:
-        from distributed.system import MEMORY_LIMIT
 
-        files = (self.request.staging.folder / "state").glob("*")
-        return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * STATE_SHARE_OF_HOST
+def _is_large(request: Request) -> bool:
+    """Whether the state takes so much memory that it is read only when the workers are done."""
+    from distributed.system import MEMORY_LIMIT
 
-    def _read(self) -> Learned:
-        request, kept = self.request, self.request.staging.folder / "workflow"
-        state = State.load(request.staging.folder / "state")
-        final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
-        with no_space(kept), partial_folder(kept) as folder:
-            _save_fitted(request, state, folder)
-        return Learned(state, Bound(final, schema, state.values), kept)
+    files = (request.staging.folder / "state").glob("*")
+    return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * STATE_SHARE_OF_HOST
+
+
+def read_learned(request: Request) -> Learned:
+    """Read what was learned, and save the fitted workflow in the staging folder."""
+    workflow = request.staging.folder / "workflow"
+    state = State.load(request.staging.folder / "state")
+    final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
+    with no_space(workflow), partial_folder(workflow) as folder:
+        _save_fitted(request, state, folder)
+    return Learned(state, Bound(final, schema, state.values), workflow)
 
 
 def commit(
@@ -130,8 +134,7 @@ def commit(
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
     staging, output = request.staging, request.output
     plans = PlanOf(request)
-    closing = closing or Closing(request)
-    state, bound, fitted = closing.learned()
+    state, bound, fitted = closing.learned() if closing else read_learned(request)
     manifests = {}
     written = {result.split: result for result in results if isinstance(result, WriteResult)}
     _only_parts(staging, {Path(split) / part["path"] for split, result in written.items() for part in result.parts})
@@ -143,7 +146,7 @@ def commit(
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["seconds"] = round(time.time() - plans.data["started"], 3)
-    if closing.report:
+    if closing and closing.report:
         closing.report.write(staging.new, results, manifests, bound, state.values)
     for split, data in manifests.items():
         data["seconds"] = round(time.time() - plans.data["started"], 3)
@@ -154,7 +157,7 @@ def commit(
 
 
 def commit_fitted(request: Request) -> str:
-    """Publish what was learned as the folder of a fitted workflow; returns where it is."""
+    """Publish what was learned as the folder of a fitted workflow; returns its path."""
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
@@ -166,7 +169,7 @@ def commit_fitted(request: Request) -> str:
 
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
-    """The fitted workflow with how its rows were read; one that was applied stays what it was."""
+    """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
     plan = PlanOf(request).plan(request.splits[0])
     schema = request.fitted_schema if request.fitted else plan.schema
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
@@ -179,7 +182,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:
-    """Remove what killed workers and earlier jobs left among the parts."""
+    """Remove all files from the folder of parts that are no part: killed workers and earlier jobs may leave some."""
     folder = staging.new
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
@@ -192,7 +195,7 @@ def _only_parts(staging: Staging, parts: set[Path]) -> None:
 def _manifest(
     request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plan: Plan
 ) -> dict[str, Any]:
-    """The manifest of one split, of which `results` are those of its stages."""
+    """The manifest of one split; `results` are the results of its stages."""
     _check_rows(plan.rows, written)
     state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
     exchange = next((result.exchange for result in results if isinstance(result, TransformResult)), "memory")
@@ -220,7 +223,7 @@ def _manifest(
 
 
 def _figures(result: StageResult) -> dict[str, Any]:
-    """What a manifest says of a stage."""
+    """The entry of a stage in the manifest."""
     return {
         "seconds": round(result.seconds, 3),
         "rows": result.rows,
@@ -232,7 +235,7 @@ def _figures(result: StageResult) -> dict[str, Any]:
 
 
 def _check_rows(rows: int, written: WriteResult) -> None:
-    """All rows of the plan were transformed, and all that transform made of them are in the files."""
+    """Check that all rows of the plan were transformed, and that all rows of transform are in the files."""
     for verb, count, wanted in (("transformed", written.rows_in, rows), ("written", written.rows, written.rows_out)):
         if count != wanted:
             raise DataError(f"{count:,} of {wanted:,} rows were {verb}", why="the output would not be whole",

@@ -1,4 +1,4 @@
-"""What a run needs before it starts, of memory and of the disks, and whether the disks have it."""
+"""Estimates, before a run starts, its memory and its space on disks, and checks that the disks have that space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tasks.storage.staging import Staging
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system that a run writes to: bytes that it will take there, and that are free now."""
+    """A file system to which a run writes: the bytes that the run needs there, and the bytes that are free."""
 
     path: str
     needed: int
@@ -41,7 +41,7 @@ class Disk:
 
     @property
     def room(self) -> str:
-        """How much is free."""
+        """The free space as text."""
         return "not known" if self.free is None else f"{amount(self.free)} free"
 
     @property
@@ -52,7 +52,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes by what they are for. `device` is 0 without GPUs; `because` says why the exchange is the one it is."""
+    """Estimated bytes by purpose. `device` is 0 without GPUs; `because` says why this exchange was chosen."""
 
     device: int
     host: int
@@ -64,7 +64,7 @@ class Needs:
     disks: tuple[Disk, ...]
 
     def summary(self) -> dict[str, str]:
-        """As lines of a stage's summary."""
+        """The estimate as lines of a stage's summary."""
         lines = {"device_memory_needed": f"about {amount(self.device)}"} if self.device else {}
         lines["host_memory_needed"] = f"about {amount(self.host)} of {amount(self.memory)}"
         lines["scratch_needed"], lines["output_needed"] = (
@@ -79,7 +79,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
           scale: float = 1.0) -> Needs:  # fmt: skip
     """The estimate for all splits of a request; with a sample from its rows, else from the widths of the types.
 
-    `scale` is how many times as many rows there will be as the plans say (of look-alike data that are not made yet).
+    `scale` is the number of rows of the run for each row of the plans: above 1 for look-alike data not yet made.
     """
     source, run = request.source, request.run
     bounds = {split: _bound(request, plan, sample) for split, plan in plans.items()}
@@ -98,20 +98,24 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     most = largest_partition(source, partition_limit(request.engine, workers))
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
-    working, held = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
+    working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
     train = request.splits[0]
     on_gpu = request.engine == "cudf"
-    decoded = 0  # what statistics leaves for transform in host memory, and pieces take the place of
+    decoded = 0  # columns that statistics caches for transform in host memory, until pieces need the memory
     kept_there = on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
     if is_costly(plans[train]) and not request.fitted and not kept_there:
         each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
         decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
     if on_gpu and workers.device_memory:
-        working = min(working, work_limit(workers.device_memory))  # others wait
+        working = min(working, work_limit(workers.device_memory))  # further partitions wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
+    if on_gpu:
+        host = largest * at_once + max(in_memory if on_host else 0, decoded)
+    else:
+        host = working + max(in_memory, decoded)
     return Needs(
-        device=working + (0 if on_host else held) if on_gpu else 0,
-        host=largest * at_once + max(held if on_host else 0, decoded) if on_gpu else working + max(held, decoded),
+        device=working + (0 if on_host else in_memory) if on_gpu else 0,
+        host=host,
         scratch=scratch,
         output=written,
         exchange=kind,
@@ -130,16 +134,17 @@ def _width(schema: Schema) -> int:
 
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
-    """The file systems of the staging folder and of the target: what a run will take there beyond what it has."""
+    """The file systems of the staging folder and of the target, with the bytes that a run will add there."""
     work, target = existing(staging.folder), existing(staging.target.parent)
     one = _file_system(work) == _file_system(target)
-    held = _held(staging.folder)
-    here = Disk(str(work), max(scratch + output - held, 0), _free(work), "scratch and output" if scratch else "output")
+    reusable = _reusable_bytes(staging.folder)
+    purpose = "scratch and output" if scratch else "output"
+    here = Disk(str(work), max(scratch + output - reusable, 0), _free(work), purpose)
     return (here,) if one else (here, Disk(str(target), output, _free(target), "output"))
 
 
-def _held(folder: Path) -> int:
-    """Bytes of pieces and parts that an earlier start left, which this one need not write."""
+def _reusable_bytes(folder: Path) -> int:
+    """Bytes of pieces and parts of an earlier start, which this start need not write again."""
     places = [folder / "new", folder / "exchange", *folder.glob("keyed*")]
     paths = [p for place in places if place.is_dir() for p in place.rglob("*")]
     total = 0
@@ -161,9 +166,9 @@ def _free(path: Path) -> int | None:
 
 
 def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> Needs:
-    """The estimate, where the disks have room for it; GiveUpError with the figures where they have not.
+    """The estimate if the disks have enough space; else a GiveUpError with the figures.
 
-    Types alone say too much, since files are compressed: where that would not fit, a sample of the rows is measured.
+    An estimate from types alone is too high, since files are compressed: if it does not fit, a sample of rows decides.
     """
     estimate = needs(request, plans, workers)
     if not any(disk.short for disk in estimate.disks):
@@ -171,7 +176,7 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
     try:
         sample = sampled(request, plans[request.splits[0]])
     except MillraceError:
-        return estimate  # what is wrong with the rows is said by the stage that reads them all
+        return estimate  # the stage that reads all rows reports what is wrong with them
     if not sample.after.num_rows:
         return estimate
     estimate = needs(request, plans, workers, sample)

@@ -121,7 +121,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         with (
             prefect_client(None),
             limited(request.roots),
-            out_of_memory.told(name, request.engine),
+            out_of_memory.explained(name, request.engine),
             run_logger() as log,
         ):
             pool = DaskPool(get_client(), resources, gpu_setup.allocatable)

@@ -1,4 +1,4 @@
-"""Where runs of this host may read and write: the roots in MILLRACE_ALLOWED_ROOTS, which no parameter can widen."""
+"""The folders where runs of this host may read and write: MILLRACE_ALLOWED_ROOTS, which no parameter can widen."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def allowed_roots() -> tuple[str, ...] | None:
 
 @contextmanager
 def limited(roots: Iterable[str] | None) -> Iterator[None]:
-    """Within the block the given roots hold besides those of this process: the flow's host may be another one."""
+    """Within the block, `roots` (those of the flow's host) limit paths besides the roots of this process."""
     token = _also.set(None if roots is None else tuple(roots))
     try:
         yield
@@ -60,7 +60,7 @@ def check_path(path: str | os.PathLike[str], field: str) -> None:
 
 
 def check_listed(paths: Iterable[str], field: str) -> None:
-    """check_path of every file that was found under a path: a folder may hold links that lead elsewhere."""
+    """check_path of every listed file: a folder may contain links that lead elsewhere."""
     if allowed_roots() is not None or _also.get() is not None:
         for path in paths:
             check_path(path, field)
@@ -76,8 +76,8 @@ def check_files_in(folder: Path, field: str) -> None:
 
 @contextmanager
 def allowed_name(path: str | os.PathLike[str], field: str) -> Iterator[str]:
-    """A name that leads to a local file that is open and known to lie inside of the allowed roots, whatever becomes of
-    its path: for readers that open files by name."""
+    """A name of an open file inside of the allowed roots, for readers that open files by name: it leads to this file
+    even if another file takes its path."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         check_path(leads_to(descriptor, os.fspath(path)), field)
@@ -112,7 +112,7 @@ def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
 
 
 def _outside(path: str, field: str, roots: tuple[str, ...]) -> str | None:
-    """Where a local path leads to if that is outside; `..` is resolved after links, as the system does, and before."""
+    """Where a local path leads to if that is outside of the roots, `..` resolved after links (as Linux) or before."""
     start = _before_magic(_absolute(path), field)
     within = [os.path.realpath(_absolute(root)) for root in roots if is_local(root)]
     for real in (os.path.realpath(start), os.path.realpath(os.path.normpath(start))):
@@ -152,7 +152,7 @@ def _url_within(url: str, root: str) -> bool:
     mine, theirs = _parts(url), _parts(root)
     if mine is None or theirs is None or mine[0] != theirs[0]:
         return False
-    return all(found[: len(wanted)] == wanted for found, wanted in zip(mine[1:], theirs[1:], strict=True))
+    return all(segments[: len(allowed)] == allowed for segments, allowed in zip(mine[1:], theirs[1:], strict=True))
 
 
 def _parts(url: str) -> tuple[Any, list[str], list[str]] | None:
@@ -177,7 +177,7 @@ def _decoded(text: str) -> str:
 
 
 def _kind(scheme: str) -> str | None:
-    """What a scheme stands for: s3 and s3a are one; None for other names of local files."""
+    """The kind of storage of a scheme (s3 and s3a are one); None for schemes that are other names of local files."""
     from fsspec.registry import known_implementations
 
     name = scheme.lower()

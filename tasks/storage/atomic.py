@@ -21,7 +21,7 @@ UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAME
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Whole or not at all, and on disk before it has its name; strict JSON, infinities as {"float": "inf"}."""
+    """Write a file whole or not at all, on disk before it has its name; strict JSON, infinities as {"float": "inf"}."""
     with no_space(path), partial_file(path) as partial, partial.open("w") as file:
         json.dump(encoded(data), file, indent=1, allow_nan=False)
         file.flush()
@@ -30,7 +30,7 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def partial_file(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to: it becomes `path` when all went well and is gone when not."""
+    """A temporary name beside `path`: becomes `path` when the block ends, and is removed if it fails."""
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield partial
@@ -42,9 +42,9 @@ def partial_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`: it takes the place of `path` when all went well and is gone when not.
+    """An empty folder beside `path`: becomes `path` when the block ends, and is removed if it fails.
 
-    What a killed process left of an earlier one goes: `path` has one writer at a time.
+    Also removes the temporary folder of a killed process: `path` has one writer at a time.
     """
     for left in path.parent.glob(f"{path.name}.*.tmp"):
         shutil.rmtree(left, ignore_errors=True)
@@ -59,7 +59,7 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 
 def read_json(path: Path) -> Any:
-    """The content, or None if it is not there or not whole."""
+    """The content of a JSON file; None if the file is missing or damaged."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
@@ -68,7 +68,7 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def no_space(path: Path) -> Iterator[None]:
-    """Failures of the file system as errors that say what to do."""
+    """Turn failures of the file system in the block into errors that say what to do."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # cuDF's writers raise RuntimeError
@@ -98,7 +98,7 @@ def no_space(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _makeable(path: Path) -> Iterator[None]:
-    """A folder that cannot be made where the system keeps no files (/proc) is told as one nobody may write to."""
+    """A PermissionError instead of FileNotFoundError for a folder in a place without files (/proc)."""
     try:
         yield
     except FileNotFoundError as error:
@@ -112,7 +112,7 @@ def existing(path: Path) -> Path:
 
 
 def flush(path: Path) -> None:
-    """A file, or a folder's list of names, on disk."""
+    """Flush a file, or a folder's list of names, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -121,14 +121,14 @@ def flush(path: Path) -> None:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """copytree gathers what went wrong as texts: the first one as an OSError of its own."""
+    """The first failure of copytree, which collects failures as texts, as an OSError."""
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return OSError(str(error.args[0][0][2]))
     return error
 
 
 def _rename(source: Path, target: Path) -> Path:
-    """A rename onto nothing, or onto an empty folder, that is on disk when it returns."""
+    """Rename onto a free name or an empty folder; the rename is on disk when this returns."""
     source.rename(target)
     flush(target.parent)
     return target

@@ -1,4 +1,4 @@
-"""The digest of a file: of one that is there, or of one while it is written."""
+"""The digest of a file: of an existing one, or of a new one while it is written."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def digest(path: str | Path) -> str:
 
 
 class DigestedFile(io.RawIOBase):
-    """A new file to write to from its beginning to its end; `finish` gives the xxh3-128 of what was written,
-    hexadecimal.
+    """A new file that is written from beginning to end; `finish` returns the xxh3-128 of its bytes, hexadecimal.
 
-    Writing releases the interpreter's lock, so that as many files are written at once as there are threads. The first
-    failure is kept for `finish`: a writer in C++ that calls `write` cannot pass on an exception.
+    Writing releases the interpreter's lock, so that as many files are written at once as there are threads.
+    `finish` raises the first failure: a writer in C++ that calls `write` cannot pass on an exception.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -38,7 +37,7 @@ class DigestedFile(io.RawIOBase):
         self._failure: OSError | None = None
 
     def finish(self) -> str:
-        """Close the file; its digest, or the OSError that it met."""
+        """Close the file and return its digest; raises the first OSError of writing."""
         self.close()
         if self._failure:
             raise self._failure
@@ -71,10 +70,10 @@ class DigestedFile(io.RawIOBase):
 
 
 def _is_whole(folder: str, note: str) -> bool:
-    said = read_json(Path(note))
-    if not isinstance(said, dict):
+    noted = read_json(Path(note))
+    if not isinstance(noted, dict):
         return False
-    return all(is_noted(Path(folder) / part["path"], part) for part in said.get("parts", ()))
+    return all(is_noted(Path(folder) / part["path"], part) for part in noted.get("parts", ()))
 
 
 def is_noted(path: Path, note: dict[str, object]) -> bool:

@@ -1,4 +1,4 @@
-"""Options of remote storages, which may hold secrets: found by name where they are used, never shown, kept or sent."""
+"""Options of remote storages, which may have secrets: looked up by name where used, never shown, stored or sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.errors import JobError, MillraceError, TransientError
 
 Loader = Callable[[str], Mapping[str, Any] | None]
 SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
-SHORTEST = 3  # characters; what is shorter would hide half of a message
+SHORTEST = 3  # characters of a secret: masking shorter texts would hide half of a message
 HIDDEN = "***"
 
 
@@ -31,38 +31,39 @@ def variable_of(name: str) -> str:
 
 
 def json_object(value: Any, where: str) -> Mapping[str, Any]:
-    """Options of a JSON text, or as they are; a JobError that does not repeat them."""
+    """Options from a JSON text, or `value` itself if it is a mapping; the JobError does not show the value."""
+    why = ""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        options = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
-        found = getattr(error, "msg", "")
-    if not isinstance(found, Mapping):
-        raise JobError("storage options are a JSON object", where=where, why=found if isinstance(found, str) else "",
+        options, why = None, getattr(error, "msg", "")
+    if not isinstance(options, Mapping):
+        raise JobError("storage options are a JSON object", where=where, why=why,
                        do='write {"key": "..", "secret": ".."}, as the storage calls them')  # fmt: skip
-    return found
+    return options
 
 
 LOADERS: list[Loader] = [from_environment]  # tasks.stages.task adds Prefect's blocks
 
 
 class StorageOptions(Mapping[str, Any]):
-    """Options of fsspec. Those with a name are looked up in each process at their first use; a pickle holds the
+    """Options of fsspec. Options with a name are looked up in each process at their first use; a pickle has only the
     name."""
 
-    def __init__(self, given: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
-        self._given, self._name, self._loaders, self._lock = given, name, tuple(loaders), threading.Lock()
+    def __init__(self, options: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
+        self._options, self._name, self._loaders, self._lock = options, name, tuple(loaders), threading.Lock()
 
     @property
     def options(self) -> Mapping[str, Any]:
         with self._lock:
-            if self._given is None:
-                self._given = self._found()
-            return self._given
+            if self._options is None:
+                self._options = self._loaded()
+            return self._options
 
-    def _found(self) -> Mapping[str, Any]:
+    def _loaded(self) -> Mapping[str, Any]:
         for load in self._loaders:
-            if (found := load(self._name)) is not None:
-                return found
+            if (options := load(self._name)) is not None:
+                return options
         raise JobError(
             f"storage options {self._name!r} are not known",
             where="source.storage_options",
@@ -83,24 +84,24 @@ class StorageOptions(Mapping[str, Any]):
         return f"<storage options {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StorageOptions, (None, self._name, self._loaders) if self._name else (self._given,)
+        return StorageOptions, (None, self._name, self._loaders) if self._name else (self._options,)
 
 
 def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
-    """The options of a remote file system: given, or by name from the environment or a block; JobError if unknown."""
+    """The options of a remote file system: a mapping, or a name (environment or block); JobError for unknown names."""
     if isinstance(options, StorageOptions):
         return options
     if not isinstance(options, str):
         return StorageOptions(options or {})
-    found = StorageOptions(None, options, LOADERS)
-    _ = found.options  # what is not known is told now
-    return found
+    named = StorageOptions(None, options, LOADERS)
+    _ = named.options  # an unknown name fails here
+    return named
 
 
 def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
-    """Texts of the options that must not be shown: those under telling names, and longer ones that are no addresses."""
-    found = {text for key, value in (options or {}).items() for text in _texts(key, value)}
-    return sorted({*found, *(quote(text, safe="") for text in found)}, key=len, reverse=True)
+    """Texts of the options to mask: those under names such as `secret`, and long texts that are no addresses."""
+    texts = {text for key, value in (options or {}).items() for text in _texts(key, value)}
+    return sorted({*texts, *(quote(text, safe="") for text in texts)}, key=len, reverse=True)
 
 
 def _texts(key: str, value: Any) -> Iterator[str]:
@@ -118,7 +119,7 @@ def _texts(key: str, value: Any) -> Iterator[str]:
 
 
 def masked(text: str, options: Mapping[str, Any] | None) -> str:
-    """The text without what the options hold.
+    """The text with *** for the secrets of the options.
 
     >>> masked("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
     '403 for key *** at https://store:9000'
@@ -129,7 +130,7 @@ def masked(text: str, options: Mapping[str, Any] | None) -> str:
 
 
 def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args); an error whose text, or that of its causes, holds a secret of the options comes without it."""
+    """function(*args); errors show *** for secrets of the options, in their text and in their causes."""
     try:
         return function(*args)
     except Exception as error:
@@ -138,12 +139,12 @@ def call_masked(options: Mapping[str, Any] | None, function: Callable[..., Any],
 
 
 def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Exception:
-    """The error itself if it shows nothing, else one that says the same with *** for the secrets, and has no cause."""
+    """The error itself if it shows no secret, else the same error with *** for secrets and without a cause."""
     try:
         shown = "".join(traceback.format_exception(error)) + repr(error)
         if not any(secret in shown for secret in secrets_in(options)):
             return error
-    except MillraceError:  # the options cannot be had: that is the error
+    except MillraceError:  # looking up the options failed: `error` says so
         return error
     if isinstance(error, MillraceError):
         parts = {name: masked(getattr(error, name), options) for name in ("where", "why", "do")}

@@ -37,7 +37,7 @@ def is_remote(path: str) -> bool:
 
 
 def local_folder(path: str | os.PathLike[str], what: str, where: str) -> str:
-    """The path; a JobError for a URL, of which a folder called `s3:` would be made here."""
+    """The path; a JobError for a URL, for which a local folder called `s3:` would be made."""
     from fsspec.registry import known_implementations
 
     scheme, colon, rest = os.fspath(path).partition(":")
@@ -52,29 +52,29 @@ def local_path(path: str) -> str:
 
 
 def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | None = None) -> list[File]:
-    """Files in the order of their rows: a list as given, a glob, folder or prefix by the UTF-8 bytes of the paths.
+    """Files in the order of their rows: a list as it is; a glob, folder or prefix by the UTF-8 bytes of the paths.
 
-    Inside folders names that begin with `_` or `.` are ignored, and so they are by a pattern that writes none; of an
-    output in versions only the newest is looked at. Nothing found is a JobError, what cannot be read a DataError.
+    Names that begin with `_` or `.` are ignored in folders, and by patterns without such a name. Of an output with
+    versions only the newest counts. A JobError if there are no files, a DataError for those that cannot be read.
     """
-    found: list[File] = []
+    files: list[File] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         source = os.fspath(source)
         check_path(source, "source.path")
-        files = (
+        matches = (
             _expand_remote(source, storage_options or {}) if is_remote(source) else _expand_local(local_path(source))
         )
-        if not files:
+        if not matches:
             raise _no_input(source)
-        check_listed((file.path for file in files), "source.path")
-        found.extend(files)
-    if not found:
+        check_listed((file.path for file in matches), "source.path")
+        files.extend(matches)
+    if not files:
         raise JobError("the list of sources is empty", where="source.path", do="name at least one file, folder or glob")
-    return found
+    return files
 
 
 def refuse_inside(sources: str | Sequence[str], target: str) -> None:
-    """A JobError where what is written to the folder `target` would be among the files of the next run's source."""
+    """A JobError if the files written to the folder `target` would be among the source files of the next run."""
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         if is_remote(os.fspath(source)) or is_remote(target):
             continue
@@ -124,7 +124,7 @@ def _no_input(source: str) -> JobError:
 
 
 def _nearby(path: str) -> str:
-    """What there is instead of a path that does not exist: names near the first part of it that is missing."""
+    """Advice for a path that does not exist: existing names near its first missing part."""
     folder, name = os.path.split(path)
     while name and not os.path.isdir(folder):
         folder, name = os.path.split(folder)
@@ -165,7 +165,7 @@ def _names(path: str) -> Iterator[str]:
 
 
 def _there(path: str) -> bool:
-    """Whether a path is there at all; an OSError where this user may not even know."""
+    """Whether a path exists; an OSError where this user may not look."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -174,28 +174,28 @@ def _there(path: str) -> bool:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Files that a pattern matches, and those in folders that it matches; with `**` it names the files by itself."""
+    """Files that a pattern matches, and files in folders that it matches; a pattern with `**` matches files alone."""
     recursive = "**" in pattern
     _refuse_closed(pattern, recursive)
-    for found in glob.glob(pattern, recursive=recursive):
-        if not _meant(found, pattern):
+    for path in glob.glob(pattern, recursive=recursive):
+        if not _meant(path, pattern):
             continue
-        if os.path.isdir(found):
+        if os.path.isdir(path):
             if not recursive:
-                yield from _walk(found)
-        elif os.path.isfile(found) or os.path.islink(found):
-            yield found
+                yield from _walk(path)
+        elif os.path.isfile(path) or os.path.islink(path):
+            yield path
 
 
-def _meant(found: str, pattern: str) -> bool:
-    """Whether a pattern means what it matches: names with `_` or `.` only if it writes one."""
+def _meant(path: str, pattern: str) -> bool:
+    """Whether a matched path counts: names that begin with `_` or `.` count only if the pattern has such a name."""
     magic = MAGIC.search(pattern)
     start = pattern.rfind("/", 0, magic.start() if magic else None) + 1
-    return not _visible(pattern[start:]) or _visible(found[start:])
+    return not _visible(pattern[start:]) or _visible(path[start:])
 
 
 def _refuse_closed(pattern: str, recursive: bool) -> None:
-    """A pattern passes over folders that this user may not read: a PermissionError instead."""
+    """Raise PermissionError for folders that this user may not read: a pattern would skip them."""
     parts = pattern.split(os.sep)
     first = next(i for i, part in enumerate(parts) if MAGIC.search(part))
     for end in range(first, len(parts) + recursive):
@@ -205,7 +205,7 @@ def _refuse_closed(pattern: str, recursive: bool) -> None:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Files below a folder; of an output in versions those of the one that its `_latest` names."""
+    """Files below a folder; of an output with versions, those of the version that its `_latest` names."""
     with os.scandir(_newest(folder)) as entries:
         for entry in entries:
             if _visible(entry.name):
@@ -258,25 +258,25 @@ def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) 
 
 
 def _listed(fs: Any, path: str, url: str) -> list[File]:
-    fs.invalidate_cache()  # what an earlier listing of this process said
+    fs.invalidate_cache()  # drops earlier listings of this process
     if any(c in url for c in "*?[") and not fs.exists(path):
         matches = fs.glob(path, detail=True)
-        found = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
+        infos = {k: v for k, v in matches.items() if v["type"] == "file" and _meant(k, path)}
     elif fs.isfile(path):
-        found = {path: fs.info(path)}
+        infos = {path: fs.info(path)}
     elif fs.exists(path):
         inside = fs.find(path, detail=True)
-        found = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
+        infos = {k: v for k, v in inside.items() if _visible(k.removeprefix(path).strip("/"))}
     else:
-        found = {}
-    return [remote_file(fs.unstrip_protocol(k), found[k]) for k in sorted(found, key=str.encode)]
+        infos = {}
+    return [remote_file(fs.unstrip_protocol(k), infos[k]) for k in sorted(infos, key=str.encode)]
 
 
 def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:
     """A file of a storage as it is now; a DataError if it is not there."""
     fs, name = _remote(url, options)
     try:
-        fs.invalidate_cache()  # what a listing said of it may be old
+        fs.invalidate_cache()  # drops earlier listings, which may be out of date
         return remote_file(url, fs.info(name))
     except Exception as error:
         raise unreadable(url, error, options) from None
@@ -307,7 +307,7 @@ def _gone(file: File, why: str) -> DataError:
 def open_binary(path: str | File, options: Mapping[str, Any] | None = None) -> BinaryIO:
     """A seekable file; a DataError if it cannot be opened, or if it is not the `File` that the plan was made of.
 
-    Of a storage exactly the bytes that are read are fetched, each reading by itself.
+    From a remote storage, each read fetches exactly its own bytes.
     """
     file, path = (path, path.path) if isinstance(path, File) else (None, path)
     if is_remote(path):
@@ -340,14 +340,14 @@ def _open_remote(url: str, file: File | None, options: Mapping[str, Any] | None)
 
 
 def _as_opened(fs: Any, name: str, url: str, opened: Any) -> File:
-    """What the storage said of a file as it was opened; asked once more where that names no version."""
+    """The storage's description of a file when it was opened; fetched again if that names no version."""
     details = getattr(opened, "details", None)
     known = remote_file(url, details) if isinstance(details, dict) and "size" in details else None
     return known if known and known.version else remote_file(url, fs.info(name))
 
 
 def _exactly(fs: Any, name: str) -> BinaryIO:
-    """A file of a storage without fsspec's read-ahead, which fetches up to 50 MiB around each reading."""
+    """Open a file of a storage without fsspec's read-ahead, which fetches up to 50 MiB around each read."""
     try:
         return cast("BinaryIO", fs.open(name, "rb", cache_type="none"))
     except TypeError:  # a file system that takes none of these options
@@ -356,8 +356,8 @@ def _exactly(fs: Any, name: str) -> BinaryIO:
 
 @contextmanager
 def checked_name(file: File) -> Iterator[str]:
-    """A name that leads to a local file as the plan knows it, whatever becomes of its path: for readers that open
-    files by name."""
+    """A name of an open local file that was compared with the plan, for readers that open files by name: it leads to
+    this file even if another file takes its path."""
     with open_binary(file) as opened:
         name = f"/proc/self/fd/{opened.fileno()}"
         yield name if os.path.exists(name) else local_path(file.path)
@@ -374,7 +374,7 @@ def read_range(path: str | File, start: int, stop: int, options: Mapping[str, An
                 parts.append(part)
                 left -= len(part)
         except Exception as error:
-            raise _told(path.path if isinstance(path, File) else path, error, options) from None
+            raise _reading_error(path.path if isinstance(path, File) else path, error, options) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -418,11 +418,11 @@ def read_all(
         except OverflowError:
             raise
         except Exception as error:
-            raise _told(name, error, options) from None
+            raise _reading_error(name, error, options) from None
 
 
-def _told(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
-    """A failed reading as an error that says where; on a local disk what is neither of these two is a fault of ours."""
+def _reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
+    """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of millrace."""
     expected = is_remote(path) or isinstance(error, (OSError, pa.ArrowException))
     return unreadable(path, error, options) if expected else error
 

@@ -1,4 +1,4 @@
-"""Which files a process reads at this moment: what remains of its notes when a native reader ends the process."""
+"""Notes which files a process is reading: if a native reader ends the process, the notes name the file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _into: list[Path] = []
 
 
 def note_into(folder: Path) -> None:
-    """Note what this process reads in a folder, whatever the options say."""
+    """Have this process write its notes into a folder, whatever the options say."""
     _into[:] = [folder]
 
 
 @contextmanager
 def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
-    """Note that this thread reads these files, in a small file that is gone when the block is left.
+    """Note that this thread reads these files, in a small file that is removed when the block ends.
 
     Without a folder for it among the options nothing is noted. Notes are for people:
     one that cannot be written is left out.
@@ -49,12 +49,12 @@ def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
 
 def notes_left(folder: Path) -> list[str]:
     """The files that processes were reading when they ended, sorted; the notes are removed."""
-    found: set[str] = set()
+    paths: set[str] = set()
     with suppress(OSError):
         for note in folder.iterdir():
-            found |= {os.fsdecode(line) for line in note.read_bytes().split(b"\n") if line}
+            paths |= {os.fsdecode(line) for line in note.read_bytes().split(b"\n") if line}
         shutil.rmtree(folder, ignore_errors=True)
-    return sorted(found)
+    return sorted(paths)
 
 
 def listed(files: Sequence[str]) -> str:

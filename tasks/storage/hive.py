@@ -67,7 +67,7 @@ def _instead(dtype: pa.DataType) -> str:
 
 
 def stored(schema: Schema, names: Sequence[str]) -> Schema:
-    """The columns that stand in the files themselves."""
+    """The columns that are in the files themselves."""
     return Schema(column for name, column in schema.items() if name not in names)
 
 
@@ -80,12 +80,12 @@ def folder_name(name: str, value: Any) -> str:
     if value is None:
         return f"{name}={NULL}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    made = f"{name}={quote(text, safe='')}"
-    if text == NULL or len(made.encode()) > MOST_NAME:
+    folder = f"{name}={quote(text, safe='')}"
+    if text == NULL or len(folder.encode()) > MOST_NAME:
         why = "readers take this text for null" if text == NULL else f"a folder's name has at most {MOST_NAME} bytes"
         raise DataError(f"a value of column {name!r} cannot name a folder", where=f"{WHERE}: {text[:80]!r}", why=why,
                         do="replace the value, or do not partition on this column")  # fmt: skip
-    return made
+    return folder
 
 
 def check_number(columns: pa.Table, where: str) -> None:
@@ -95,9 +95,9 @@ def check_number(columns: pa.Table, where: str) -> None:
         raise _too_many(columns, len(combinations), where)
 
 
-def _too_many(columns: pa.Table, found: int, where: str) -> JobError:
+def _too_many(columns: pa.Table, number: int, where: str) -> JobError:
     names = ", ".join(columns.column_names)
-    return JobError(f"{found:,} folders would be made of {names}", where=f"{WHERE}, {where}",
+    return JobError(f"{number:,} folders would be made of {names}", where=f"{WHERE}, {where}",
                     why=f"{columns.num_rows:,} rows have that many values; at most {MOST_FOLDERS:,} are allowed",
                     do="take fewer columns, or ones of fewer values: HashBucket and Bucketize make them")  # fmt: skip
 
@@ -144,7 +144,7 @@ def _codes(columns: pa.Table) -> tuple[np.ndarray, list[tuple[Any, ...]]]:
 
 
 def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
-    """What to change where folders cut the rows into very many small files; nothing to say: an empty text."""
+    """Advice where folders divide the rows among very many small files; else an empty text."""
     rows = sum(part["rows"] for part in parts)
     if len(parts) <= 1000 or rows // len(parts) >= 10_000:
         return ""
@@ -156,7 +156,7 @@ def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
 
 
 def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, list[str | None]]:
-    """The values by column and file that folders below the sources say; null where a file is in no such folder.
+    """Column -> its value for each file, from the names of folders below the sources; null without such a folder.
 
     >>> named_columns(["/d/day=1/a.csv", "/d/day=%2Bx/b.csv"], ["/d"])
     {'day': ['1', '+x']}
@@ -164,13 +164,13 @@ def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, lis
     {}
     """
     bases = sorted((_base(source) for source in sources), key=len, reverse=True)
-    found = [_values(path, next((base for base in bases if path.startswith(base)), path)) for path in paths]
-    names = dict.fromkeys(name for values in found for name in values)
-    return {name: [values.get(name) for values in found] for name in names}
+    by_file = [_values(path, next((base for base in bases if path.startswith(base)), path)) for path in paths]
+    names = dict.fromkeys(name for values in by_file for name in values)
+    return {name: [values.get(name) for values in by_file] for name in names}
 
 
 def _base(source: str) -> str:
-    """The part of a source that is no pattern, up to a slash; a file's own folder says nothing of it."""
+    """The path below which names of folders are values: the source itself, or the folder of its first pattern."""
     plain = re.split(r"[*?\[]", source, maxsplit=1)[0]
     return plain.rpartition("/")[0] + "/" if plain != source else source.rstrip("/") + "/"
 
@@ -180,34 +180,34 @@ def _values(path: str, base: str) -> dict[str, str | None]:
     return {name: None if value == NULL else unquote(value) for name, _, value in folders if name}
 
 
-def column_of(name: str, values: Sequence[str | None], given: str | None) -> Column:
-    """The column of a folder's name: of the given type, else integers, dates or bools if all values are, else text.
+def column_of(name: str, values: Sequence[str | None], declared: str | None) -> Column:
+    """The column of a folder's name: of the declared type, else integers, dates or bools if all values are, else text.
 
     >>> [column_of("c", v, None).dtype for v in (["1", None], ["007"], ["2024-01-31"], ["true", "false"], [None])]
     [DataType(int64), DataType(string), DataType(date32[day]), DataType(bool), DataType(string)]
     """
-    if given is not None:
-        return Column(name, plain_type(parse_dtype(given)))
-    said = {value for value in values if value is not None}
-    for dtype in (pa.int64(), pa.date32(), pa.bool_()) if said else ():
+    if declared is not None:
+        return Column(name, plain_type(parse_dtype(declared)))
+    texts = {value for value in values if value is not None}
+    for dtype in (pa.int64(), pa.date32(), pa.bool_()) if texts else ():
         try:
-            typed = pa.array(sorted(said)).cast(dtype).to_pylist()
+            typed = pa.array(sorted(texts)).cast(dtype).to_pylist()
         except pa.ArrowInvalid:
             continue
-        if {folder_name("", value)[1:] for value in typed} == {quote(value, safe="") for value in said}:
+        if {folder_name("", value)[1:] for value in typed} == {quote(value, safe="") for value in texts}:
             return Column(name, dtype)
     return Column(name, pa.string())
 
 
 def typed(values: Sequence[str | None], dtype: pa.DataType) -> pa.Array:
-    """Values of folders' names as their column's type; a DataError where one is not of it."""
+    """Values of folders' names as their column's type; a DataError for a value that is not of this type."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     distinct = pa.concat_arrays([constant(value, dtype, 1) for value in places])
     return distinct.take(pa.array([places[value] for value in values]))
 
 
 def constant(value: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A folder's value for so many rows; a DataError where it is not of the column's type."""
+    """A folder's value repeated for so many rows; a DataError if it is not of the column's type."""
     if value is None:
         return pa.nulls(rows, dtype)
     try:

@@ -1,4 +1,4 @@
-"""Which files of a folder millrace wrote: nothing else is ever replaced or removed."""
+"""Decides which files of a folder millrace wrote: nothing else is ever replaced or removed."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ a later fit over more data; applying needs none of it. Load all of it with `task
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a file that millrace wrote: its bytes if they were noted, when its folder was finished, and how
-    to tell whether a file that was touched after that is still the same; None where only its name is known."""
+    """A file that millrace wrote, as its manifest describes it: `nbytes` if noted; `finished`, the time in nanoseconds
+    of the manifest; `is_same` checks a file that was changed later, None where only the name is known."""
 
     nbytes: int | None
     finished: int
@@ -62,33 +62,33 @@ class Known:
 
 
 def own_output(target: Path) -> bool:
-    """True if the folder holds what millrace wrote and nothing else."""
+    """True if the folder has files that millrace wrote and no others."""
     known = known_files(target)
     return bool(known) and next(strangers(target, known), None) is None
 
 
 def known_files(root: Path) -> dict[str, Known]:
-    """The files that an output, a fitted workflow or a folder of versions should hold, by their paths in it."""
+    """The files that an output, a fitted workflow or a folder of versions should have, by their paths in it."""
     if (root / LATEST).is_file():
         drafts = [p.name for p in root.glob(f"{LATEST}.*.tmp") if re.fullmatch(rf"{LATEST}{TEMPORARY}", p.name)]
-        found = {name: Known(None, 0, None) for name in (LATEST, *drafts)}
+        known = {name: Known(None, 0, None) for name in (LATEST, *drafts)}
         for version in _folders(root):
             if VERSION.fullmatch(version.name):
-                found |= _below(version.name, known_files(version))
-        return found
+                known |= _below(version.name, known_files(version))
+        return known
     if _is_output(root / SPLITS[0]):
-        found = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
+        known = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
         for folder in _folders(root):
             if folder.name in SPLITS:
-                found |= _below(folder.name, _of_output(folder))
-        return found | _below(WORKFLOW, _of_workflow(root / WORKFLOW))
+                known |= _below(folder.name, _of_output(folder))
+        return known | _below(WORKFLOW, _of_workflow(root / WORKFLOW))
     if (root / FITTED).is_file():
         return _of_workflow(root)
     return _of_output(root) if _is_output(root) else {}
 
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
-    """The paths in the folder of all files, links and empty folders that millrace did not write, or not as they are."""
+    """The paths in the folder of files, links and empty folders that millrace did not write, or that were changed."""
     known = known_files(root) if known is None else known
     parents = {str(parent) for name in known for parent in Path(name).parents}
     for folder, folders, files in os.walk(root):
@@ -105,43 +105,43 @@ def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str
 
 
 def remove_output(root: Path) -> list[str]:
-    """Remove what millrace wrote, file by file, the manifest last; the paths in it of what is not ours, which stay."""
+    """Remove the files that millrace wrote, the manifest last; returns the paths of all others, which stay."""
     known = known_files(root)
-    left = list(strangers(root, known))
-    kept = {*left}
-    for name in sorted(known, key=lambda name: (Path(name).name in (MANIFEST, FITTED, LATEST), name)):
-        if name not in kept:
-            with contextlib.suppress(OSError):
-                (root / name).unlink()
+    foreign = list(strangers(root, known))
+    for name in sorted(
+        known.keys() - {*foreign}, key=lambda name: (Path(name).name in (MANIFEST, FITTED, LATEST), name)
+    ):
+        with contextlib.suppress(OSError):
+            (root / name).unlink()
     remove_empty(root)
-    return left
+    return foreign
 
 
 def remove_work(root: Path, spare: Callable[[str], bool] = lambda path: False) -> list[str]:
-    """Remove the files of work in progress, but for those that `spare` names; the paths of what millrace did not write,
-    which stays."""
-    left = []
+    """Remove the files of work in progress, except where `spare(path)`; returns the paths of files that millrace did
+    not write, which stay."""
+    foreign = []
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         for name in [*files, *(n for n in folders if (here / n).is_symlink())]:
             inside = str((here / name).relative_to(root))
             if not WORK.fullmatch(inside):
-                left.append(inside)
+                foreign.append(inside)
             elif not spare(inside):
                 with contextlib.suppress(OSError):
                     (here / name).unlink()
     remove_empty(root)
-    return left
+    return foreign
 
 
 def foreign_work(root: Path) -> list[str]:
-    """The paths in a folder of work in progress of what millrace did not write."""
-    found = [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return sorted(name for path in found if not WORK.fullmatch(name := str(path.relative_to(root))))
+    """The paths of files in a folder of work in progress that millrace did not write."""
+    paths = [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return sorted(name for path in paths if not WORK.fullmatch(name := str(path.relative_to(root))))
 
 
 def remove_empty(root: Path) -> None:
-    """Remove the folder and all in it in which there is no file."""
+    """Remove the folder and the folders in it, as far as they have no files."""
     for folder, _, _ in os.walk(root, topdown=False):
         with contextlib.suppress(OSError):
             Path(folder).rmdir()
@@ -175,34 +175,35 @@ def _finished(note: Path) -> int:
 
 
 def _of_output(folder: Path) -> dict[str, Known]:
-    """Parts, footers, reports, the manifest itself and the fitted workflow in it."""
+    """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
     data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
-    found = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
+    known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
     for part in [*_records(data, "parts"), *_records(data, "footers")]:
         nbytes, digest = part.get("bytes"), part.get("xxh3_128")
         same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
-        found[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
-    return found | _below(WORKFLOW, _of_workflow(folder / WORKFLOW))
+        known[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
+    return known | _below(WORKFLOW, _of_workflow(folder / WORKFLOW))
 
 
 def _records(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
     records = data.get(section)
-    found = records if isinstance(records, list) else []
-    return [r for r in found if isinstance(r, dict) and isinstance(r.get("path"), str)]
+    if not isinstance(records, list):
+        return []
+    return [r for r in records if isinstance(r, dict) and isinstance(r.get("path"), str)]
 
 
 def _of_workflow(folder: Path) -> dict[str, Known]:
-    """The graph, the state, its tables and the README."""
+    """The files of a fitted workflow: the graph, the state, its tables and the README."""
     finished, noted = _finished(folder / FITTED), _json(folder / FITTED)
     digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
-    found = {
+    known = {
         FITTED: Known(None, finished, None),
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
     for table, sha256 in _tables(_json(folder / "state.json")):
-        found[table] = Known(None, finished, partial(_has_sha256, sha256))
-    return found if (folder / FITTED).is_file() and not folder.is_symlink() else {}
+        known[table] = Known(None, finished, partial(_has_sha256, sha256))
+    return known if (folder / FITTED).is_file() and not folder.is_symlink() else {}
 
 
 def _has_sha256(sha256: str, path: Path) -> bool:
@@ -210,7 +211,7 @@ def _has_sha256(sha256: str, path: Path) -> bool:
 
 
 def _tables(value: Any) -> Iterator[tuple[str, str]]:
-    """(name, sha256) of every table that a state notes, wherever it stands in it."""
+    """(name, sha256) of every table that a state names, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -227,19 +228,19 @@ def _report(finished: int) -> Known:
 
 
 def _is_own(path: Path, known: Known) -> bool:
-    """True if a file is there as it was written. Its bytes are read only where it was touched after its folder was
-    finished: by somebody else, or because the folder is a copy."""
+    """True if the file is as millrace wrote it. Reads its bytes only if it was changed after its manifest: by somebody
+    else, or because the folder is a copy."""
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or (known.nbytes is not None and found.st_size != known.nbytes):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or (known.nbytes is not None and status.st_size != known.nbytes):
             return False
-        return known.is_same is None or found.st_mtime_ns <= known.finished or known.is_same(path)
+        return known.is_same is None or status.st_mtime_ns <= known.finished or known.is_same(path)
     except OSError:
         return False
 
 
 def _is_our_report(path: Path) -> bool:
-    """By its beginning: `millrace report` writes a missing one again. Dask's own names Bokeh there."""
+    """Whether a report begins as millrace's or Dask's (which names Bokeh); `millrace report` writes a missing one."""
     with path.open("rb") as file:
         head = file.read(4096)
     return (b": report of millrace</title>" if path.name == REPORTS[0] else b"Bokeh") in head

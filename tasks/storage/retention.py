@@ -1,4 +1,4 @@
-"""What is kept and for how long: old versions of an output, and the work in progress of runs that were cut off."""
+"""Removes old versions of outputs, and the work in progress of runs that were cut off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("millrace")
 
 
 def publish(staging: Staging, output: Output) -> Path:
-    """One rename makes the new output visible; then old versions go that `output.keep_versions` does not keep."""
+    """Publish the new output with one rename; then remove old versions beyond `output.keep_versions`."""
     path = staging.publish(output.on_existing)
     if output.keep_versions is not None:
         for version in drop_versions(staging, output.keep_versions):
@@ -32,10 +32,10 @@ def publish(staging: Staging, output: Output) -> Path:
 
 
 def drop_versions(staging: Staging, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` versions of an output; returns those that are gone.
+    """Remove all but the newest `keep` versions of an output; returns the removed ones.
 
-    Only for the owner of the lock. Stays, whatever its age: the version that `_latest` names, one on which a run works,
-    and one that holds a file which millrace did not write. One that cannot be removed is a warning: the run is done.
+    Only for the owner of the lock. Never removes the version that `_latest` names, versions on which a run works, and
+    versions with files that millrace did not write. A version that cannot be removed is a warning: the run is done.
     """
     root = staging.target
     latest = (root / LATEST).read_text().strip()
@@ -54,26 +54,26 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
 
 @dataclass(frozen=True)
 class Leftover:
-    """What lies beside an output (or in a scratch folder) of runs that ended: of which target, how large, how old.
+    """Folders that ended runs left beside an output (or in a scratch folder): their target, size and age.
 
-    `until`: of an output that was replaced, when its time is over for who still reads it.
+    `until`: the second until which a replaced output stays for its readers.
     """
 
     target: Path
     folders: tuple[Path, ...]
     nbytes: int
-    seconds: float  # since anything in it was touched
+    seconds: float  # since anything in it was changed
     until: int | None = None
 
     @property
     def is_cut_off(self) -> bool:
-        """True if a swap has begun here that was not finished."""
+        """True if a swap began here and was not finished."""
         return self.until is None and _staging_of(self).is_cut_off
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What became of a leftover: bytes that are free now, what was finished, and why something stays."""
+    """The outcome of removing a leftover: bytes that are free now, the swap that was finished, why something stays."""
 
     freed: int
     finished: str = ""
@@ -101,7 +101,7 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
 
     Swaps that were cut off count too. A JobError for a path that is not there.
     """
-    found: dict[tuple[Path, str], set[Path]] = {}
+    by_target: dict[tuple[Path, str], set[Path]] = {}
     for path in paths:
         path = Path(os.path.realpath(path))
         beside = list(path.parent.glob(f".{path.name}.millrace*")) if path.parent.is_dir() else []
@@ -112,14 +112,14 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
             if match and folder.is_dir() and not folder.is_symlink():
                 alone = folder.name if until_of(folder) is not None or _noted_target(folder) else ""
                 target = _noted_target(folder) or folder.parent / match["name"]
-                found.setdefault((target, alone), set()).add(folder)
-    return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(found.items())]
+                by_target.setdefault((target, alone), set()).add(folder)
+    return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(by_target.items())]
 
 
 def remove(leftover: Leftover) -> Removal:
-    """Remove it, file by file, as far as nobody works there and millrace wrote it.
+    """Remove a leftover file by file, unless somebody works there, and except files that millrace did not write.
 
-    A swap that was cut off is finished first, as the next run would.
+    Finishes a swap that was cut off first, as the next run would.
     """
     if leftover.until is not None:
         strangers = own_files.remove_output(leftover.folders[0])
@@ -151,7 +151,7 @@ def remove(leftover: Leftover) -> Removal:
 
 
 def _noted_target(folder: Path) -> Path | None:
-    """The target that a folder under a scratch folder is of."""
+    """The target of a folder under a scratch folder."""
     note = read_json(folder / "target.json")
     return Path(note["target"]) if isinstance(note, dict) and isinstance(note.get("target"), str) else None
 
@@ -176,7 +176,7 @@ def _leftover(target: Path, folders: tuple[Path, ...]) -> Leftover:
 
 
 def _measured(folders: Sequence[Path]) -> tuple[int, float]:
-    """(bytes, when anything was touched last) of all that is in the folders."""
+    """(bytes, time of the last change) of all files in the folders."""
     nbytes, touched = 0, 0.0
     for folder in folders:
         for path in (folder, *folder.rglob("*")):

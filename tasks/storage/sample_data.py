@@ -14,7 +14,7 @@ MOST_FOLDERS = 1000  # a sample lies in one; a source may have very many
 
 
 def marker(folder: Path) -> dict[str, Any]:
-    """What a folder of look-alike data says of itself: name, rows, seed, ..; {} for any other."""
+    """The marker file of a folder of look-alike data: name, rows, seed, ..; {} for other folders."""
     try:
         content = json.loads((folder / MARKER).read_text())
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def made_up(paths: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def made_up_text(samples: Sequence[Mapping[str, Any]]) -> str:
-    """What is made up, in a line.
+    """One line about the look-alike data among the sources.
 
     >>> made_up_text([{"path": "data/toy", "name": "toy", "rows": 1000, "seed": 0}])
     'look-alike data of toy (1000 rows, seed 0) in data/toy'

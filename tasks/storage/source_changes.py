@@ -25,19 +25,19 @@ VERSIONS = ("ETag", "etag", "version_id", "VersionId", "generation", "md5Hash", 
 
 def file_of(path: str) -> File:
     """A local file as it is now."""
-    found = os.lstat(path)
-    linked = stat.S_ISLNK(found.st_mode)
+    status = os.lstat(path)
+    linked = stat.S_ISLNK(status.st_mode)
     if linked:
-        found = os.stat(path)
+        status = os.stat(path)
     real = (
         os.path.realpath(path) if linked else os.path.join(_real_folder(os.path.dirname(path)), os.path.basename(path))
     )
-    return _recorded(path, found, real)
+    return _recorded(path, status, real)
 
 
-def _recorded(path: str, found: os.stat_result, real: str) -> File:
+def _recorded(path: str, status: os.stat_result, real: str) -> File:
     elsewhere = "" if real == path else real
-    return File(path, found.st_size, found.st_mtime_ns, "", found.st_ino, found.st_ctime_ns, elsewhere)
+    return File(path, status.st_size, status.st_mtime_ns, "", status.st_ino, status.st_ctime_ns, elsewhere)
 
 
 def forget_folders() -> None:

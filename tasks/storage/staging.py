@@ -1,4 +1,4 @@
-"""Nothing half-written: a staging folder, a lock beside the target, and one rename that publishes."""
+"""Publishes whole outputs only: a staging folder, a lock beside the target, and one rename that publishes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tasks.storage.atomic import _first_cause, _makeable, _rename, flush, no_spa
 from tasks.storage.files import local_folder, local_path
 from tasks.storage.own_files import FITTED, LATEST, MANIFEST
 
-OPENINGS = 20  # times that the folders of a run are made before it is an error that they cannot
-STALE_SECONDS = 60.0  # without a sign of life from another host's owner
-KEEP_REPLACED = 600.0  # seconds that an output that was replaced stays for who still reads it
+OPENINGS = 20  # attempts to make the folders of a run
+STALE_SECONDS = 60.0  # without a sign of life, after which an owner on another host counts as dead
+KEEP_REPLACED = 600.0  # seconds that a replaced output stays for its readers
 EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 AT_FDCWD = -100
-NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV)  # of file systems and kernels without it
+NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV)  # of systems without it
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 OnExisting = Literal["fail", "replace", "version"]
 log = logging.getLogger("millrace")
@@ -40,10 +40,10 @@ log = logging.getLogger("millrace")
 class Staging:
     """The folder `<parent>/.<name>.millrace/`, or one under `scratch`, in which a run to `target` works.
 
-    It holds plan, state, exchange and the parts under `new/`, and the next start of the same job finds it again. Under
-    a scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock
-    lies beside the target whatever the scratch folder, and so does what a swap needs: both of its sides are on one file
-    system. An output that was replaced waits beside the target until the time that its name ends in.
+    It has plan, state, exchange and the parts under `new/`; the next start of the same job uses it again. Under a
+    scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock is
+    always beside the target, and so are both sides of a swap, which must be on one file system. A replaced output stays
+    beside the target until the time at the end of its name.
     """
 
     def __init__(
@@ -54,25 +54,25 @@ class Staging:
             local_folder(scratch, "the scratch folder", "run.scratch")
         self.target = Path(os.path.realpath(local_path(str(target))))
         self.keep_replaced, name = keep_replaced, self.target.name
-        self.mended = ""  # what became of a swap that was cut off, once this has the lock
+        self.mended = ""  # with the lock: how a swap that was cut off was finished
         self.beside = self.folder = self.target.parent / f".{name}.millrace"
         self.scratch = Path(os.path.realpath(local_path(str(scratch)))) if scratch else None
         if self.scratch:
             self.folder = self.scratch / f".{name}.{_digest_of(self.target)}.millrace"
         self.new, self.notes = self.folder / "new", self.folder / "parts"
         self.landed, self.lock, self.swap = self.beside / "new", self.beside / "lock", self.beside / "swap.json"
-        self.old = self.target.parent / f".{name}.millrace-old"  # that of an earlier millrace; what now stays: `olds`
+        self.old = self.target.parent / f".{name}.millrace-old"  # of an earlier millrace; now: `olds`
         self._foreign = self.target.parent / f".{name}.millrace-new"
 
     @property
     def olds(self) -> list[Path]:
-        """The outputs that were replaced and are still here, the newest last."""
-        found = [(until, path) for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
+        """The replaced outputs that are still here, the newest last."""
+        replaced = [(until, path) for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
                  if (until := until_of(path)) is not None]  # fmt: skip
-        return [path for _, path in sorted(found)]
+        return [path for _, path in sorted(replaced)]
 
     def check(self, on_existing: OnExisting) -> None:
-        """Refuse a target that must not be touched."""
+        """Refuse a target that must not be changed."""
         if not self.target.exists():
             return
         if not self.target.is_dir():
@@ -88,19 +88,19 @@ class Staging:
         if on_existing == "replace":
             inode = _inode(self.target)
             known = own_files.known_files(self.target)
-            found = [name for name, _ in zip(own_files.strangers(self.target, known), range(3), strict=False)]
-            if (found or not known) and _inode(self.target) != inode:
-                self.check(on_existing)  # another run replaced it meanwhile: a mix of both was looked at
+            strangers = [name for name, _ in zip(own_files.strangers(self.target, known), range(3), strict=False)]
+            if (strangers or not known) and _inode(self.target) != inode:
+                self.check(on_existing)  # another run replaced it meanwhile: `strangers` mixes both
                 return
-            if found or not known:
+            if strangers or not known:
                 what = "the output holds files that millrace did not write, so it is not replaced"
-                raise JobError(what, where=str(self.target), why=f"such as {', '.join(found)}" if found else "",
+                raise JobError(what, where=str(self.target), why=f"such as {', '.join(strangers)}" if strangers else "",
                                do="choose another output.path, or move these files away")  # fmt: skip
 
     def open(self) -> None:
-        """Make the folders of the work in progress, where they can be written to.
+        """Make the folders of the work in progress, and check that this run can write there.
 
-        Another run on this output that ends meanwhile removes them, empty, between any two of these steps.
+        Between any two of these steps, another run on this output that ends may remove the empty folders.
         """
         with no_space(self.folder), _makeable(self.folder):
             for attempt in range(OPENINGS):
@@ -121,14 +121,14 @@ class Staging:
             write_json(self.folder / "target.json", {"target": str(self.target)})
 
     def reset(self) -> None:
-        """Forget the parts of another job or other data."""
+        """Remove the parts of another job or of other data."""
         for folder in (self.new, self.notes):
             for path in [p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()]:
                 self.discard(path)
             own_files.remove_empty(folder)
 
     def discard(self, path: Path) -> None:
-        """Remove a file of the work in progress; one that millrace did not write is moved out of the way instead."""
+        """Remove a file of the work in progress, or move it away if millrace did not write it."""
         inside = path.relative_to(self.folder)
         if own_files.WORK.fullmatch(str(inside)):
             path.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ class Staging:
         log.warning("%s is not of millrace: moved to %s", path, aside)
 
     def publish(self, on_existing: OnExisting) -> Path:
-        """One rename makes the new output visible; returns where it is."""
+        """Make the new output visible with one rename; returns its path."""
         with no_space(self.target):
             new = self._land()
             if on_existing == "version":
@@ -153,10 +153,10 @@ class Staging:
         return self.target
 
     def _exchange(self, new: Path) -> None:
-        """Put the new output in the place of the old one in one step: no reader finds none, or a mix of both.
+        """Put the new output in the place of the old one in one step, so that readers see one of them, whole.
 
-        `swap.json` says what is going on, for whoever comes after a kill. A file system that cannot exchange two
-        folders takes two renames, between which there is no target.
+        `swap.json` describes the swap, for the run after a kill. A file system that cannot exchange two folders needs
+        two renames, between which there is no target.
         """
         write_json(self.swap, {"new": _inode(new), "at": str(new)})
         flush(self.beside)
@@ -182,8 +182,8 @@ class Staging:
         self.swap.unlink(missing_ok=True)
 
     def put_away(self, version: Path) -> bool:
-        """Remove a version as a whole, so that no reader finds half of it; False if it holds a file of somebody else,
-        who was quick: then it stays."""
+        """Remove a version as a whole, so that no reader sees half of it; False if somebody put a file there meanwhile:
+        then the version stays."""
         away = self._old_name(0)
         version.rename(away)
         if next(own_files.strangers(away), None) is not None:
@@ -193,13 +193,13 @@ class Staging:
         return not away.exists()
 
     def _old_name(self, seconds: float | None = None) -> Path:
-        """A free name for an output that is replaced now: it ends in the second until which it stays."""
+        """A free name for an output that is replaced now, with the second until which it stays at the end."""
         until = int(time.time() + (self.keep_replaced if seconds is None else seconds))
         names = [f"{self.old.name}-{until}", *(f"{self.old.name}-{until}-{n}" for n in range(1, 1000))]
         return next(path for name in names if not os.path.lexists(path := self.target.parent / name))
 
     def _land(self) -> Path:
-        """The new output on the target's file system: as it is, or copied, so that what is left are renames."""
+        """The new output on the target's file system, copied there if necessary: after that renames are enough."""
         if self.folder == self.beside or _are_one_file_system(self.folder, self.beside):
             return self.new
         if self.landed.exists():
@@ -226,13 +226,13 @@ class Staging:
 
     @property
     def is_cut_off(self) -> bool:
-        """True if a swap has begun and not ended: one that is going on, or one that a kill cut off."""
+        """True if a swap began and did not end: it is going on, or a kill cut it off."""
         return self.swap.exists() or (self.old.exists() and not self.target.exists())
 
     def mend(self) -> str:
-        """Finish a swap that was cut off, and say what was done: the whole new output goes forward, else the old back.
+        """Finish a swap that was cut off: publish the new output if it is whole, else restore the old one; say which.
 
-        Only for the owner of the lock: a swap that is going on looks the same.
+        Only for the owner of the lock: the swap of a living run looks the same.
         """
         done = self._mend_exchange() or self._mend_earlier()
         self._sweep()
@@ -260,7 +260,7 @@ class Staging:
         return done
 
     def _mend_earlier(self) -> str:
-        """The same of a swap of an earlier millrace: `.name.millrace-old` without a target."""
+        """Finish a swap of an earlier millrace: `.name.millrace-old` without a target."""
         if not self.old.exists() or self.target.exists():
             return ""
         notes = (MANIFEST, f"train/{MANIFEST}", FITTED)
@@ -271,7 +271,7 @@ class Staging:
         return "the new output was put in its place" if whole else "the old output was put back"
 
     def _sweep(self, now: float | None = None) -> list[Path]:
-        """Remove outputs that were replaced and whose time is over, and what earlier versions left here."""
+        """Remove replaced outputs whose time is over, and files that earlier versions of millrace left here."""
         now = time.time() if now is None else now
         over = [path for path in self.olds if (until_of(path) or 0) <= now]
         if self.target.exists() or not self.old.exists():
@@ -285,30 +285,30 @@ class Staging:
         return over
 
     def clean(self) -> None:
-        """Remove everything but the lock, which whoever holds it lets go, and what millrace did not write."""
+        """Remove the work in progress; the lock, which its owner removes, and files of others stay."""
         self._sweep()
         for folder in dict.fromkeys((self.folder, self.beside)):
             if left := own_files.remove_work(folder, spare=lambda path: path.startswith("lock")):
                 log.warning("%s stays: %s in it is not of millrace", folder, left[0])
 
     def owned_by(self, owner: str) -> bool:
-        """True if the lock is this owner's: work of a flow that died stops when another one has taken over."""
+        """True if the lock is this owner's: the work of a dead flow stops once another flow has the lock."""
         return (read_json(self.lock) or {}).get("id") == owner
 
     def check_owner(self, owner: str) -> None:
-        """A GiveUpError once another run has the lock: the flow that began this was silent for too long."""
+        """A GiveUpError if another run has the lock: this run gave no sign of life for too long."""
         if owner and not self.owned_by(owner):
             raise GiveUpError("another run took over", where=str(self.target),
                               why="the flow that started this stage is gone, or gave no sign of life for a minute",
                               do="follow the run that holds the lock")  # fmt: skip
 
     def in_use(self) -> bool:
-        """True while a run holds the lock: one that lives, or showed a sign of life within `STALE_SECONDS`."""
+        """True while a run has the lock that lives, or showed a sign of life within `STALE_SECONDS`."""
         return self.lock.exists() and not _gone(read_json(self.lock) or {}, self.lock)
 
     @contextmanager
     def locked(self, wait: bool = False) -> Iterator[str]:
-        """Only one run works for a target; an owner that is gone is told by its process, or by 60 s of silence."""
+        """Lock the target while the block runs. An owner is dead if its process is, or after a minute of silence."""
         owner = _me(self.target)
         handle = self._acquire(self.lock, owner, wait)
         stop = threading.Event()
@@ -341,39 +341,39 @@ class Staging:
                 folder.rmdir()
 
     def _acquire(self, path: Path, owner: dict[str, Any], wait: bool) -> int:
-        """A descriptor of the lock, once it is this owner's."""
+        """A descriptor of the lock, once `owner` has it."""
         while True:
-            found = self._earlier_owner()
-            if found is None:
+            holder = self._earlier_owner()
+            if holder is None:
                 self.open()
-                with no_space(path), suppress(FileNotFoundError):  # the owner before is just removing the folder
+                with no_space(path), suppress(FileNotFoundError):  # the previous owner may be removing the folder
                     if (handle := _take(path, owner)) is not None:
                         return handle
-                found = self._drop_stale(path)
-                if found is None:
+                holder = self._drop_stale(path)
+                if holder is None:
                     continue
             if not wait:
                 self._drop_empty()
-                who = f"process {found.get('pid')} on {found.get('host')}"
+                who = f"process {holder.get('pid')} on {holder.get('host')}"
                 raise JobError("another run works on this output", where=str(self.target),
-                               why=f"{who} has held it since {found.get('since')}",
+                               why=f"{who} has held it since {holder.get('since')}",
                                do="wait for it, choose another output.path, or set run.lock to wait")  # fmt: skip
             time.sleep(0.2)
 
     def _earlier_owner(self) -> dict[str, Any] | None:
-        """A living run of an earlier millrace, whose lock lies under the scratch folder and does not say its target."""
+        """A living run of an earlier millrace, whose lock is under the scratch folder and does not name its target."""
         if self.scratch is None:
             return None
         path = self.scratch / self.beside.name / "lock"
-        found = read_json(path)
-        earlier = isinstance(found, dict) and "target" not in found
-        return found if earlier and not _gone(found, path) else None
+        owner = read_json(path)
+        earlier = isinstance(owner, dict) and "target" not in owner
+        return owner if earlier and not _gone(owner, path) else None
 
     def _drop_stale(self, path: Path) -> dict[str, Any] | None:
-        """The lock's owner, or None after a dead one's lock was removed, by one of several that wait.
+        """The lock's owner; None after removing the lock of a dead owner, which only one of several waiting runs does.
 
-        The lock is first moved aside, and put back if it turns out to be another one than that which was looked at:
-        where flock reaches no other host (NFS), somebody may have taken it meanwhile.
+        Moves the lock aside first, and puts it back if its owner is another one by then: where flock does not reach
+        other hosts (NFS), another run may have taken the lock meanwhile.
         """
         try:
             folder = os.open(self.beside, os.O_RDONLY)
@@ -381,13 +381,13 @@ class Staging:
             return None
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            found = read_json(path) or {}
-            if path.exists() and not _gone(found, path):
-                return found
+            owner = read_json(path) or {}
+            if path.exists() and not _gone(owner, path):
+                return owner
             aside = path.with_name(f"lock.{uuid.uuid4().hex}.stale")
             with suppress(FileNotFoundError):
                 path.rename(aside)
-                if (read_json(aside) or {}).get("id") != found.get("id"):
+                if (read_json(aside) or {}).get("id") != owner.get("id"):
                     with suppress(OSError):
                         os.link(aside, path)
                 aside.unlink(missing_ok=True)
@@ -405,13 +405,13 @@ def _escaped(name: str) -> str:
 
 
 def until_of(path: Path) -> int | None:
-    """The second until which an output that was replaced stays, by its name; None for other names.
+    """The second until which a replaced output stays, from its name; None for other names.
 
     >>> until_of(Path("/data/.out.millrace-old-1700000000")), until_of(Path("/data/.out.millrace-old"))
     (1700000000, None)
     """
-    found = re.fullmatch(r"\..+\.millrace-old-(\d+)(-\d+)?", path.name)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"\..+\.millrace-old-(\d+)(-\d+)?", path.name)
+    return int(match[1]) if match else None
 
 
 def _inode(path: Path) -> int | None:
@@ -422,14 +422,14 @@ def _inode(path: Path) -> int | None:
 
 
 def _probe(folder: Path, name: str) -> None:
-    """An OSError if no file of this name can be made in the folder."""
+    """Raise an OSError if no file of this name can be made in the folder."""
     probe = folder / name
     probe.touch()
     probe.unlink()
 
 
 def _are_one_file_system(folder: Path, other: Path) -> bool:
-    """Whether a rename reaches from one folder to the other: two mounts of one device do not."""
+    """Whether a rename from one folder to the other is possible; between two mounts of one device it is not."""
     if folder.stat().st_dev != other.stat().st_dev:
         return False
     name = f".millrace-probe-{uuid.uuid4().hex[:8]}"
@@ -444,7 +444,7 @@ def _are_one_file_system(folder: Path, other: Path) -> bool:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Two paths change places in one step; an OSError where the kernel or the file system has no such step."""
+    """Exchange two paths in one step; an OSError where the kernel or the file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):  # glibc before 2.28
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -469,8 +469,8 @@ def _me(target: Path) -> dict[str, Any]:
 
 
 def namespace() -> tuple[str, str]:
-    """(the boot of this kernel, the name space of its process numbers): where both are the same, a number means the
-    same process. Containers may share a host's name, and have numbers of their own. Empty where /proc does not say."""
+    """(id of this boot, namespace of process numbers): where both are equal, a process number means the same process.
+    Containers may share a host's name and number their own processes. Empty texts without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return boot, str(Path("/proc/self/ns/pid").readlink())
@@ -479,8 +479,8 @@ def namespace() -> tuple[str, str]:
 
 
 def _take(path: Path, owner: dict[str, Any]) -> int | None:
-    """Create the lock with its content in one step, a link to a file that is already whole; its descriptor, None if
-    there is one already."""
+    """Create the lock with its content in one step, as a link to a file that is already whole. Returns its descriptor;
+    None if there is a lock already."""
     draft = path.with_name(f"lock.{owner['id']}.tmp")
     try:
         draft.write_text(json.dumps(owner))
@@ -488,7 +488,7 @@ def _take(path: Path, owner: dict[str, Any]) -> int | None:
         try:
             os.link(draft, path)
         except OSError as error:
-            if draft.stat().st_nlink == 2:  # made, though the answer of the file server was lost
+            if draft.stat().st_nlink == 2:  # the link was made, but the answer of the file server was lost
                 return handle
             os.close(handle)
             if isinstance(error, FileExistsError):
@@ -511,7 +511,7 @@ def _take_without_links(path: Path, owner: dict[str, Any]) -> int | None:
 
 
 def _beat(handle: int, stop: threading.Event) -> None:
-    """A sign of life on the lock that was taken, never on the one of who took over."""
+    """Give signs of life on this owner's lock, never on the lock of a run that took over."""
     while not stop.wait(STALE_SECONDS / 6):
         try:
             os.utime(handle)
@@ -520,8 +520,8 @@ def _beat(handle: int, stop: threading.Event) -> None:
 
 
 def _gone(owner: dict[str, Any], path: Path) -> bool:
-    """True if the owner of a lock is dead: by its process where the number means the same process here, else by a
-    minute without a sign of life."""
+    """True if the owner of a lock is dead: its process has ended, or, where process numbers do not tell, there was no
+    sign of life for a minute."""
     if owner.get("boot") and (owner["boot"], owner.get("pidns")) == namespace():
         alive = _lives(int(owner.get("pid", -1)), owner.get("start"))
         if alive is not None:
@@ -533,25 +533,25 @@ def _gone(owner: dict[str, Any], path: Path) -> bool:
 
 
 def _now_at(folder: Path) -> float:
-    """The time of the host that keeps the folder: its clock makes the signs of life."""
+    """The time of the file server of the folder, whose clock dates the signs of life."""
     probe = folder / f".millrace-probe-{uuid.uuid4().hex[:8]}"
     try:
         probe.touch()
-        found = probe.stat().st_mtime
+        now = probe.stat().st_mtime
         probe.unlink()
     except OSError:
         return time.time()
-    return found
+    return now
 
 
 def _lives(pid: int, start: str | None) -> bool | None:
-    """Whether a process of this name space lives and is the one that was started then; None if that cannot be seen."""
-    found = _start_time(pid)
-    if found is not None:
-        return found == start
+    """Whether the process with this number lives and was started at `start`; None if that cannot be seen."""
+    started = _start_time(pid)
+    if started is not None:
+        return started == start
     try:
         os.kill(pid, 0)
-    except PermissionError:  # of another user, where /proc hides those
+    except PermissionError:  # /proc hides the processes of other users
         return None
     except (OSError, OverflowError):
         return False
@@ -559,8 +559,7 @@ def _lives(pid: int, start: str | None) -> bool | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process was started, in ticks since the boot, so that a reused number is not taken for the same process;
-    None for one that is gone."""
+    """When a process was started, in ticks since the boot, to detect reused numbers; None if the process is gone."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

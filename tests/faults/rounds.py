@@ -133,8 +133,8 @@ def run_stages(job: dict[str, Any]) -> list[str]:
                 transform.transform(request, split, pool),
                 shuffle_write.shuffle_write(request, split, pool),
             ]
-        closing = commit.Closing(request, report_of(request))
-        return [manifest.path for manifest in commit.commit(request, done, closing=closing)]
+        with commit.Closing(request, report_of(request)) as closing:
+            return [manifest.path for manifest in commit.commit(request, done, closing=closing)]
 
 
 def run_flow(job: dict[str, Any]) -> list[str]:

@@ -128,8 +128,8 @@ def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(elsewh
     with elsewhere.client() as client:
         one, other = DaskPool(client), DaskPool(client, {"GPU": 1})
         address = one.workers[0]
-        assert one.first_asked(address) == {"workers": [address], "allow_other_workers": True}
-        assert (one.first_asked(None), other.first_asked(address)) == ({}, {})
+        assert one.preferring(address) == {"workers": [address], "allow_other_workers": True}
+        assert (one.preferring(None), other.preferring(address)) == ({}, {})
 
 
 def test_a_resource_that_nobody_offers_is_an_error_not_a_wait(

@@ -43,5 +43,5 @@ def test_tasks_run_where_their_resource_is_whoever_holds_their_columns(mixed: Cl
 def test_a_worker_is_asked_first_only_where_all_offer_what_the_tasks_take(mixed: Client) -> None:
     free, bound = DaskPool(mixed), DaskPool(mixed, {"GPU": 1})
     address = free.workers[0]
-    assert free.first_asked(address) == {"workers": [address], "allow_other_workers": True}
-    assert (free.first_asked(None), bound.first_asked(address)) == ({}, {})
+    assert free.preferring(address) == {"workers": [address], "allow_other_workers": True}
+    assert (free.preferring(None), bound.preferring(address)) == ({}, {})

@@ -1,4 +1,4 @@
-"""GPU memory of a worker that the other workers of its host may open, and what goes from GPU to GPU that way.
+"""Shares the GPU memory of a worker with the other workers of its host, and copies results from GPU to GPU that way.
 
 CUDA's asynchronous allocator serves threads with streams of their own side by side, and another process may open its
 pool (CUDA IPC). That process copies a buffer over NVLink, or PCIe, by itself; Dask's messages, over TCP or TLS, only
@@ -33,9 +33,9 @@ from tasks.cluster.transfer.dask_profiler import workers_here
 from tasks.core import lent_bytes
 from tasks.errors import GiveUpError
 
-OFFER = "millrace-gpu"  # what workers tell each other of when they connect
+OFFER = "millrace-gpu"  # the key under which a worker says, when it connects, which GPUs it can copy from
 HANDLE = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-EXPORTED = 64  # bytes by which CUDA describes a pointer to another process
+EXPORTED = 64  # bytes of CUDA's description of a pointer for another process
 ON_DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 PATIENCE = 30.0  # seconds for another process to hand over its pool
 _lender: Lender | None = None
@@ -44,23 +44,23 @@ _opened: dict[str, Any] = {}
 
 
 def set_up() -> None:
-    """Prepare the Dask workers of this process, if there are any, as the setting `millrace.gpu-pool` says."""
+    """Prepare the Dask workers of this process, if any, with the settings in `millrace.gpu-pool`."""
     if settings := dask.config.get("millrace.gpu-pool", None):
         for worker in workers_here():
             prepare(worker, **settings)
 
 
 def prepare(worker: Any, limit: float, shared: bool) -> None:
-    """Let this process allocate up to `limit` (bytes, or 0.9 of the GPU) asynchronously; `shared`: for others to open.
+    """Let this process allocate up to `limit` asynchronously (bytes or share of the GPU); `shared`: others may read it.
 
-    What the worker tells those that it connects to says which GPUs, and whose host memory, it can copy from.
+    When the worker connects to others, its handshake says from which GPUs, and from whose host memory, it can copy.
     """
     global _lender
     device = cupy.cuda.runtime.getDevice()
     cupy.cuda.Device(device).use()
     total = cupy.cuda.runtime.memGetInfo()[1]
     shared = shared and _can_share(device)
-    pool = _made(device, shared)
+    pool = _new_pool(device, shared)
     allowed = int(limit if limit > 1 else limit * total) // 256 * 256
     rmm.mr.set_current_device_resource(
         rmm.mr.LimitingResourceAdaptor(rmm.mr.CudaAsyncViewMemoryResource(pool), allocation_limit=allowed)
@@ -72,17 +72,17 @@ def prepare(worker: Any, limit: float, shared: bool) -> None:
 
 
 def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Where the process of a Dask message's context finds a buffer; None if it has to be sent.
+    """The place of a buffer for the process to which a Dask message goes; None if the buffer must be sent.
 
-    The buffer stays as long as `owner`, the result of a task: Dask keeps that until the other process has answered,
-    after it has copied.
+    The buffer stays as long as `owner`, the result of a task. Dask keeps that until the other process answers, which
+    it does after its copy.
     """
     if _lender is None or not reaches(context):
         return None
-    cupy.cuda.Device().use()  # a thread that has not worked on it yet
+    cupy.cuda.Device().use()  # this thread may not have used it yet
     error, data = driver.cuMemPoolExportPointer(buffer.data.ptr)
     if int(error):
-        return None  # memory of another kind
+        return None  # this memory cannot be exported
     weakref.finalize(owner, _let_go, buffer).atexit = False
     lent_bytes.count(buffer.nbytes)
     return {"pool": _lender.name, "pointer": ctypes.string_at(data.getPtr(), EXPORTED), "nbytes": buffer.nbytes}
@@ -90,12 +90,12 @@ def lend(buffer: cupy.ndarray, owner: Any, context: Mapping[str, Any] | None) ->
 
 def reaches(context: Mapping[str, Any] | None) -> bool:
     """Whether the process that a Dask message goes to can copy out of this GPU."""
-    offer = host_memory.told_by_recipient(context, OFFER)
+    offer = host_memory.offered_by_recipient(context, OFFER)
     return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
 
 def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
-    """A copy, in this GPU's memory, of what another process of the host lends. OSError if that is gone."""
+    """Copy a buffer that another process of the host lends into this GPU's memory. OSError if that process is gone."""
     try:
         return _copied(place)
     except GiveUpError as error:
@@ -107,18 +107,18 @@ def fetch(place: Mapping[str, Any]) -> cupy.ndarray:
 def _copied(place: Mapping[str, Any]) -> cupy.ndarray:
     data, stream = driver.CUmemPoolPtrExportData(), cupy.cuda.get_current_stream()
     ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)
-    found = cupy.empty(place["nbytes"], cupy.uint8)
+    copy = cupy.empty(place["nbytes"], cupy.uint8)
     there = _checked(driver.cuMemPoolImportPointer(_opened_pool(place["pool"]), data))
     try:
-        _checked(driver.cuMemcpyDtoDAsync(found.data.ptr, there, found.nbytes, stream.ptr))
+        _checked(driver.cuMemcpyDtoDAsync(copy.data.ptr, there, copy.nbytes, stream.ptr))
         stream.synchronize()
     finally:
         driver.cuMemFreeAsync(there, stream.ptr)
-    return found
+    return copy
 
 
 class Lender:
-    """The pool of this process, and the socket where others of the same user and host get it."""
+    """The pool of this process, and the socket from which processes of the same user and host receive it."""
 
     def __init__(self, pool: Any) -> None:
         self.name = f"millrace-{uuid4().hex}"
@@ -138,13 +138,13 @@ class Lender:
 
 @cache
 def this_host() -> str:
-    """This host, network namespace (which such sockets do not leave) and user."""
+    """The name of this host, network namespace (the sockets do not reach beyond it) and user."""
     return f"{host_memory.booted()} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
 
 
 @cache
 def identity(device: int | None = None) -> str:
-    """A GPU, the one of this process unless another is named, in the driver's hexadecimal digits."""
+    """The UUID of a GPU in hexadecimal digits; by default of the GPU of this process."""
     device = cupy.cuda.runtime.getDevice() if device is None else device
     return bytes(cupy.cuda.runtime.getDeviceProperties(device)["uuid"]).hex()
 
@@ -157,19 +157,19 @@ def reachable(device: int) -> list[str]:
 
 
 def _can_share(device: int) -> bool:
-    asked = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES
-    return bool(int(_checked(driver.cuDeviceGetAttribute(asked, device))) & int(HANDLE))
+    handle_types = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES
+    return bool(int(_checked(driver.cuDeviceGetAttribute(handle_types, device))) & int(HANDLE))
 
 
-def _made(device: int, shared: bool) -> Any:
-    """A pool on a GPU that keeps what it has got from the driver."""
+def _new_pool(device: int, shared: bool) -> Any:
+    """A new pool on a GPU, which never gives memory back to the driver."""
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     wanted.handleTypes = HANDLE if shared else driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
     wanted.location = _place(device)
     pool = _checked(driver.cuMemPoolCreate(wanted))
-    kept = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    _checked(driver.cuMemPoolSetAttribute(pool, kept, driver.cuuint64_t(2**64 - 1)))
+    release_threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    _checked(driver.cuMemPoolSetAttribute(pool, release_threshold, driver.cuuint64_t(2**64 - 1)))
     return pool
 
 
@@ -180,7 +180,7 @@ def _place(device: int) -> Any:
 
 
 def _opened_pool(name: str) -> Any:
-    """The pool of another process, opened once."""
+    """The pool of another process; opens it at the first call."""
     with _opening:
         if name not in _opened:
             _opened[name] = _received(name)
@@ -188,7 +188,7 @@ def _opened_pool(name: str) -> Any:
 
 
 def _is_gone(name: str) -> bool:
-    """Whether the process has ended whose pool is called so."""
+    """Whether the process whose pool has this name has ended."""
     try:
         with _connected(name):
             return False
@@ -211,10 +211,10 @@ def _received(name: str) -> Any:
     with _connected(name) as lender:
         if _user_of(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")
-        _, given, _, _ = socket.recv_fds(lender, 1, 1)
-    if not given:
+        _, descriptors, _, _ = socket.recv_fds(lender, 1, 1)
+    if not descriptors:
         raise ConnectionResetError(f"{name} ended before it handed over its pool")
-    (shared,) = given
+    (shared,) = descriptors
     access = driver.CUmemAccessDesc()
     access.location = _place(cupy.cuda.runtime.getDevice())
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -245,4 +245,4 @@ def _checked(result: tuple[Any, ...]) -> Any:
 
 
 def _let_go(buffer: cupy.ndarray) -> None:
-    """The end of a loan: the last that holds the buffer may be the loan."""
+    """End a loan: does nothing, but the finalizer's reference to the buffer goes."""

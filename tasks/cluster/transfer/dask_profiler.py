@@ -1,8 +1,9 @@
-"""Dask's profiler, which has to stop where threads compute on a GPU.
+"""Stops Dask's profiler, which is not safe where threads compute on a GPU.
 
-Several times a second it takes the frames of a worker's threads, and with them all their variables. What functions have
-left when it lets the frames go returns to the GPU's allocator from the profiler's thread, in the order of that thread's
-stream: kernels of the thread that computes may still read it, while another thread's next array overwrites it.
+Several times a second the profiler takes the frames of a worker's threads, and with them all their variables. If a
+function returns meanwhile, the profiler drops the last reference to its arrays: their memory then returns to the GPU's
+allocator in the order of the profiler's stream. Kernels of the computing thread may still read that memory while the
+next array of another thread overwrites it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def stop() -> None:
-    """Stop it in the Dask workers of this process, if there are any."""
+    """Stop the profiler in the Dask workers of this process, if any."""
     for worker in workers_here():
         worker.loop.add_callback(_stop, worker)
 

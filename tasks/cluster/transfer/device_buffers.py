@@ -10,11 +10,11 @@ from distributed.protocol import deserialize, serialize
 
 from tasks.cluster.transfer import cuda_ipc
 
-Context = Mapping[str, Any] | None  # what is known of both ends of a connection
+Context = Mapping[str, Any] | None  # Dask's context of a connection: its sender and recipient
 
 
 def sent(buffer: cupy.ndarray, owner: Any, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
-    """(header, frames) of a buffer that `owner`, the result of a task, holds or stands for."""
+    """(header, frames) for a buffer of `owner`, the result of a task."""
     place = cuda_ipc.lend(buffer, owner, context)
     if place is not None:
         return {"lent": place}, []

@@ -1,4 +1,4 @@
-"""Results of tasks between workers: not through pickle, but as buffers of the device.
+"""Sends results of tasks between workers as buffers of the device instead of pickles.
 
 A worker of the same host copies a buffer out of this GPU by itself; to others it travels as a frame, over UCX without
 touching the host.
@@ -26,7 +26,7 @@ KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, da
 
 
 def _register_pieces(kind: str) -> None:
-    """Pieces are one buffer, and what libcudf and `rebuilt` have to know to see columns in it."""
+    """Have Dask send pieces as one buffer, with the metadata from which libcudf and `rebuilt` make columns again."""
     dumps, loads = KINDS[kind]
 
     @dumps.register(Pieces)
@@ -43,7 +43,7 @@ def _register_pieces(kind: str) -> None:
 
 
 def dump(result: TaskResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
-    """Header and frames of a result: piece by piece if it is made of pieces, else its tables in one buffer."""
+    """Header and frames of a result: piece by piece if it consists of pieces, else its tables in one buffer."""
     if isinstance(result, PiecesResult):
         return _dump_pieces(result, kind, context)
     return gpu_results.dump(result, kind, context)
@@ -55,7 +55,7 @@ def load(header: dict[str, Any], frames: list[Any]) -> Any:
 
 
 def _dump_pieces(result: PiecesResult, kind: str, context: Context) -> tuple[dict[str, Any], list[Any]]:
-    """A list of pieces and a few numbers; pieces in host memory travel as they do between CPUs."""
+    """Header and frames of a list of pieces and a few numbers; pieces in host memory travel as between CPUs."""
     if not all(isinstance(piece, Pieces) for piece in result.pieces):
         return host_memory.dump(result, context)
     dumped = [serialize(piece, serializers=(kind,), on_error="raise", context=context) for piece in result.pieces]

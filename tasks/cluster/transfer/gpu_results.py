@@ -1,4 +1,4 @@
-"""Objects that hold cuDF's tables, between workers: the tables as buffers of the device, all else pickled.
+"""Sends objects that contain cuDF's tables between workers: the tables as buffers of the device, all else pickled.
 
 Pickle would take every column through the host, and cuDF's own serializer sends each of its buffers by itself: a large
 partial has thousands.
@@ -29,7 +29,7 @@ ALIGNED = 256  # bytes, as libcudf wants its buffers
 
 
 class Packed(NamedTuple):
-    """Tables of the same columns, one after another in a buffer, and what has to be known to take them out again."""
+    """Tables of the same columns, one after another in a buffer, and the metadata to unpack them."""
 
     buffer: cupy.ndarray
     metadata: bytes
@@ -62,37 +62,37 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Puts tables, and runs of tables of the same columns, into `held` instead of among the bytes."""
+    """Packs tables, and runs of tables of the same columns, into `runs`; the pickle has their numbers."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
-        self.held: list[Packed] = []
+        self.runs: list[Packed] = []
 
     def persistent_id(self, value: Any) -> tuple[int, str] | None:
         if _is_plain(value):
-            self.held.append(pack_run([value]))
-            return len(self.held) - 1, "one"
+            self.runs.append(pack_run([value]))
+            return len(self.runs) - 1, "one"
         if type(value) in (list, tuple) and len(value) > 1 and _are_alike(value):
-            self.held.append(pack_run(value))
-            return len(self.held) - 1, type(value).__name__
+            self.runs.append(pack_run(value))
+            return len(self.runs) - 1, type(value).__name__
         return None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, held: list[Packed]) -> None:
+    def __init__(self, file: io.BytesIO, runs: list[Packed]) -> None:
         super().__init__(file)
-        self.held = held
+        self.runs = runs
 
     def persistent_load(self, place: tuple[int, str]) -> Any:
         number, kind = place
-        tables = unpack_run(self.held[number])
+        tables = unpack_run(self.runs[number])
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
 
 
 def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tuple[int, int]]]:
-    """(one buffer of all, where each lies in it): what another process opens and copies once, not hundreds of times.
+    """(one buffer of all, start and stop of each in it): another process opens and copies one buffer, not hundreds.
 
-    The list loses the buffers.
+    Empties the list.
     """
     if len(buffers) == 1:
         return (alone := buffers.pop()), [(0, alone.nbytes)]
@@ -105,14 +105,14 @@ def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tupl
     return whole, edges
 
 
-_lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id: what workers of this host find an object by, and its bytes
+_lent: dict[int, tuple[dict[str, Any], int]] = {}  # by id of an object: header for workers of this host, bytes
 
 
 def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any], list[Any]]:
-    """Header and frames of an object with tables; NotImplementedError, which leaves it to pickle, without any, unless a
-    worker of this host reads it.
+    """Header and frames of an object with tables. Objects without tables raise NotImplementedError, so that Dask
+    pickles them, unless a worker of this host can read them from host memory.
 
-    Many workers of a host that ask for the same object copy it out of the same buffers.
+    If many workers of a host fetch the same object, all copy from the same buffers.
     """
     if (again := _lent.get(id(value))) and cuda_ipc.reaches(context):
         lent_bytes.count(again[1])
@@ -120,11 +120,11 @@ def dump(value: Any, kind: str, context: Context = None) -> tuple[dict[str, Any]
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
-    if not pickler.held:
+    if not pickler.runs:
         return host_memory.dump(value, context)
     synchronize()
-    buffers, known = [packed.buffer for packed in pickler.held], [packed[1:] for packed in pickler.held]
-    pickler.held.clear()
+    buffers, known = [packed.buffer for packed in pickler.runs], [packed[1:] for packed in pickler.runs]
+    pickler.runs.clear()
     whole, edges = _in_one_buffer(buffers)
     buffer, frames = sent(whole, value, kind, context)
     header = {"value": file.getvalue(), "known": pickle.dumps((edges, known)), "buffer": buffer}
@@ -140,7 +140,7 @@ def load(header: dict[str, Any], frames: list[Any]) -> Any:
         return host_memory.load(header, frames)
     edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
     whole = taken(header["buffer"], frames)
-    held = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
-    found = _Unpickler(io.BytesIO(header["value"]), held).load()
+    runs = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
+    value = _Unpickler(io.BytesIO(header["value"]), runs).load()
     synchronize()
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""What lies in a worker's host memory, for the other workers of its host: they copy it by themselves.
+"""Lets the other workers of a host copy results out of a worker's host memory.
 
 Between two workers Dask's TCP moves about a gigabyte a second, in the thread that also serves Dask. The kernel copies
 between processes of one user, whose threads then move as much as the memory allows: 35 GB/s between two processes of a
@@ -27,10 +27,10 @@ from distributed.protocol.serialize import dask_deserialize, dask_serialize
 from tasks.core import lent_bytes
 from tasks.engines.task_result import TaskResult
 
-OFFER = "millrace-host"  # what workers tell each other of when they connect
-LEAST = 1 << 20  # bytes from which on a message's buffers are not sent
+OFFER = "millrace-host"  # the key under which a worker says, when it connects, whose host memory it can read
+LEAST = 1 << 20  # bytes of a message's buffers from which on they are copied, not sent
 STEP = 4 << 20  # bytes that a thread copies at a time
-THREADS = 8  # of a process that copy at once
+THREADS = 8  # that copy at once in a process
 ALIGNED = 64  # bytes, as Arrow wants its buffers
 
 
@@ -52,19 +52,19 @@ def dask_setup(worker: Any) -> None:
 
 
 def offer(worker: Any) -> None:
-    """Tell those that a worker connects to that it reads what lies on this host."""
+    """Have a worker say, to each worker that it connects to, that it can read memory of this host."""
     if where := this_host():
         tell(worker, {OFFER: where})
 
 
-def tell(worker: Any, told: Mapping[str, Any]) -> None:
-    """Have a worker tell this to whomever it connects to."""
+def tell(worker: Any, offers: Mapping[str, Any]) -> None:
+    """Add offers to the handshake by which a worker connects to others."""
     for arguments in (worker.connection_args, worker.rpc.connection_args):
-        arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **told}
+        arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **offers}
 
 
-def told_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
-    """What the worker that a Dask message goes to has told under a name; None for others."""
+def offered_by_recipient(context: Mapping[str, Any] | None, name: str) -> Any:
+    """The offer `name` in the handshake of the worker to which a Dask message goes; None without one."""
     return ((context or {}).get("recipient") or {}).get(name)
 
 
@@ -81,7 +81,8 @@ _of_gpu: Transport | None = None
 def register(of_gpu: Transport | None = None) -> None:
     """Have Dask's serializer `dask` take results of tasks by `dump` and `load`, or by a GPU's transport.
 
-    That one knows these two, and holds whichever registers first: the worker's preload, or `gpu_worker`.
+    A GPU's transport uses `dump` and `load` itself, so the order of the two registrations (by the worker's preload and
+    by `gpu_worker`) does not matter.
     """
     global _of_gpu
     _of_gpu = of_gpu or _of_gpu
@@ -90,7 +91,7 @@ def register(of_gpu: Transport | None = None) -> None:
 
 
 def _dump(result: TaskResult, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """Dask keeps what it has found for a class: this, which asks anew each time who dumps."""
+    """Dask caches the serializer of a class: this function, which chooses the transport at each call."""
     return _of_gpu.dump(result, context) if _of_gpu else dump(result, context)
 
 
@@ -99,12 +100,12 @@ def _load(header: dict[str, Any], frames: list[Any]) -> Any:
 
 
 def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """Header of a task's result that a worker of this host will read; NotImplementedError, which leaves it to pickle,
-    where that is not possible or not worth it.
+    """Header of a task's result that a worker of this host reads. Raises NotImplementedError, so that Dask pickles the
+    result, where reading is not possible or the result is small.
 
-    Dask keeps the result until the other worker has answered, after it has read.
+    Dask keeps the result until the other worker answers, which it does after reading.
     """
-    if not this_host() or told_by_recipient(context, OFFER) != this_host():
+    if not this_host() or offered_by_recipient(context, OFFER) != this_host():
         raise NotImplementedError
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -118,11 +119,11 @@ def dump(value: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str
 
 
 def load(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:
-    """The result, copied. ConnectionResetError if the process that holds it is gone."""
+    """A copy of the result. ConnectionResetError if the process that lends it is gone."""
     process, places = int(header["process"]), [Place(*place) for place in header["places"]]
     starts = list(accumulate((-(-p.nbytes // ALIGNED) * ALIGNED for p in places), initial=0))
-    found = np.empty(starts[-1], np.uint8)
-    parts = [found[start : start + place.nbytes] for start, place in zip(starts, places, strict=False)]
+    copy = np.empty(starts[-1], np.uint8)
+    parts = [copy[start : start + place.nbytes] for start, place in zip(starts, places, strict=False)]
     steps = [
         (part[at : at + STEP], place.start + at)
         for part, place in zip(parts, places, strict=True)
@@ -136,7 +137,7 @@ def load(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:
 
 @cache
 def this_host() -> str:
-    """This host, its process numbers and user, where memory of other processes can be read; else nothing.
+    """The name of this host, process namespace and user, where memory of other processes can be read; else "".
 
     Address 0 of the process that has started this one is a bad address where reading is allowed, else forbidden.
     """
@@ -146,7 +147,7 @@ def this_host() -> str:
 
 
 def booted() -> str:
-    """What no other host, nor this one after another start, is called."""
+    """The id of this boot of this host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

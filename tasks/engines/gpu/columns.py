@@ -44,9 +44,9 @@ def synchronize() -> None:
     cupy.cuda.Stream.ptds.synchronize()
 
 
-def rebuilt(made: plc.Column, like: Column) -> Column:
-    """A column of libcudf as Series of exactly the type of another one, whose values it holds in other rows."""
-    series = cudf.Series.from_pylibcudf(made)
+def rebuilt(stored: plc.Column, like: Column) -> Column:
+    """The Series of libcudf's column `stored`, with exactly the type and the mark of the Series `like`."""
+    series = cudf.Series.from_pylibcudf(stored)
     zone = getattr(like.dtype, "tz", None)
     if zone is not None:
         series = series.dt.tz_localize("UTC").dt.tz_convert(zone)
@@ -58,41 +58,41 @@ def rebuilt(made: plc.Column, like: Column) -> Column:
 
 
 def is_mark(name: Any) -> bool:
-    """Whether the name of a Series says what type it stands for."""
+    """Whether the name of a Series says which type the Series stands for."""
     return name in (DATE, NULL) or marked_type(name) is not None
 
 
 def name_of(dtype: pa.DataType) -> str | None:
-    """The name of a Series of this type, which says what cuDF's own type does not; None for other types."""
+    """The name of a Series of a type that cuDF lacks; None for types that cuDF has."""
     return DATE if pa.types.is_date32(dtype) else mark_of(dtype)
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
     """The column of an Arrow array on the device: dictionaries decoded there, NaN null."""
-    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(found, pa.ChunkedArray):  # of a type that Arrow does not join
-        found = found.chunk(0) if found.num_chunks else pa.array([], found.type)
-    if pa.types.is_dictionary(found.type):
-        return _from_dictionary(found)
-    plain = plain_type(found.type)
+    joined = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(joined, pa.ChunkedArray):  # Arrow does not join chunks of this type
+        joined = joined.chunk(0) if joined.num_chunks else pa.array([], joined.type)
+    if pa.types.is_dictionary(joined.type):
+        return _from_dictionary(joined)
+    plain = plain_type(joined.type)
     name = NULL if pa.types.is_null(plain) else name_of(plain)
-    stored = pa.string() if name == NULL else plain
-    found = found if found.type == stored else found.cast(stored)
-    found = stand_in(found) if is_foreign(plain) else found
-    series = cudf.Series.from_arrow(found)
-    if is_list_type(found.type) and found.null_count:
+    stored_type = pa.string() if name == NULL else plain
+    joined = joined if joined.type == stored_type else joined.cast(stored_type)
+    joined = stand_in(joined) if is_foreign(plain) else joined
+    series = cudf.Series.from_arrow(joined)
+    if is_list_type(joined.type) and joined.null_count:
         series = taken(series, cupy.arange(len(series), dtype=cupy.int32))  # null lists without elements
     series.name = name
     return finite(series)
 
 
-def _from_dictionary(found: pa.DictionaryArray) -> Column:
-    """Indices and dictionary go to the device apart and are put together there."""
-    if not len(found.dictionary) or not pa.types.is_string(plain_type(found.type)):
-        return column(found.dictionary_decode())
-    outside = len(found.dictionary)
-    indices = found.indices.cast(pa.int32()).fill_null(outside).to_numpy()
-    return taken(column(found.dictionary), pinned_copies.array_to_device(indices), nullify=True)
+def _from_dictionary(values: pa.DictionaryArray) -> Column:
+    """The column of a dictionary array: copies indices and dictionary to the device and decodes them there."""
+    if not len(values.dictionary) or not pa.types.is_string(plain_type(values.type)):
+        return column(values.dictionary_decode())
+    outside = len(values.dictionary)
+    indices = values.indices.cast(pa.int32()).fill_null(outside).to_numpy()
+    return taken(column(values.dictionary), pinned_copies.array_to_device(indices), nullify=True)
 
 
 def taken(values: Column, index: cupy.ndarray, nullify: bool = False) -> Column:
@@ -117,7 +117,7 @@ def decode(values: Column) -> Column:
 
 
 def encode_array(values: pa.Array) -> pa.Array:
-    """The array as it is: strings are plain here."""
+    """The array itself: this engine does not encode strings as dictionaries."""
     return values
 
 
@@ -132,21 +132,21 @@ def host(values: Column) -> pa.Array:
 
 def host_as(values: Column, wanted: pa.DataType) -> pa.Array:
     """The column in host memory as the Arrow type that it stands for."""
-    found = pinned_copies.to_host(canonical_cudf.decategorized(values))
+    on_host = pinned_copies.to_host(canonical_cudf.decategorized(values))
     if is_foreign(wanted):
-        return restored(found, wanted)
-    exact = found.type == wanted or pa.types.is_null(leaf_type(wanted))
-    return _named(found if exact else found.cast(wanted), wanted)
+        return restored(on_host, wanted)
+    exact = on_host.type == wanted or pa.types.is_null(leaf_type(wanted))
+    return _named(on_host if exact else on_host.cast(wanted), wanted)
 
 
-def _named(found: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Lists with their elements called as in `wanted`, which cuDF leaves without a name; nulls without a type."""
+def _named(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The array with names of list elements, and nulls without a type, as `wanted` has them: cuDF keeps neither."""
     if pa.types.is_null(wanted):
-        return pa.nulls(len(found))
+        return pa.nulls(len(values))
     if not is_list_type(wanted):
-        return found
-    child = _named(found.values, wanted.value_type)
-    return pa.Array.from_buffers(wanted, len(found), found.buffers()[:2], found.null_count, found.offset, [child])
+        return values
+    child = _named(values.values, wanted.value_type)
+    return pa.Array.from_buffers(wanted, len(values), values.buffers()[:2], values.null_count, values.offset, [child])
 
 
 def length(frame: dict[str, Column]) -> int:
@@ -180,22 +180,22 @@ def from_numbers(values: Any, valid: Any | None = None, dtype: pa.DataType | Non
         values = values.astype(cupy.bool_)
     elif dtype is not None and pa.types.is_date32(dtype):
         values = values.astype(cupy.int64) * TICKS["s"]
-    made = plc.Column.from_cuda_array_interface(values)
+    stored = plc.Column.from_cuda_array_interface(values)
     if valid is not None:
         flags = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(cupy.asarray(valid)))
         mask, nulls = plc.transform.bools_to_mask(flags)
-        made = made.with_mask(mask, nulls) if nulls else made
-    found = cudf.Series.from_pylibcudf(made)
+        stored = stored.with_mask(mask, nulls) if nulls else stored
+    series = cudf.Series.from_pylibcudf(stored)
     if dtype is None or not pa.types.is_temporal(dtype):
-        return found
+        return series
     if is_foreign(dtype):
-        found.name = mark_of(dtype)
-        return found
-    found = found.astype("datetime64[s]" if pa.types.is_date32(dtype) else numpy_time(dtype))
+        series.name = mark_of(dtype)
+        return series
+    series = series.astype("datetime64[s]" if pa.types.is_date32(dtype) else numpy_time(dtype))
     if getattr(dtype, "tz", None):
-        found = found.dt.tz_localize("UTC").dt.tz_convert(dtype.tz)
-    found.name = DATE if pa.types.is_date32(dtype) else None
-    return found
+        series = series.dt.tz_localize("UTC").dt.tz_convert(dtype.tz)
+    series.name = DATE if pa.types.is_date32(dtype) else None
+    return series
 
 
 def numpy_time(dtype: pa.DataType) -> str:
@@ -208,7 +208,7 @@ def finite(values: Column) -> Column:
 
 
 def all_finite(frame: dict[str, Column]) -> dict[str, Column]:
-    """The columns with null for NaN; one kernel looks through those of floats."""
+    """The columns with null for NaN; one kernel searches all float columns."""
     floats = {name: device(c) for name, c in frame.items() if getattr(c.dtype, "kind", "") == "f"}
     flags = with_nan(list(floats.values()))
     return frame | {n: _nan_null(frame[n]) for n, flag in zip(floats, flags, strict=True) if flag}
@@ -220,8 +220,8 @@ def _nan_null(values: Column) -> Column:
     return from_numbers(data, numbers_only if valid is None else valid & numbers_only)
 
 
-def from_pylibcudf(made: plc.Column) -> Column:
-    return cudf.Series.from_pylibcudf(made)
+def from_pylibcudf(stored: plc.Column) -> Column:
+    return cudf.Series.from_pylibcudf(stored)
 
 
 def dtype(values: Column) -> pa.DataType:
@@ -270,15 +270,15 @@ def _cast_numbers(values: Column, here: pa.DataType, wanted: pa.DataType) -> Col
         return from_numbers(data != 0, valid)
     if valid is not None and data.dtype.kind == "f" and new.kind in "iu":
         data = cupy.where(valid, data, 0)
-    made = data.astype(new)
+    converted = data.astype(new)
     if is_narrower(wanted, here):
-        _check_range(data, made, valid, wanted)
-    return from_numbers(made, valid)
+        _check_range(data, converted, valid, wanted)
+    return from_numbers(converted, valid)
 
 
-def _check_range(data: Any, made: Any, valid: Any, wanted: pa.DataType) -> None:
+def _check_range(data: Any, converted: Any, valid: Any, wanted: pa.DataType) -> None:
     """pa.ArrowInvalid for numbers that a narrower floating type made infinite, as on the host."""
-    lost = cupy.isinf(made) & ~cupy.isinf(data)
+    lost = cupy.isinf(converted) & ~cupy.isinf(data)
     lost = lost if valid is None else lost & valid
     if not all_true(~lost):
         low, high = extremes(data[lost])
@@ -287,16 +287,16 @@ def _check_range(data: Any, made: Any, valid: Any, wanted: pa.DataType) -> None:
 
 def _check_fits(data: Any, valid: Any, new: Any, here: pa.DataType, wanted: pa.DataType) -> None:
     """The rule of Arrow's safe casts: integers within the new type's (exact) range, floats whole and within it."""
-    kept = data if valid is None else data[valid]
-    if not len(kept) or new.kind == "b":
+    valid_numbers = data if valid is None else data[valid]
+    if not len(valid_numbers) or new.kind == "b":
         return
-    low, high = extremes(kept)
+    low, high = extremes(valid_numbers)
     if new.kind == "f":
         most = 1 << (24 if new.itemsize == 4 else 53)
         limits = (-most, most)
     else:
         limits = (int(np.iinfo(new).min), int(np.iinfo(new).max))
-    whole = data.dtype.kind != "f" or all_true(cupy.trunc(kept) == kept)
+    whole = data.dtype.kind != "f" or all_true(cupy.trunc(valid_numbers) == valid_numbers)
     if not whole:
         raise pa.ArrowInvalid(f"a value of type {here} is not whole and would be cut by {wanted}")
     if not limits[0] <= low <= high <= limits[1]:
@@ -356,16 +356,16 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
     """
     data, valid = numbers(values)
     data = data if data.dtype.kind == "f" else data.astype(cupy.float64)
-    found = []
+    runs = []
     for i, (n, mean, squares, low, high) in enumerate(block_moments(data, valid, starts).tolist()):
         power = power_of(low, high)
-        if power:  # whose squares float64 does not reach: once more, of smaller or larger values
+        if power:  # float64 cannot hold the squares: compute them again from scaled values
             here = slice(int(starts[i]), int(starts[i + 1]))
             part = cupy.ldexp(data[here].astype(cupy.float64), -power)
             flags = None if valid is None else valid[here]
             ((n, mean, squares, _, _),) = block_moments(part, flags, [0, len(part)]).tolist()
-        found.append((int(n), within(mean, power, low, high) if math.isfinite(mean) else mean, squares, low, high))
-    return found
+        runs.append((int(n), within(mean, power, low, high) if math.isfinite(mean) else mean, squares, low, high))
+    return runs
 
 
 def is_list(values: Column) -> bool:
@@ -374,15 +374,15 @@ def is_list(values: Column) -> bool:
 
 def leaves(values: Column) -> Column:
     """The elements of all lists, one after another (null lists have none)."""
-    found = finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
-    found.name = name_of(dtype(values).value_type)
-    return found
+    elements = finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
+    elements.name = name_of(dtype(values).value_type)
+    return elements
 
 
 def with_leaves(values: Column, new: Column) -> Column:
     """Lists of the same lengths with other elements; null lists stay null."""
-    found = device(values)
-    counts = cudf.Series.from_pylibcudf(plc.lists.count_elements(found)).fillna(0).values
+    stored = device(values)
+    counts = cudf.Series.from_pylibcudf(plc.lists.count_elements(stored)).fillna(0).values
     offsets = cupy.zeros(len(values) + 1, dtype=cupy.int32)
     cupy.cumsum(counts, out=offsets[1:])
     flat = plc.Column.from_cuda_array_interface(offsets)
@@ -393,9 +393,9 @@ def with_leaves(values: Column, new: Column) -> Column:
     return listing(lists, new)
 
 
-def listing(made: plc.Column, elements: Column) -> Column:
-    """Lists of these elements, called by their type where the elements stand for another one."""
-    series = from_pylibcudf(made)
+def listing(lists: plc.Column, elements: Column) -> Column:
+    """The Series of a list column of libcudf; its name says the type where the elements stand for another type."""
+    series = from_pylibcudf(lists)
     series.name = mark_of(pa.list_(dtype(elements)))
     return series
 

@@ -73,8 +73,8 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
 
 
 def _is_read(plan: Any, name: str) -> bool:
-    """Whether the device makes a column of files: values of folders' names are in none, and cuDF takes the bytes of
-    UUIDs for no texts, wraps times in 96 bits and has no type for what a mark stands for."""
+    """Whether cuDF reads a column: folders' names are in no file, and cuDF does not read UUIDs as text, wraps times of
+    96 bits and lacks the types that need a mark."""
     if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
         return False
     dtype = plan.schema[name].dtype
@@ -101,8 +101,8 @@ def _footer_rows(file: File) -> tuple[int, ...]:
 
 
 def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
-    """What one call of the reader takes: whole row groups of up to `OPEN_FILES` files together, a cut row group by
-    itself."""
+    """The arguments of each call of the reader: whole row groups of up to `OPEN_FILES` files together, a cut row group
+    by itself."""
     runs: list[Run] = []
     for piece in rows_together(pieces):
         file = files[piece.file]
@@ -121,8 +121,8 @@ def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
 
 
 def _read(run: Run, columns: list[str]) -> plc.Table:
-    """The rows of a run; a DataError for a file that is no longer the one of the plan. cuDF opens the files by names of
-    descriptors that are compared already, so that it reads no other ones."""
+    """The rows of a run; a DataError for a file that has changed since the plan. cuDF opens the files through
+    descriptors that were compared with the plan, so that it reads no other files."""
     files, groups, skip, rows = run
     with ExitStack() as opened:
         names = [opened.enter_context(checked_name(file)) for file in files]
@@ -133,18 +133,17 @@ def _read(run: Run, columns: list[str]) -> plc.Table:
         else:
             options.set_skip_rows(skip)
             options.set_num_rows(rows)
-        found = plc.io.parquet.read_parquet(options)
-    read = found.column_names()
-    parts = found.tbl.columns()
+        table = plc.io.parquet.read_parquet(options)
+    read = table.column_names()
+    parts = table.tbl.columns()
     return plc.Table([parts[read.index(name)] for name in columns])
 
 
 def _conformed(values: plc.Column, wanted: pa.DataType) -> Any:
-    """A column as it was read, in the type that the plan promises; NaN is still NaN.
+    """A column that cuDF has read, in the type of the plan; NaN stays NaN.
 
     Decimals of 32 and 64 bits become 128 bits wide, as the host's reader has them: partitions of both are joined.
-    Where all is null it is made anew: of Parquet's type null, cuDF makes strings whose offsets are what the memory held
-    before.
+    A column of nulls alone is built anew: cuDF reads Parquet's type null as strings with uninitialized offsets.
     """
     if values.size() and values.null_count() == values.size():
         return column(pa.nulls(values.size(), wanted))
@@ -230,8 +229,7 @@ def allocatable() -> int:
 
 
 def _on_device(writing: Any) -> bool:
-    """Whether cuDF writes the file; the host's writer does what it cannot: other formats and smaller row groups,
-    say."""
+    """Whether cuDF writes the file; the host's writer writes other formats, smaller row groups and so on."""
     output = writing.output
     possible = output.format == "parquet" and (output.row_group_size or ROW_GROUP) >= SMALLEST_ROW_GROUP
     return possible and output.compression in CODECS and _writable(writing.schema)
@@ -243,10 +241,10 @@ def _stored(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> plc.Ta
 
 
 def _stored_column(table: cudf.DataFrame | Mapping[str, Any], name: str, wanted: pa.DataType) -> plc.Column:
-    found = table.stored(name, wanted) if isinstance(table, Rows) else None
-    if found is None:
-        found = device(cast(_with_name(table[name], wanted), wanted))
-    return plc.unary.cast(found, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else found
+    stored = table.stored(name, wanted) if isinstance(table, Rows) else None
+    if stored is None:
+        stored = device(cast(_with_name(table[name], wanted), wanted))
+    return plc.unary.cast(stored, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else stored
 
 
 def _appending(first: plc.Table, file: DigestedFile, writing: Any) -> Any:
@@ -274,7 +272,7 @@ def _footer(schema: Schema) -> dict[str, str]:
 
 
 def _with_name(values: Any, wanted: pa.DataType) -> Any:
-    """Columns of tables have lost the mark of dates and of other types that cuDF lacks; the schema knows it."""
+    """The values with the mark of their type, which columns of tables lose."""
     values = renumbered(values)
     dates = pa.types.is_date32(wanted) and values.dtype.kind == "M"
     values.name = DATE if dates else mark_of(wanted)
@@ -289,7 +287,7 @@ def _writable(schema: Schema) -> bool:
 
 
 def _write_parquet(table: plc.Table, path: str, writing: Any) -> str:
-    """Without statistics, which cost time and which nothing that reads whole files uses; the file's digest.
+    """Write a file without statistics, which cost time and which no reader of whole files uses; returns its digest.
 
     cuDF's own writing to a path goes through one queue of threads, which wait for each other at a file's lock: 3.5 GB/s
     where a file that this thread writes by itself makes 10 GB/s on 16 cores.

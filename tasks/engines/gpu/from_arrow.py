@@ -17,8 +17,8 @@ def from_arrow(table: pa.Table) -> dict[str, Column]:
 
 def _of_chunks(values: pa.ChunkedArray) -> Column:
     """Numbers go to the device as they lie, dictionaries one by one: to unify them is a single core's work."""
-    if (found := fixed(values)) is not None:
-        return finite(found)
+    if (series := fixed(values)) is not None:
+        return finite(series)
     if not pa.types.is_dictionary(values.type) or values.num_chunks < 2:
         return column(in_own_memory(values))
     parts = [column(chunk) for chunk in values.chunks]

@@ -1,7 +1,7 @@
 """Counting and summing by value, on the GPU. Tables are cuDF DataFrames: key columns first, then numbers.
 
-The label of a key column that holds what cuDF cannot name (a date) ends in `:` and that type's name, until the table
-comes to the host. Functions that take the names of the keys therefore go by their number: keys come first.
+On the device, the label of a key column of a type that cuDF lacks (a date) is its name, `:` and the name of the type.
+Functions that take the names of the keys therefore use only how many there are: keys come first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def hash_rows(rows: cupy.ndarray, seed: int) -> cupy.ndarray:
 
 
 def _canonical(values: Column) -> Column:
-    """-0.0 is 0.0."""
+    """The values with 0.0 for -0.0, so that both are one key."""
     if getattr(values.dtype, "kind", "") != "f":
         return values
     data, valid = numbers(values)
@@ -68,7 +68,7 @@ def _label(name: str, values: Column) -> str:
 
 
 def _column(table: cudf.DataFrame, i: int) -> Column:
-    """A column of a table as Series that knows its type."""
+    """Column `i` of a table as a Series; its name is the mark of its type."""
     label = table.columns[i]
     values = table[label]
     values.name = label.partition(":")[2] or None
@@ -84,17 +84,17 @@ def _table(names: Sequence[str], columns: Sequence[Column]) -> cudf.DataFrame:
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFrame:
     """The distinct rows of the columns, nulls too, and how often each occurs: columns `names` and `count` (int64)."""
     if len(columns) == 1:
-        found = _count_dense(columns[0])
-        if found is None and is_text(columns[0]):
-            found = _count_strings(columns[0])
-        if found is not None:
-            return _table([names[0], "count"], found)
+        counted = _count_dense(columns[0])
+        if counted is None and is_text(columns[0]):
+            counted = _count_strings(columns[0])
+        if counted is not None:
+            return _table([names[0], "count"], counted)
     keys = [_canonical(c) for c in columns]
     grouped = plc.groupby.GroupBy(plc.Table([device(k) for k in keys]), plc.types.NullPolicy.INCLUDE)
     request = plc.groupby.GroupByRequest(device(keys[0]), [plc.aggregation.count(plc.types.NullPolicy.INCLUDE)])
     distinct, (counts,) = grouped.aggregate([request])
-    made = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
-    return _table([*names, "count"], [*made, from_pylibcudf(counts.columns()[0]).astype("int64")])
+    distinct_keys = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
+    return _table([*names, "count"], [*distinct_keys, from_pylibcudf(counts.columns()[0]).astype("int64")])
 
 
 def _count_strings(values: Column) -> tuple[Column, Column] | None:
@@ -110,20 +110,20 @@ def _count_dense(values: Column) -> tuple[Column, Column] | None:
     if not pa.types.is_integer(dtype(values)) or len(values) == values.null_count:
         return None
     data, valid = numbers(values)
-    kept = data if valid is None else data[valid]
-    low, high = extremes(kept)
-    if high - low >= max(DENSE, 2 * len(kept)):
+    valid_numbers = data if valid is None else data[valid]
+    low, high = extremes(valid_numbers)
+    if high - low >= max(DENSE, 2 * len(valid_numbers)):
         return None
-    wide = cupy.uint64 if kept.dtype.kind == "u" else cupy.int64
-    counts = histogram(kept.astype(wide, copy=False) - wide(low), high - low + 1)
+    wide = cupy.uint64 if valid_numbers.dtype.kind == "u" else cupy.int64
+    counts = histogram(valid_numbers.astype(wide, copy=False) - wide(low), high - low + 1)
     present = cupy.flatnonzero(counts)
-    numbers_found, counts = present.astype(data.dtype) + data.dtype.type(low), counts[present]
+    distinct, counts = present.astype(data.dtype) + data.dtype.type(low), counts[present]
     if valid is None:
-        return from_numbers(numbers_found), from_numbers(counts)
+        return from_numbers(distinct), from_numbers(counts)
     mask = cupy.ones(len(present) + 1, dtype=bool)
     mask[-1] = False
     more = cupy.concatenate([counts, cupy.asarray([values.null_count], dtype=cupy.int64)])
-    return from_numbers(cupy.concatenate([numbers_found, cupy.zeros(1, data.dtype)]), mask), from_numbers(more)
+    return from_numbers(cupy.concatenate([distinct, cupy.zeros(1, data.dtype)]), mask), from_numbers(more)
 
 
 def sort_counts(counts: cudf.DataFrame, names: Sequence[str]) -> cudf.DataFrame:
@@ -180,7 +180,7 @@ def _exact_sums(
     codes: cupy.ndarray, groups: int, values: cupy.ndarray, most_rows: int
 ) -> tuple[cupy.ndarray, cupy.ndarray]:
     counts = histogram(codes, groups)
-    return exact_sums.sums(values[cupy.argsort(codes)], lambda found: segment_sums(found, counts), most_rows, cupy)
+    return exact_sums.sums(values[cupy.argsort(codes)], lambda terms: segment_sums(terms, counts), most_rows, cupy)
 
 
 def _int_sums(codes: cupy.ndarray, groups: int, data: cupy.ndarray) -> cupy.ndarray:
@@ -199,13 +199,15 @@ def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
     names, numbers_of = list(tables[0].columns)[keys:], parts[keys:]
     sums = [array_of(p) for n, p in zip(names, numbers_of, strict=True) if n.endswith("_sum") and not is_float(p)]
     if not all(sums_fit(values, len(tables)) for values in sums):
-        distinct, found = _sums_by_encoding(plc.Table(parts[:keys]), dict(enumerate(map(from_pylibcudf, numbers_of))))
-        return framed_like(tables[0], [*distinct.columns(), *(device(found[f"{i}_sum"]) for i in range(len(names)))])
+        values = dict(enumerate(map(from_pylibcudf, numbers_of)))
+        distinct, named_sums = _sums_by_encoding(plc.Table(parts[:keys]), values)
+        columns = [device(named_sums[f"{i}_sum"]) for i in range(len(names))]
+        return framed_like(tables[0], [*distinct.columns(), *columns])
     grouped = plc.groupby.GroupBy(plc.Table(parts[:keys]), plc.types.NullPolicy.INCLUDE)
     requests = [plc.groupby.GroupByRequest(part, [plc.aggregation.sum()]) for part in numbers_of]
-    distinct, made = grouped.aggregate(requests)
+    distinct, aggregated = grouped.aggregate(requests)
     synchronize()
-    return framed_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in made)])
+    return framed_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in aggregated)])
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> cudf.DataFrame:
@@ -220,17 +222,17 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
         distinct, sums = _sums_by_encoding(key_table, values)
     else:
         distinct, sums = _sums_by_hash(key_table, values)
-    made = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
-    return _table([*names, *sums], [*made, *sums.values()])
+    distinct_keys = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
+    return _table([*names, *sums], [*distinct_keys, *sums.values()])
 
 
 def _sums_by_hash(keys: plc.Table, values: dict[str, Column]) -> tuple[plc.Table, dict[str, Column]]:
     """Exact sums of integers in any order."""
     wanted = [plc.aggregation.count(plc.types.NullPolicy.EXCLUDE), plc.aggregation.sum()]
     requests = [plc.groupby.GroupByRequest(device(_as_int64(v)), wanted) for v in values.values()]
-    distinct, found = plc.groupby.GroupBy(keys, plc.types.NullPolicy.INCLUDE).aggregate(requests)
+    distinct, aggregated = plc.groupby.GroupBy(keys, plc.types.NullPolicy.INCLUDE).aggregate(requests)
     out = {}
-    for name, table in zip(values, found, strict=True):
+    for name, table in zip(values, aggregated, strict=True):
         counts, sums = (from_pylibcudf(c) for c in table.columns())
         out[f"{name}_count"] = counts.astype("int64")
         out[f"{name}_sum"] = from_numbers(cupy.where(counts.values > 0, raw(sums), 0))
@@ -248,16 +250,16 @@ def _sums_by_encoding(keys: plc.Table, values: Mapping[Any, Column]) -> tuple[pl
     codes, groups, out = array_of(places).astype(cupy.int32), distinct.num_rows(), {}
     for name, value in values.items():
         data, valid = numbers(value)
-        kept = codes if valid is None else codes[valid]
+        valid_codes = codes if valid is None else codes[valid]
         data = data if valid is None else data[valid]
-        counts = histogram(kept, groups)
+        counts = histogram(valid_codes, groups)
         out[f"{name}_count"] = from_numbers(counts)
         if data.dtype.kind == "f":
             most_rows = int(counts.max()) if groups else 0
-            sums = _exact_sums(kept, groups, data.astype(cupy.float64), most_rows)
+            sums = _exact_sums(valid_codes, groups, data.astype(cupy.float64), most_rows)
             out[f"{name}_sum"], out[f"{name}_rest"] = map(from_numbers, sums)
         else:
-            out[f"{name}_sum"] = from_numbers(_int_sums(kept, groups, data))
+            out[f"{name}_sum"] = from_numbers(_int_sums(valid_codes, groups, data))
     return distinct, out
 
 
@@ -268,15 +270,15 @@ def null_rows(columns: Sequence[Column]) -> cupy.ndarray | None:
 
 def _null_in(columns: Sequence[plc.Column]) -> cupy.ndarray | None:
     masks = []
-    for found in columns:
-        valid = valid_in(found)
+    for column in columns:
+        valid = valid_in(column)
         if valid is None:
             return None
         masks.append(~valid)
-    found = masks[0]
+    null = masks[0]
     for mask in masks[1:]:
-        found = found & mask
-    return found
+        null = null & mask
+    return null
 
 
 def same_types(tables: Sequence[cudf.DataFrame]) -> list[cudf.DataFrame]:

@@ -1,4 +1,4 @@
-"""From values to their place in a vocabulary, on the GPU."""
+"""Finds the places of values in a vocabulary, on the GPU."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _IDS = cupy.ElementwiseKernel(
 
 
 class Lookup:
-    """From values to their place in a vocabulary: -1 for what it does not hold. Made once, then used from any thread.
+    """Finds the places of values in a vocabulary, -1 for other values. Built once, then used from any thread.
 
     `keys` are the distinct rows of the vocabulary, one Arrow array per column; a null key matches nulls.
     """
 
     def __init__(self, keys: Sequence[pa.Array]) -> None:
-        found = [column(k) for k in keys]
-        self.columns = [_OneColumn(k) for k in found]
-        self.size = len(found[0])
+        key_columns = [column(k) for k in keys]
+        self.columns = [_OneColumn(k) for k in key_columns]
+        self.size = len(key_columns[0])
         self.steps: list[tuple[int, _Numbers]] = []
-        if len(found) > 1:
-            codes = self.columns[0].codes(found[0])
-            for one, key in zip(self.columns[1:], found[1:], strict=True):
+        if len(key_columns) > 1:
+            codes = self.columns[0].codes(key_columns[0])
+            for one, key in zip(self.columns[1:], key_columns[1:], strict=True):
                 mixed = codes * one.distinct + one.codes(key)
                 inner = _Numbers(cupy.unique(mixed))
                 self.steps.append((one.distinct, inner))
@@ -126,8 +126,8 @@ class _OneColumn:
         self.distinct = len(distinct)
         valid = valid_rows(distinct)
         self.null = -1 if valid is None else int(cupy.flatnonzero(~valid)[0])
-        self.kept = None if valid is None else cupy.flatnonzero(valid)
-        self.keys = distinct if self.kept is None else taken(distinct, self.kept)
+        self.not_null = None if valid is None else cupy.flatnonzero(valid)
+        self.keys = distinct if self.not_null is None else taken(distinct, self.not_null)
         if self.text:
             self.strings = StringPlaces(self.keys)
         else:
@@ -139,9 +139,9 @@ class _OneColumn:
             places = self.strings.of(_strings(values))
         else:
             places = self._number_places(values)
-        if self.kept is not None and len(self.kept):
-            places = cupy.where(places < 0, -1, self.kept.take(cupy.maximum(places, 0)))
-        if self.text and self.null < 0:  # where a string is null, nothing was found
+        if self.not_null is not None and len(self.not_null):
+            places = cupy.where(places < 0, -1, self.not_null.take(cupy.maximum(places, 0)))
+        if self.text and self.null < 0:  # StringPlaces gives -1 for null already
             return places
         valid = valid_rows(values)
         return places if valid is None else cupy.where(valid, places, self.null)

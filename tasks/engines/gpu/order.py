@@ -32,14 +32,14 @@ def slice_rows(frame: dict[str, Column], start: int, stop: int) -> dict[str, Col
 def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
     if len(frames) == 1:
         return frames[0]
-    made = {}
+    columns = {}
     for name, first in frames[0].items():
-        made[name] = rebuilt(plc.concatenate.concatenate([device(f[name]) for f in frames]), first)
-    return made
+        columns[name] = rebuilt(plc.concatenate.concatenate([device(f[name]) for f in frames]), first)
+    return columns
 
 
 class Mark(NamedTuple):
-    """What `rebuilt` has to know of a column: cuDF's type, and the name that stands for a type that cuDF lacks."""
+    """What `rebuilt` needs of a column: cuDF's type, and the name that says which type the column stands for."""
 
     dtype: Any
     name: str | None
@@ -88,7 +88,7 @@ class Pieces:
         return Pieces(self.whole, self.marks, self.offsets[first : last + 1] - low, self.width, self.start + low)
 
     def packed(self) -> Pieces:
-        """The same rows in one buffer of their own, so that the partition can be let go, and to be sent as it is."""
+        """The same rows in one buffer of their own: it can be sent as it is, and the partition can be freed."""
         metadata, buffer = pack(self._table())
         synchronize()
         return unpacked(metadata, buffer, self.marks, self.offsets)
@@ -116,7 +116,7 @@ def marks_of(columns: cudf.DataFrame | dict[str, Column]) -> Marks:
 
 
 class Rows(Mapping[str, Column]):
-    """The rows of a file as libcudf's columns; a Series is made of one only when somebody asks for it."""
+    """The rows of a file as libcudf's columns; makes the Series of a column only when it is read."""
 
     def __init__(self, columns: Sequence[plc.Column], marks: Marks) -> None:
         self.parts, self.marks = dict(zip(marks, columns, strict=True)), marks
@@ -131,7 +131,7 @@ class Rows(Mapping[str, Column]):
         return len(self.marks)
 
     def stored(self, name: str, wanted: pa.DataType) -> plc.Column | None:
-        """A column as it is, if that is its type."""
+        """The column if its type is `wanted`, else None."""
         return self.parts[name] if dtype(self.marks[name]) == wanted else None
 
     def taken(self, index: cupy.ndarray) -> Rows:
@@ -140,7 +140,7 @@ class Rows(Mapping[str, Column]):
 
 
 def marked(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
-    """A table of columns of which the marks tell the names and types."""
+    """A table of columns; `marks` has their names and types."""
     return framed(list(marks), columns, marks.__getitem__)
 
 
@@ -213,13 +213,13 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
-    """What `pieces_to_host` gave, on the GPU again; `mapped`: out of a mapped file."""
+    """The pieces that `pieces_to_host` copied to the host, on the GPU again; `mapped`: from a mapped file."""
     frame = {n: _from_host(table.column(n), mapped) for n in table.column_names}
     columns = [device(values) for values in frame.values()]
     return made_pieces(columns, marks_of(frame), pinned_copies.array_to_device(positions), offsets)
 
 
 def _from_host(values: pa.ChunkedArray, mapped: bool) -> Column:
-    """`Series.from_arrow` chunk by chunk; of a mapped file nothing but their own bytes are read."""
-    found = fixed(values)
-    return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values)) if found is None else found
+    """`Series.from_arrow` chunk by chunk; reads only the values' own bytes of a mapped file."""
+    series = fixed(values)
+    return cudf.Series.from_arrow(array(in_own_memory(values) if mapped else values)) if series is None else series

@@ -1,4 +1,4 @@
-"""Rows by group, on the GPU: the group of each row, and what is known of the rows of a group."""
+"""Rows by group, on the GPU: the group of each row, and sums and extremes of the rows of a group."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exact_sums_by(
     """(sum, rest) by group of float64 values: exact, see `tasks.engines.algorithms.exact_sums.sums`; no group has more
     than most_rows."""
     runs = _runs(codes, groups)
-    return exact_sums.sums(values[cupy.argsort(codes)], lambda found: segment_sums(found, runs), most_rows, cupy)
+    return exact_sums.sums(values[cupy.argsort(codes)], lambda terms: segment_sums(terms, runs), most_rows, cupy)
 
 
 def extremes_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray]:

@@ -87,6 +87,6 @@ def _parsed(texts: Column) -> Column:
 
 def date_part(values: Column, part: str) -> Column:
     """hour, minute, second, weekday (Monday 0), day, month, year or dayofyear in UTC, int16; null stays."""
-    found: cudf.Series = getattr(to_time(values).dt, PARTS[part]).astype("int16")
-    found.name = None
-    return renumbered(found)
+    series: cudf.Series = getattr(to_time(values).dt, PARTS[part]).astype("int16")
+    series.name = None
+    return renumbered(series)

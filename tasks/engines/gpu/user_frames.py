@@ -1,4 +1,4 @@
-"""What users' functions get of the GPU engine's columns, and columns of what they return."""
+"""Columns of the GPU engine as users' functions get them, and columns made of the results of these functions."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from tasks.engines.gpu.kernels import canonical_cudf
 
 
 def series(values: Column) -> Column:
-    """The column as a user's function sees it: structs by the names of their fields, times in UTC where cuDF lacks
-    their zone; of other types that cuDF lacks what stands for them."""
+    """The column as a user's function sees it: structs with the names of their fields, times in UTC where cuDF lacks
+    their zone; other types that cuDF lacks by their stand-ins."""
     if lacks_zone(here := dtype(values)):
         return from_numbers(*numbers(values), pa.timestamp(here.unit, "UTC"))
     if not isinstance(values.dtype, cudf.StructDtype):
         return values
-    found = host(values)
+    on_host = host(values)
     try:
-        return cudf.Series.from_arrow(found)
+        return cudf.Series.from_arrow(on_host)
     except LACKED:  # a field's type
         return values
 
 
 def user_frame(frame: dict[str, Column]) -> cudf.DataFrame:
-    """A cuDF DataFrame of the columns, for users' functions and for who gave one."""
+    """A cuDF DataFrame of the columns, for users' functions and for callers that passed a cuDF DataFrame."""
     return cudf.DataFrame({name: renumbered(series(values)) for name, values in frame.items()})
 
 
 def _is_marked(values: Column) -> bool:
-    """Whether the name of a Series says what it stands for: results keep the name of what they were made of."""
+    """Whether the name of a Series is the mark of its type: cuDF gives a result the name of its argument."""
     if (marked := marked_type(values.name)) is not None:
-        return bool(canonical_cudf.arrow_type(values) == _held_as(marked))
+        return bool(canonical_cudf.arrow_type(values) == _cudf_type(marked))
     return bool(values.name != NULL or values.null_count == len(values))
 
 
-def _held_as(dtype: pa.DataType) -> pa.DataType:
-    """The type that cuDF's own dtype tells of a Series that stands for this one."""
+def _cudf_type(dtype: pa.DataType) -> pa.DataType:
+    """The type of cuDF's own dtype for a Series that stands for this type."""
     if is_foreign(dtype):
         return stand_in(pa.array([], dtype)).type
     if is_list(dtype):
-        return pa.list_(_held_as(dtype.value_type))
+        return pa.list_(_cudf_type(dtype.value_type))
     return pa.timestamp("s") if pa.types.is_date32(dtype) else dtype
 
 
 def adopt(result: Any) -> Column:
     """A column of whatever a user's function returned: a Series, a CuPy, Arrow or numpy array, a list."""
     if isinstance(result, cudf.Series):
-        found = renumbered(canonical_cudf.decategorized(result))
-        if isinstance(found.dtype, cudf.StructDtype):
-            return column(found.to_arrow())
-        found.name = found.name if _is_marked(found) else None
-        return found
+        values = renumbered(canonical_cudf.decategorized(result))
+        if isinstance(values.dtype, cudf.StructDtype):
+            return column(values.to_arrow())
+        values.name = values.name if _is_marked(values) else None
+        return values
     if isinstance(result, (pa.Array, pa.ChunkedArray)):
         return column(result)
     if isinstance(result, cupy.ndarray):

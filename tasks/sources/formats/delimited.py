@@ -48,9 +48,9 @@ class Delimited:
         self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         """Names, types and record ranges of all files."""
-        return self._asked(options)._survey(files, options, limits, parallel_map)
+        return self._with_delimiter(options)._survey(files, options, limits, parallel_map)
 
-    def _asked(self, options: dict[str, Any]) -> Delimited:
+    def _with_delimiter(self, options: dict[str, Any]) -> Delimited:
         return Delimited(options.get("delimiter") or self.delimiter)
 
     def _survey(
@@ -100,7 +100,7 @@ class Delimited:
         self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
     ) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
-        tables, parser = [], self._asked(options)
+        tables, parser = [], self._with_delimiter(options)
         for piece in text_ranges.merged(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])

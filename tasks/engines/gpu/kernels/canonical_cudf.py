@@ -16,7 +16,7 @@ TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_4
 
 
 def arrow_type(series: Any) -> pa.DataType:
-    """The plain Arrow type of a cuDF Series, told by its dtype; nothing is copied to the host."""
+    """The plain Arrow type of a cuDF Series, derived from its dtype alone; copies nothing to the host."""
     import cudf
 
     dtype = series.dtype
@@ -24,7 +24,7 @@ def arrow_type(series: Any) -> pa.DataType:
 
 
 def told_type(series: Any) -> pa.DataType:
-    """The type that the name of a Series stands for, else that of its dtype."""
+    """The type for which a Series stands, by its name; else the type of its dtype."""
     marked = marked_type(series.name)
     return arrow_type(series) if marked is None else marked
 

@@ -1,4 +1,4 @@
-"""libcudf's columns as CuPy sees them, without a cuDF Series in between: that takes longer than most kernels run."""
+"""Views of libcudf's columns as CuPy arrays, without a cuDF Series between: it takes longer than most kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __device__ bool is_valid(const Floats& column, long long row) {
     return !column.valid || (column.valid[bit / 32] >> (bit % 32) & 1);
 }
 
-extern "C" __global__ void find_nan(const Floats* columns, long long rows, bool* found) {
+extern "C" __global__ void find_nan(const Floats* columns, long long rows, bool* flags) {
     const Floats column = columns[blockIdx.y];
     const long long step = (long long)gridDim.x * blockDim.x;
     bool any = false;
@@ -39,7 +39,7 @@ extern "C" __global__ void find_nan(const Floats* columns, long long rows, bool*
         const double value = column.wide ? ((const double*)column.values)[at] : ((const float*)column.values)[at];
         any |= isnan(value) && is_valid(column, row);
     }
-    if (any) found[blockIdx.y] = true;
+    if (any) flags[blockIdx.y] = true;
 }
 """,
     "find_nan",
@@ -51,27 +51,27 @@ def device(values: Column) -> plc.Column:
     return values.to_pylibcudf()[0]
 
 
-def array_of(found: plc.Column) -> cupy.ndarray:
+def array_of(column: plc.Column) -> cupy.ndarray:
     """The stored values of a column of plain numbers, booleans or times, in its memory; anything where null."""
-    dtype, rows, data = DTYPES[int(found.type().id())], found.size(), found.data()
+    dtype, rows, data = DTYPES[int(column.type().id())], column.size(), column.data()
     if not rows or data is None:
         return cupy.empty(0, dtype)
-    memory = cupy.cuda.UnownedMemory(data.ptr, (found.offset() + rows) * dtype.itemsize, found, _device())
-    return cupy.ndarray((rows,), dtype, cupy.cuda.MemoryPointer(memory, found.offset() * dtype.itemsize))
+    memory = cupy.cuda.UnownedMemory(data.ptr, (column.offset() + rows) * dtype.itemsize, column, _device())
+    return cupy.ndarray((rows,), dtype, cupy.cuda.MemoryPointer(memory, column.offset() * dtype.itemsize))
 
 
-def is_plain(found: plc.Column) -> bool:
+def is_plain(column: plc.Column) -> bool:
     """Whether libcudf's type says all of a column's type: numbers, booleans and strings."""
-    return int(found.type().id()) in PLAIN
+    return int(column.type().id()) in PLAIN
 
 
-def is_float(found: plc.Column) -> bool:
-    return int(found.type().id()) in FLOATS
+def is_float(column: plc.Column) -> bool:
+    return int(column.type().id()) in FLOATS
 
 
-def valid_in(found: plc.Column) -> cupy.ndarray | None:
+def valid_in(column: plc.Column) -> cupy.ndarray | None:
     """Which rows are not null; None if all are."""
-    return array_of(plc.unary.is_valid(found)) if found.null_count() else None
+    return array_of(plc.unary.is_valid(column)) if column.null_count() else None
 
 
 def gathered(columns: Sequence[plc.Column], index: cupy.ndarray, nullify: bool = False) -> list[plc.Column]:
@@ -82,21 +82,21 @@ def gathered(columns: Sequence[plc.Column], index: cupy.ndarray, nullify: bool =
 
 
 def with_nan(columns: Sequence[plc.Column]) -> list[bool]:
-    """Which of these columns of floats, all of one length, hold a NaN that is not null."""
+    """For each of these float columns of equal length: whether it has a NaN that is not null."""
     rows = columns[0].size() if columns else 0
     if not rows:
         return [False] * len(columns)
-    told = np.empty((len(columns), 4), dtype=np.int64)
-    for i, found in enumerate(columns):
-        mask, data = found.null_mask() if found.null_count() else None, found.data()
-        wide = FLOATS[int(found.type().id())] == 8
-        told[i] = data.ptr, mask.ptr if mask is not None else 0, found.offset(), wide
+    floats = np.empty((len(columns), 4), dtype=np.int64)
+    for i, column in enumerate(columns):
+        mask, data = column.null_mask() if column.null_count() else None, column.data()
+        wide = FLOATS[int(column.type().id())] == 8
+        floats[i] = data.ptr, mask.ptr if mask is not None else 0, column.offset(), wide
     flags = cupy.zeros(len(columns), dtype=cupy.bool_)
     blocks = min(BLOCKS, -(-rows // THREADS))
     for first in range(0, len(columns), 65_535):  # as many as a grid is high
         part = slice(first, first + 65_535)
-        shape = (blocks, len(told[part]))
-        _NAN(shape, (THREADS,), (cupy.asarray(told[part]), np.int64(rows), flags[part]))
+        shape = (blocks, len(floats[part]))
+        _NAN(shape, (THREADS,), (cupy.asarray(floats[part]), np.int64(rows), flags[part]))
     return [bool(flag) for flag in cupy.asnumpy(flags)]
 
 

@@ -16,7 +16,7 @@ FLUSH = "-ftz=true"
 
 
 def keep_denormals() -> None:
-    """Once for a process, before it computes; of the kernels that were compiled earlier CuPy forgets some, not all."""
+    """Have CuPy compile without `FLUSH`. Call this before a process computes: some kernels stay as compiled before."""
     compiled, key = compiler._NVRTCProgram.compile, compiler._get_cupy_cache_key
     if getattr(compiled, "keeps_denormals", False):
         return

@@ -36,23 +36,23 @@ def _stage() -> Iterator[np.ndarray]:
 
 
 def bytes_to_host(pointer: int, nbytes: int) -> np.ndarray:
-    """The bytes at an address of the GPU, after what this thread's stream still does to them."""
+    """A copy of the bytes at an address of the GPU, made when the stream of this thread has done its work."""
     runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
-    found = np.empty(nbytes, np.uint8)
+    on_host = np.empty(nbytes, np.uint8)
     with _stage() as stage:
         for start in range(0, nbytes, STAGE):
-            part = found[start : start + STAGE]
+            part = on_host[start : start + STAGE]
             kind = runtime.memcpyDeviceToHost
             runtime.memcpyAsync(stage.ctypes.data, pointer + start, len(part), kind, stream.ptr)
             stream.synchronize()
             np.copyto(part, stage[: len(part)])
-    return found
+    return on_host
 
 
 def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
-    """Bytes of the host, one part after another, in one array."""
+    """One array on the device with the bytes of all parts, one part after another."""
     runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
-    found = cupy.empty(sum(len(part) for part in parts), np.uint8)
+    on_device = cupy.empty(sum(len(part) for part in parts), np.uint8)
     sent = filled = 0
     with _stage() as stage:
         for part in parts:
@@ -60,12 +60,12 @@ def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
                 taken, part = part[: STAGE - filled], part[STAGE - filled :]
                 np.copyto(stage[filled : filled + len(taken)], taken)
                 filled += len(taken)
-                if filled == STAGE or sent + filled == len(found):
+                if filled == STAGE or sent + filled == len(on_device):
                     kind = runtime.memcpyHostToDevice
-                    runtime.memcpyAsync(found.data.ptr + sent, stage.ctypes.data, filled, kind, stream.ptr)
+                    runtime.memcpyAsync(on_device.data.ptr + sent, stage.ctypes.data, filled, kind, stream.ptr)
                     stream.synchronize()
                     sent, filled = sent + filled, 0
-    return found
+    return on_device
 
 
 def array_to_host(values: cupy.ndarray) -> np.ndarray:
@@ -79,21 +79,21 @@ def array_to_device(values: np.ndarray) -> cupy.ndarray:
 
 
 def to_host(values: Any) -> pa.Array:
-    """`Series.to_arrow`, of the same type where all is null, too. Strings and numbers go through pinned memory."""
-    found = values.to_pylibcudf()[0]
-    rows, nulls = found.size(), found.null_count()
+    """`Series.to_arrow` that keeps the type where all is null, and copies strings and numbers by pinned memory."""
+    column = values.to_pylibcudf()[0]
+    rows, nulls = column.size(), column.null_count()
     if nulls == rows:  # cuDF forgets the type of lists that are all null
         return pa.nulls(rows, canonical_cudf.arrow_type(values))
-    if found.offset():
+    if column.offset():
         return values.to_arrow()
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufmM":
-        kind, data = pa.from_numpy_dtype(values.dtype), [_buffer(found.data(), rows * values.dtype.itemsize)]
-    elif found.type().id() == plc.TypeId.STRING and found.child(0).type().id() == plc.TypeId.INT32:
-        ends = _buffer(found.child(0).data(), 4 * (rows + 1))
-        kind, data = pa.string(), [ends, _buffer(found.data(), int(np.frombuffer(ends, np.int32)[-1]))]
+        kind, data = pa.from_numpy_dtype(values.dtype), [_buffer(column.data(), rows * values.dtype.itemsize)]
+    elif column.type().id() == plc.TypeId.STRING and column.child(0).type().id() == plc.TypeId.INT32:
+        ends = _buffer(column.child(0).data(), 4 * (rows + 1))
+        kind, data = pa.string(), [ends, _buffer(column.data(), int(np.frombuffer(ends, np.int32)[-1]))]
     else:
         return values.to_arrow()
-    mask = _buffer(found.null_mask(), -(-rows // 8)) if nulls else None
+    mask = _buffer(column.null_mask(), -(-rows // 8)) if nulls else None
     return pa.Array.from_buffers(kind, rows, [mask, *data], nulls)
 
 

@@ -103,10 +103,10 @@ extern "C" __global__ void chunk_moments(const void* values, int wide, const boo
 extern "C" __global__ void run_moments(const Moments* chunks, const long long* runs, Moments* out) {{
     __shared__ Moments part[{THREADS}];
     const long long first = runs[blockIdx.x], each = (runs[blockIdx.x + 1] - first + {THREADS} - 1) / {THREADS};
-    Moments found = {{0.0, 0.0, 0.0, 0.0, 0.0}};
+    Moments moments = {{0.0, 0.0, 0.0, 0.0, 0.0}};
     const long long mine = first + threadIdx.x * each, stop = min(mine + each, runs[blockIdx.x + 1]);
-    for (long long i = mine; i < stop; i++) found = joined(found, chunks[i]);
-    part[threadIdx.x] = found;
+    for (long long i = mine; i < stop; i++) moments = joined(moments, chunks[i]);
+    part[threadIdx.x] = moments;
     __syncthreads();
     for (int half = 1; half < {THREADS}; half *= 2) {{
         if (threadIdx.x % (2 * half) == 0) part[threadIdx.x] = joined(part[threadIdx.x], part[threadIdx.x + half]);

@@ -1,7 +1,7 @@
-"""Strings counted and found by their bytes, on the GPU: tables of rows, by hash with open addressing.
+"""Hash tables that count strings and look them up, on the GPU (open addressing; strings are equal if their bytes are).
 
 cuDF's group-by compares strings of few distinct values slowly (90 ms for 26 million rows on an H200, these kernels
-2 ms). A slot holds the number of a row with the slot's string, -1 where it is free; equal means equal in every byte.
+2 ms). A slot has the number of a row with the slot's string, -1 where it is free.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ __device__ bool is_null(const unsigned int* mask, long long first, long long row
     return mask && !(mask[bit / 32] >> (bit % 32) & 1);
 }
 
-// Puts every row's string into the table once, and counts the rows of each slot if `counts` is given. A warp's rows of
-// one slot are counted together: a frequent value would else have most of them wait for one place in memory.
+// Puts every row's string into the table once, and counts the rows of each slot unless `counts` is null. The rows of a
+// warp in one slot are counted together: else most threads would wait for the counter of a frequent value.
 extern "C" __global__ void insert(const void* offsets, int wide, const byte* chars, const unsigned int* mask,
                                   long long first, long long rows, int* slots, unsigned int size, unsigned int probes,
-                                  u64* counts, unsigned int* told) {
+                                  u64* counts, unsigned int* status) {
     extern __shared__ unsigned int local[];
     const bool sharing = size <= SHARED;
     if (sharing) for (unsigned int s = threadIdx.x; s < size; s += blockDim.x) local[s] = 0;
@@ -60,23 +60,23 @@ extern "C" __global__ void insert(const void* offsets, int wide, const byte* cha
     const unsigned int all = 0xffffffffu, lane = threadIdx.x % 32;
     const long long step = (long long)gridDim.x * blockDim.x;
     for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row - lane < rows; row += step) {
-        if (__any_sync(all, *(volatile unsigned int*)told)) break;
+        if (__any_sync(all, *(volatile unsigned int*)status)) break;
         unsigned int slot = size + lane, tried = 0;  // where there is nothing to count: a slot of its own
         if (row < rows && !is_null(mask, first, row)) {
             const long long start = begin(offsets, wide, row), length = begin(offsets, wide, row + 1) - start;
             const byte* text = chars + start;
             slot = (unsigned int)hash_of(text, length) & (size - 1);
             for (; tried < probes; tried++, slot = (slot + 1) & (size - 1)) {
-                int held = *(volatile int*)(slots + slot);
-                if (held < 0) {
-                    held = atomicCAS(slots + slot, -1, (int)row);
-                    if (held < 0) held = (int)row;
+                int occupant = *(volatile int*)(slots + slot);
+                if (occupant < 0) {
+                    occupant = atomicCAS(slots + slot, -1, (int)row);
+                    if (occupant < 0) occupant = (int)row;
                 }
-                if (held == row) break;
-                const long long other = begin(offsets, wide, held);
-                if (same(text, length, chars + other, begin(offsets, wide, held + 1) - other)) break;
+                if (occupant == row) break;
+                const long long other = begin(offsets, wide, occupant);
+                if (same(text, length, chars + other, begin(offsets, wide, occupant + 1) - other)) break;
             }
-            if (tried == probes) { *(volatile unsigned int*)told = 1; slot = size + lane; }
+            if (tried == probes) { *(volatile unsigned int*)status = 1; slot = size + lane; }
         }
         if (!counts) continue;
         const unsigned int alike = __match_any_sync(all, slot);
@@ -89,18 +89,18 @@ extern "C" __global__ void insert(const void* offsets, int wide, const byte* cha
             if (local[s]) atomicAdd(counts + s, (u64)local[s]);
 }
 
-// The rows and counts of the slots that are used, one after another; told[1] becomes their number.
-extern "C" __global__ void collect(const int* slots, const u64* counts, unsigned int size, int* rows, long long* found,
-                                   unsigned int* told) {
+// The rows and counts of the slots that are used, one after another; status[1] becomes their number.
+extern "C" __global__ void collect(const int* slots, const u64* counts, unsigned int size, int* rows,
+                                   long long* distinct_counts, unsigned int* status) {
     const unsigned int slot = blockIdx.x * blockDim.x + threadIdx.x;
     if (slot >= size || slots[slot] < 0) return;
-    const unsigned int place = atomicAdd(told + 1, 1u);
+    const unsigned int place = atomicAdd(status + 1, 1u);
     rows[place] = slots[slot];
-    found[place] = (long long)counts[slot];
+    distinct_counts[place] = (long long)counts[slot];
 }
 
 // The row of the table's strings that equals each row, -1 where there is none.
-extern "C" __global__ void find(const void* held_offsets, int held_wide, const byte* held_chars, const int* slots,
+extern "C" __global__ void find(const void* table_offsets, int table_wide, const byte* table_chars, const int* slots,
                                 unsigned int size, const void* offsets, int wide, const byte* chars,
                                 const unsigned int* mask, long long first, long long rows, long long* places) {
     const long long step = (long long)gridDim.x * blockDim.x;
@@ -111,8 +111,8 @@ extern "C" __global__ void find(const void* held_offsets, int held_wide, const b
             const byte* text = chars + begun;
             unsigned int slot = (unsigned int)hash_of(text, length) & (size - 1);
             while ((place = slots[slot]) >= 0) {
-                const long long start = begin(held_offsets, held_wide, place);
-                if (same(text, length, held_chars + start, begin(held_offsets, held_wide, place + 1) - start)) break;
+                const long long start = begin(table_offsets, table_wide, place);
+                if (same(text, length, table_chars + start, begin(table_offsets, table_wide, place + 1) - start)) break;
                 slot = (slot + 1) & (size - 1);
             }
         }
@@ -134,11 +134,11 @@ class _Strings(NamedTuple):
 
     @classmethod
     def of(cls, values: Column) -> _Strings:
-        found = device(values)
-        first, rows = found.offset(), found.size()
-        mask = found.null_mask() if found.null_count() else None
-        offsets = array_of(found.child(0))[first : first + rows + 1]
-        return cls(found, offsets, _pointer(found.data()), _pointer(mask), first)
+        column = device(values)
+        first, rows = column.offset(), column.size()
+        mask = column.null_mask() if column.null_count() else None
+        offsets = array_of(column.child(0))[first : first + rows + 1]
+        return cls(column, offsets, _pointer(column.data()), _pointer(mask), first)
 
     @property
     def texts(self) -> tuple[Any, ...]:
@@ -163,33 +163,33 @@ def count_strings(values: Column) -> tuple[cupy.ndarray, cupy.ndarray] | None:
     strings, nulls = _Strings.of(values), values.null_count
     for size in SIZES:
         slots, counts = cupy.full(size, -1, dtype=cupy.int32), cupy.zeros(size, dtype=cupy.uint64)
-        rows, found = cupy.empty(size + 1, cupy.int32), cupy.empty(size + 1, cupy.int64)
-        told = _insert(strings, slots, counts, PROBES)
+        rows, distinct_counts = cupy.empty(size + 1, cupy.int32), cupy.empty(size + 1, cupy.int64)
+        status = _insert(strings, slots, counts, PROBES)
         KERNELS.get_function("collect")(
-            (-(-size // THREADS),), (THREADS,), (slots, counts, np.uint32(size), rows, found, told)
+            (-(-size // THREADS),), (THREADS,), (slots, counts, np.uint32(size), rows, distinct_counts, status)
         )
-        full, distinct = told.get().tolist()
+        full, distinct = status.get().tolist()
         if full:
             continue
         if nulls:
-            rows[distinct], found[distinct] = len(values), nulls  # behind the last row: null
+            rows[distinct], distinct_counts[distinct] = len(values), nulls  # behind the last row: null
         distinct += bool(nulls)
-        return rows[:distinct], found[:distinct].copy()
+        return rows[:distinct], distinct_counts[:distinct].copy()
     return None
 
 
 def _insert(strings: _Strings, slots: cupy.ndarray, counts: Any, probes: int) -> cupy.ndarray:
-    """Fill a table; of the two numbers, uint32, the first is 1 if it is too small, the second free."""
-    told, size = cupy.zeros(2, dtype=cupy.uint32), len(slots)
+    """Fill a table. Returns two uint32: the first is 1 if the table is too small, `collect` uses the second."""
+    status, size = cupy.zeros(2, dtype=cupy.uint32), len(slots)
     shared = 4 * size if size <= SHARED else 0
     blocks = min(BLOCKS, -(-(len(strings.offsets) - 1) // THREADS))
-    arguments = (*strings.arguments, slots, np.uint32(size), np.uint32(probes), counts, told)
+    arguments = (*strings.arguments, slots, np.uint32(size), np.uint32(probes), counts, status)
     KERNELS.get_function("insert")((blocks,), (THREADS,), arguments, shared_mem=shared)
-    return told
+    return status
 
 
 class StringPlaces:
-    """From strings to their place among distinct strings without nulls. Made once, then used from any thread."""
+    """Finds the places of strings among distinct strings without nulls. Built once, then used from any thread."""
 
     def __init__(self, keys: Column) -> None:
         self.strings = _Strings.of(keys) if len(keys) else None
@@ -201,8 +201,8 @@ class StringPlaces:
         """int64 place of each string, -1 for others and for null."""
         places = cupy.full(len(values), -1, dtype=cupy.int64)
         if self.strings and len(values):
-            held, strings = self.strings, _Strings.of(values)
-            table = (*held.texts, self.slots, np.uint32(len(self.slots)))
+            distinct, strings = self.strings, _Strings.of(values)
+            table = (*distinct.texts, self.slots, np.uint32(len(self.slots)))
             blocks = min(BLOCKS, -(-len(values) // THREADS))
             KERNELS.get_function("find")((blocks,), (THREADS,), (*table, *strings.arguments, places))
         return places
