@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -68,6 +69,16 @@ def _arrow_of(column: pd.Series) -> pa.Array | pa.ChunkedArray:
             why=f"dtype {column.dtype}: {error.args[0] if error.args else error!s}",
             do=f"give its values one plain type, such as frame[{column.name!r}].astype('string'), or leave it out",
         ) from None
+
+
+def arrow_values(values: Any) -> pa.Array | pa.ChunkedArray:
+    """The values of a pandas Series, an Arrow or a numpy array or a list as Arrow."""
+    if isinstance(values, pd.Series):
+        inside: Any = values.array
+        return inside.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    return pa.array(values if isinstance(values, list) else np.asarray(values))
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:

@@ -14,8 +14,11 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import plain_type
+from tasks.engines.algorithms import arrow_arrays
+from tasks.engines.algorithms.arrow_arrays import build, one_array, raw
 from tasks.engines.algorithms.moments import power_of, within
 from tasks.engines.algorithms.text_casts import times_of
+from tasks.engines.convert.libraries import arrow_values
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
 
@@ -29,14 +32,7 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
 
 def array(values: Column) -> pa.Array:
     """The one Arrow array of a column (no copy unless it is in several chunks); dictionaries stay."""
-    if isinstance(values, pd.Series):
-        inside: Any = values.array
-        values = inside.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
-    if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 1:
-            return values.chunk(0)
-        return values.combine_chunks() if values.num_chunks else pa.array([], values.type)
-    return values
+    return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
 
 def series(values: Column) -> Column:
@@ -88,33 +84,9 @@ def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
     return raw(found), valid
 
 
-def raw(found: pa.Array) -> np.ndarray:
-    if pa.types.is_boolean(found.type):
-        found = found.cast(pa.uint8())
-    elif pa.types.is_decimal(found.type):
-        found = decimal_floats(found)
-    width = (
-        {8: "i8", 4: "i4"}[found.type.bit_width // 8]
-        if pa.types.is_temporal(found.type)
-        else found.type.to_pandas_dtype()
-    )
-    buffer = found.buffers()[1]
-    if buffer is None or not len(found):  # Arrow's casts of no values leave buffers of any size
-        return np.zeros(len(found), dtype=width)
-    return np.frombuffer(buffer, dtype=width, count=found.offset + len(found))[found.offset :]
-
-
 def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
     """The column of raw numbers and their validity (None: no nulls), of the Arrow type of the numbers or `dtype`."""
     return column(build(values, valid, dtype))
-
-
-def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:
-    if dtype is not None and pa.types.is_boolean(dtype):
-        return pa.array(values.astype(bool), mask=None if valid is None else ~valid)
-    dtype = dtype or pa.from_numpy_dtype(values.dtype)
-    bits = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
-    return pa.Array.from_buffers(dtype, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def finite(values: Column) -> Column:
@@ -161,12 +133,7 @@ def fill_null(values: Column, value: Any) -> Column:
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
-    found = array(values)
-    if low is not None:
-        found = pc.max_element_wise(found, pa.scalar(low, found.type), skip_nulls=False)
-    if high is not None:
-        found = pc.min_element_wise(found, pa.scalar(high, found.type), skip_nulls=False)
-    return column(found)
+    return column(arrow_arrays.clip(array(values), low, high))
 
 
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
@@ -308,11 +275,9 @@ def date_part(values: Column, part: str) -> Column:
 
 def adopt(result: Any) -> Column:
     """A column of whatever a user's function returned: a Series, an Arrow or a numpy array, a list."""
-    if isinstance(result, pd.Series):
-        return result if isinstance(result.dtype, pd.ArrowDtype) else column(pa.Array.from_pandas(result))
-    if isinstance(result, (pa.Array, pa.ChunkedArray)):
-        return column(result)
-    return column(pa.array(np.asarray(result) if not isinstance(result, list) else result))
+    if isinstance(result, pd.Series) and isinstance(result.dtype, pd.ArrowDtype):
+        return result
+    return column(arrow_values(result))
 
 
 def dtype(values: Column) -> pa.DataType:

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.host_tables import factorize, group_rows
 from tasks.engines.algorithms.reductions import refuse_wrapped
 from tasks.engines.convert.type_widening import widest
-from tasks.engines.cpu.columns import Column, array, build, raw
+from tasks.engines.cpu.columns import Column, array
 from tasks.engines.hashing import murmur3
 
 DENSE = 1 << 22  # a table this long is always worth it
@@ -30,31 +32,6 @@ def ordered_bits(found: pa.Array) -> np.ndarray:
     if pa.types.is_floating(found.type):
         return (raw(found).astype(np.float64) + 0.0).view(np.int64)
     return raw(found).astype(np.int64, copy=False)
-
-
-def plain(found: pa.Array) -> pa.Array:
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-
-
-def factorize(found: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """(codes, values): every row's place among the distinct values; null is a value of its own, the last."""
-    if not pa.types.is_dictionary(found.type):
-        found = _canonical(found).dictionary_encode()
-    elif found.dictionary.null_count:
-        found = found.dictionary_decode().dictionary_encode()
-    values = found.dictionary
-    codes = raw(found.indices)
-    if found.null_count:
-        codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, len(values))
-        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    return codes, values
-
-
-def _canonical(found: pa.Array) -> pa.Array:
-    """-0.0 is 0.0."""
-    if pa.types.is_floating(found.type):
-        return pc.add(found, pa.scalar(0.0, found.type))
-    return found
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
@@ -106,22 +83,6 @@ def _count_sorted(found: pa.Array) -> tuple[pa.Array, np.ndarray]:
     values = np.sort(raw(found))
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
     return build(values[first], dtype=found.type), np.diff(first, append=len(values))
-
-
-def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
-    """(group of each row, the distinct keys as one array per column); nulls are keys like any other."""
-    codes, values = factorize(arrays[0])
-    keys, codes = [values], codes.astype(np.int64)
-    for found in arrays[1:]:
-        more, values = factorize(found)
-        distinct, codes = np.unique(codes * np.int64(len(values)) + more, return_inverse=True)
-        keys = [k.take(pa.array(distinct // len(values))) for k in keys] + [
-            values.take(pa.array(distinct % len(values)))
-        ]
-    if len(arrays) == 1:
-        used = np.bincount(codes, minlength=len(values)) > 0
-        codes, keys = (np.cumsum(used) - 1)[codes], [values.filter(pa.array(used))]
-    return codes, keys
 
 
 def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
@@ -219,9 +180,3 @@ def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
 def count_at_least(table: pa.Table, threshold: int) -> int:
     """How many rows have a count of at least `threshold`."""
     return int((raw(array(table.column("count"))) >= threshold).sum())
-
-
-def host_table(table: pa.Table) -> pa.Table:
-    """The table in host memory, columns in one chunk each, strings plain."""
-    columns = [plain(array(c)) for c in table.columns]
-    return pa.table(columns, table.column_names, metadata=table.schema.metadata)

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import Column, array, raw
-from tasks.engines.cpu.groups import ordered_bits, plain
+from tasks.engines.algorithms.arrow_arrays import raw
+from tasks.engines.algorithms.host_tables import plain
+from tasks.engines.cpu.columns import Column, array
+from tasks.engines.cpu.groups import ordered_bits
 from tasks.engines.hashing import murmur3
 
 DENSE = 1 << 22  # a table this long is always worth it

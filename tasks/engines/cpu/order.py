@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import Column, array, build, column, raw
+from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.cpu.columns import Column, array, column
 
 PADDING = 256  # bytes of a column that count for nothing
 

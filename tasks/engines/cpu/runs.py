@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import array, raw
-from tasks.engines.cpu.groups import group_rows, plain
+from tasks.engines.algorithms.arrow_arrays import raw
+from tasks.engines.algorithms.host_tables import group_rows, plain
+from tasks.engines.cpu.columns import array
 
 
 def run_codes(keys: Sequence[Any]) -> np.ndarray:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.host_tables import group_rows, host_table
 from tasks.engines.cpu.columns import array
-from tasks.engines.cpu.groups import group_rows, host_table
 
 
 def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[np.ndarray, pa.Table]:

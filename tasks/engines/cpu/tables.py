@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import array, build, raw
-from tasks.engines.cpu.groups import group_rows, hash_columns, host_table
+from tasks.core.schema import Schema
+from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.host_tables import ascending, sortable
+from tasks.engines.convert import host_files
+from tasks.engines.cpu.columns import array
+from tasks.engines.cpu.groups import hash_columns
 
 SMALL = 1 << 16  # rows below which one general sort is quick enough
 COMMON = 255  # counts up to this are sorted by as one byte; few values have larger ones
@@ -35,16 +40,6 @@ def slice_table(table: pa.Table, start: int, stop: int) -> pa.Table:
     return table.slice(start, stop - start)
 
 
-def ascending(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Sort keys: each column ascending, nulls first."""
-    return [(name, "ascending", "at_start") for name in names]
-
-
-def sort_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """By the key columns ascending: strings by bytes, false before true, nulls first."""
-    return table.take(pc.sort_indices(sortable(table, names), sort_keys=ascending(names)))
-
-
 def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
     """By count descending, then by value ascending: strings by bytes, false before true, nulls first."""
     if len(counts) >= SMALL and len(names) == 1 and not counts.column(0).null_count:
@@ -53,27 +48,6 @@ def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
             return _sort_by_counting(values, raw(array(counts.column("count"))), counts)
     order = pc.sort_indices(sortable(counts, names), sort_keys=[("count", "descending"), *ascending(names)])
     return counts.take(order)
-
-
-def sortable(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with key columns of types that Arrow sorts."""
-    for name in names:
-        i = table.column_names.index(name)
-        if pa.types.is_boolean(table.column(i).type):
-            table = table.set_column(i, name, table.column(i).cast(pa.uint8()))
-    return table
-
-
-def sorted_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
-    """(the distinct keys in order, nulls first; for each row of the table its key's place)."""
-    if not len(table):
-        return table.select(list(keys)), np.zeros(0, dtype=np.int64)
-    codes, uniques = group_rows([array(table.column(k)) for k in keys])
-    distinct = pa.table(list(uniques), list(keys))
-    order = pc.sort_indices(sortable(distinct, keys), sort_keys=ascending(keys))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[raw(order).astype(np.int64)] = np.arange(len(order))
-    return host_table(distinct.take(order)), rank[codes]
 
 
 def _fixed_width(dtype: pa.DataType) -> bool:
@@ -137,3 +111,9 @@ def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
     short = np.maximum(8 - np.diff(offsets), 0).astype(np.uint64) * np.uint64(8)
     kept = np.where(short >= 64, np.uint64(0), ~np.uint64(0) << np.minimum(short, np.uint64(63)))
     return words & kept
+
+
+def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
+    """The named columns of a table or frame in host memory, in the types of the schema."""
+    columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
+    return host_files.conform(pa.table(columns), schema)

@@ -14,7 +14,6 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from tasks.core.schema import Schema, described
-from tasks.engines.cpu.columns import array
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
@@ -56,12 +55,6 @@ def _zero_where_null(values: pa.Array) -> pa.Array:
     rows = np.frombuffer(data, np.uint8, len(values) * width).reshape(-1, width).copy()
     rows[np.asarray(values.is_null())] = 0
     return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
-
-
-def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
-    """The named columns of a table or frame in host memory, in the types of the schema."""
-    columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
-    return conform(pa.table(columns), schema)
 
 
 def write_file(table: pa.Table, path: str, writing: Any) -> None:

@@ -1,0 +1,89 @@
+"""Tables of keys in host memory: the rows of each key, and the keys in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.engines.algorithms.arrow_arrays import one_array, raw
+
+
+def plain(found: pa.Array) -> pa.Array:
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def host_table(table: pa.Table) -> pa.Table:
+    """The table in host memory, columns in one chunk each, strings plain."""
+    columns = [plain(one_array(c)) for c in table.columns]
+    return pa.table(columns, table.column_names, metadata=table.schema.metadata)
+
+
+def factorize(found: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """(codes, values): every row's place among the distinct values; null is a value of its own, the last."""
+    if not pa.types.is_dictionary(found.type):
+        found = _canonical(found).dictionary_encode()
+    elif found.dictionary.null_count:
+        found = found.dictionary_decode().dictionary_encode()
+    values = found.dictionary
+    codes = raw(found.indices)
+    if found.null_count:
+        codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, len(values))
+        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    return codes, values
+
+
+def _canonical(found: pa.Array) -> pa.Array:
+    """-0.0 is 0.0."""
+    if pa.types.is_floating(found.type):
+        return pc.add(found, pa.scalar(0.0, found.type))
+    return found
+
+
+def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
+    """(group of each row, the distinct keys as one array per column); nulls are keys like any other."""
+    codes, values = factorize(arrays[0])
+    keys, codes = [values], codes.astype(np.int64)
+    for found in arrays[1:]:
+        more, values = factorize(found)
+        distinct, codes = np.unique(codes * np.int64(len(values)) + more, return_inverse=True)
+        keys = [k.take(pa.array(distinct // len(values))) for k in keys] + [
+            values.take(pa.array(distinct % len(values)))
+        ]
+    if len(arrays) == 1:
+        used = np.bincount(codes, minlength=len(values)) > 0
+        codes, keys = (np.cumsum(used) - 1)[codes], [values.filter(pa.array(used))]
+    return codes, keys
+
+
+def ascending(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Sort keys: each column ascending, nulls first."""
+    return [(name, "ascending", "at_start") for name in names]
+
+
+def sortable(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table with key columns of types that Arrow sorts."""
+    for name in names:
+        i = table.column_names.index(name)
+        if pa.types.is_boolean(table.column(i).type):
+            table = table.set_column(i, name, table.column(i).cast(pa.uint8()))
+    return table
+
+
+def sort_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """By the key columns ascending: strings by bytes, false before true, nulls first."""
+    return table.take(pc.sort_indices(sortable(table, names), sort_keys=ascending(names)))
+
+
+def sorted_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
+    """(the distinct keys in order, nulls first; for each row of the table its key's place)."""
+    if not len(table):
+        return table.select(list(keys)), np.zeros(0, dtype=np.int64)
+    codes, uniques = group_rows([one_array(table.column(k)) for k in keys])
+    distinct = pa.table(list(uniques), list(keys))
+    order = pc.sort_indices(sortable(distinct, keys), sort_keys=ascending(keys))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[raw(order).astype(np.int64)] = np.arange(len(order))
+    return host_table(distinct.take(order)), rank[codes]
