@@ -32,20 +32,20 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
         if not frame.columns.is_unique:
             check_names([str(name) for name in frame.columns if name in {*chosen}], "the given frame")
         table = columns_of(frame, chosen)
-        return table, kind, lambda made, kernels, kept: _with_index(kernels.user_frame(made), index, kept)
+        return table, kind, lambda columns, kernels, rows: _with_index(kernels.user_frame(columns), index, rows)
     table = from_any(frame)
     if table is None:
         raise DataError(
             f"a workflow cannot transform {type(frame).__name__}", do="give a Dataset, or a pandas, Arrow or cuDF frame"
         )
     check_names(table.column_names, "the given frame")
-    return table, "pandas", lambda made, kernels, kept: pa.table({n: kernels.host(c) for n, c in made.items()})
+    return table, "pandas", lambda columns, kernels, rows: pa.table({n: kernels.host(c) for n, c in columns.items()})
 
 
-def _with_index(frame: Any, index: Any, kept: Any) -> Any:
+def _with_index(frame: Any, index: Any, rows: Any) -> Any:
     """The frame under the index of the rows it was made of; grouped rows get a new one."""
-    if kept is not None:
-        frame.index = index.take(kept.astype("int64"))
+    if rows is not None:
+        frame.index = index.take(rows.astype("int64"))
     elif len(frame) == len(index):
         frame.index = index
     return frame
@@ -70,6 +70,6 @@ def dask_frame(
 
 def _partition(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
     """A partition as other tasks may use it, in whatever thread."""
-    made = read(handle, number)
+    frame = read(handle, number)
     synchronize()
-    return made
+    return frame

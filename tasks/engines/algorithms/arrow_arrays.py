@@ -18,20 +18,20 @@ def one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values
 
 
-def raw(found: pa.Array) -> np.ndarray:
-    if pa.types.is_boolean(found.type):
-        found = found.cast(pa.uint8())
-    elif pa.types.is_decimal(found.type):
-        found = decimal_floats(found)
+def raw(values: pa.Array) -> np.ndarray:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    elif pa.types.is_decimal(values.type):
+        values = decimal_floats(values)
     width = (
-        {8: "i8", 4: "i4"}[found.type.bit_width // 8]
-        if pa.types.is_temporal(found.type)
-        else found.type.to_pandas_dtype()
+        {8: "i8", 4: "i4"}[values.type.bit_width // 8]
+        if pa.types.is_temporal(values.type)
+        else values.type.to_pandas_dtype()
     )
-    buffer = found.buffers()[1]
-    if buffer is None or not len(found):  # Arrow's casts of no values leave buffers of any size
-        return np.zeros(len(found), dtype=width)
-    return np.frombuffer(buffer, dtype=width, count=found.offset + len(found))[found.offset :]
+    buffer = values.buffers()[1]
+    if buffer is None or not len(values):  # Arrow's casts of no values leave buffers of any size
+        return np.zeros(len(values), dtype=width)
+    return np.frombuffer(buffer, dtype=width, count=values.offset + len(values))[values.offset :]
 
 
 def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:

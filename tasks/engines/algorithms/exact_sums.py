@@ -60,11 +60,11 @@ def _layered(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
             left, layer, most = _cut(left, 1.5 * 2.0**exponent, left is values, xp)
         else:
             most = 0.0
-        found = add(layer)
+        layer_sums = add(layer)
         if total is None:
-            total, rest = found, xp.zeros_like(found)
+            total, rest = layer_sums, xp.zeros_like(layer_sums)
         else:
-            total, error = two_sum(total, found)
+            total, error = two_sum(total, layer_sums)
             rest = rest + error
     if total is None:
         total = add(values)
@@ -134,11 +134,11 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
         for sums_of, rests in parts:
             here = codes[start : start + len(sums_of)]
             start += len(sums_of)
-            found, error = added((total[here], rest[here]), (sums_of, rests))
-            if not np.isfinite(found).all():
+            both, error = added((total[here], rest[here]), (sums_of, rests))
+            if not np.isfinite(both).all():
                 plain = total[here] + sums_of
-                found, error = np.where(np.isfinite(plain), found, plain), np.where(np.isfinite(plain), error, 0.0)
-            total[here], rest[here] = found, error
+                both, error = np.where(np.isfinite(plain), both, plain), np.where(np.isfinite(plain), error, 0.0)
+            total[here], rest[here] = both, error
     return total, rest
 
 
@@ -148,8 +148,8 @@ def divided(total: Any, rest: Any, count: Any, xp: Any) -> Any:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         rough = total / count
         product, error = two_product(rough, count)
-        found = rough + (((total - product) - error) + rest) / count
-    return xp.where(xp.isfinite(found), found, rough)
+        quotient = rough + (((total - product) - error) + rest) / count
+    return xp.where(xp.isfinite(quotient), quotient, rough)
 
 
 def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) -> Any:
@@ -171,9 +171,9 @@ def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) 
 
 def exponents_of(size: Any, xp: Any) -> Any:
     """The same of the groups' largest absolute values."""
-    found = xp.frexp(size)[1].astype(xp.int64)
-    found = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), found, 0)
-    return xp.where(size == 0, NO_VALUE, found)
+    powers = xp.frexp(size)[1].astype(xp.int64)
+    powers = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), powers, 0)
+    return xp.where(size == 0, NO_VALUE, powers)
 
 
 def whole_halves(low: Any, high: Any, xp: Any) -> Any:

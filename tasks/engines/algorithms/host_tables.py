@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 
 
-def plain(found: pa.Array) -> pa.Array:
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+def plain(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def host_table(table: pa.Table) -> pa.Table:
@@ -21,33 +21,33 @@ def host_table(table: pa.Table) -> pa.Table:
     return pa.table(columns, table.column_names, metadata=table.schema.metadata)
 
 
-def factorize(found: pa.Array) -> tuple[np.ndarray, pa.Array]:
+def factorize(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """(codes, values): every row's place among the distinct values; null is a value of its own, the last."""
-    if not pa.types.is_dictionary(found.type):
-        found = _canonical(found).dictionary_encode()
-    elif found.dictionary.null_count:
-        found = found.dictionary_decode().dictionary_encode()
-    values = found.dictionary
-    codes = raw(found.indices)
-    if found.null_count:
-        codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, len(values))
+    if not pa.types.is_dictionary(array.type):
+        array = _canonical(array).dictionary_encode()
+    elif array.dictionary.null_count:
+        array = array.dictionary_decode().dictionary_encode()
+    values = array.dictionary
+    codes = raw(array.indices)
+    if array.null_count:
+        codes = np.where(array.is_valid().to_numpy(zero_copy_only=False), codes, len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
     return codes, values
 
 
-def _canonical(found: pa.Array) -> pa.Array:
+def _canonical(values: pa.Array) -> pa.Array:
     """-0.0 is 0.0."""
-    if pa.types.is_floating(found.type):
-        return pc.add(found, pa.scalar(0.0, found.type))
-    return found
+    if pa.types.is_floating(values.type):
+        return pc.add(values, pa.scalar(0.0, values.type))
+    return values
 
 
 def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
     """(group of each row, the distinct keys as one array per column); nulls are keys like any other."""
     codes, values = factorize(arrays[0])
     keys, codes = [values], codes.astype(np.int64)
-    for found in arrays[1:]:
-        more, values = factorize(found)
+    for array in arrays[1:]:
+        more, values = factorize(array)
         distinct, codes = np.unique(codes * np.int64(len(values)) + more, return_inverse=True)
         keys = [k.take(pa.array(distinct // len(values))) for k in keys] + [
             values.take(pa.array(distinct % len(values)))

@@ -119,11 +119,11 @@ def difference(column: Any, runs: Runs, shift: int) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         before = values[other]
         if values.dtype.kind == "f":
-            found = values.astype(xp.float64) - before.astype(xp.float64)
+            differences = values.astype(xp.float64) - before.astype(xp.float64)
         else:
-            found = whole_difference(values, before, xp)
+            differences = whole_difference(values, before, xp)
     multiply, divide = _seconds(dtype)
-    return runs.column(found * multiply / divide, within & valid & valid[other])
+    return runs.column(differences * multiply / divide, within & valid & valid[other])
 
 
 def _seconds(dtype: pa.DataType) -> tuple[int, int]:
@@ -148,17 +148,17 @@ def rolling(column: Any, runs: Runs, window: int, aggregation: str, min_periods:
     combine, neutral = {"min": (xp.minimum, np.inf), "max": (xp.maximum, -np.inf)}.get(aggregation, (xp.add, 0.0))
     with np.errstate(over="ignore", invalid="ignore"):
         data = xp.where(valid, values.astype(xp.float64), neutral)
-        found = _windowed(data, runs.inside, window, combine, neutral, xp)
-        if combine is xp.add and any_true(~xp.isfinite(found)):  # of finite values smaller ones are added up
+        aggregates = _windowed(data, runs.inside, window, combine, neutral, xp)
+        if combine is xp.add and any_true(~xp.isfinite(aggregates)):  # of finite values smaller ones are added up
             infinite = _windowed(xp.isinf(data).astype(xp.int64), runs.inside, window, xp.add, 0, xp) > 0
             small = _windowed(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
             small = small / xp.maximum(counts, 1) if aggregation == "mean" else small
-            large = ~xp.isfinite(found) & ~infinite
-            found = found / xp.maximum(counts, 1) if aggregation == "mean" else found
-            found = xp.where(large, xp.ldexp(small, SMALLER), found)
+            large = ~xp.isfinite(aggregates) & ~infinite
+            aggregates = aggregates / xp.maximum(counts, 1) if aggregation == "mean" else aggregates
+            aggregates = xp.where(large, xp.ldexp(small, SMALLER), aggregates)
         elif aggregation == "mean":
-            found = found / xp.maximum(counts, 1)
-    return runs.column(found, counts >= max(min_periods, 1))
+            aggregates = aggregates / xp.maximum(counts, 1)
+    return runs.column(aggregates, counts >= max(min_periods, 1))
 
 
 def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any], Any], neutral: Any, xp: Any) -> Any:
@@ -234,11 +234,11 @@ class Aggregate:
 
     def nunique(self) -> Any:
         xp, groups = self.xp, len(self.runs.lengths)
-        kept = xp.flatnonzero(self.valid)
-        if not len(kept):
+        places = xp.flatnonzero(self.valid)
+        if not len(places):
             return self.engine.from_numbers(xp.zeros(groups, dtype=xp.int64))
-        codes = self.runs.codes[kept]
-        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._rows(self.column, kept)])
+        codes = self.runs.codes[places]
+        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._rows(self.column, places)])
         owner = xp.zeros(int(pairs.max()) + 1, dtype=xp.int64)
         owner[pairs] = codes
         return self.engine.from_numbers(xp.bincount(owner, minlength=groups).astype(xp.int64))
@@ -265,14 +265,14 @@ class Aggregate:
         low, high = values[low], values[high]
         if values.dtype.kind in "iu":
             wide = self.xp.uint64 if values.dtype.kind == "u" else self.xp.int64
-            found = whole_halves(low.astype(wide), high.astype(wide), self.xp)
-            return self.engine.from_numbers(found, self.counts > 0)
+            medians = whole_halves(low.astype(wide), high.astype(wide), self.xp)
+            return self.engine.from_numbers(medians, self.counts > 0)
         low, high = low.astype(self.xp.float64), high.astype(self.xp.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = (low + high) / 2
-            beyond = self.xp.isinf(found) & self.xp.isfinite(low) & self.xp.isfinite(high)
-        found = self.xp.where(beyond, low / 2 + high / 2, found)  # their sum alone is beyond float64
-        return self.engine.from_numbers(found, self.counts > 0)
+            medians = (low + high) / 2
+            beyond = self.xp.isinf(medians) & self.xp.isfinite(low) & self.xp.isfinite(high)
+        medians = self.xp.where(beyond, low / 2 + high / 2, medians)  # their sum alone is beyond float64
+        return self.engine.from_numbers(medians, self.counts > 0)
 
     def sum(self) -> Any:
         values, _ = self.engine.numbers(self.column)
@@ -341,8 +341,8 @@ class Aggregate:
     def std(self) -> Any:
         return self._spread(self.xp.sqrt(self._scaled_variances), 1)
 
-    def _spread(self, found: Any, times: int) -> Any:
+    def _spread(self, spreads: Any, times: int) -> Any:
         powers = self._exact[2]
         with np.errstate(over="ignore"):  # squares beyond float64 are infinite
-            found = found if powers is None else self.xp.ldexp(found, times * powers)
-        return self.engine.from_numbers(found, (self.counts > 1) & ~self.xp.isnan(found))
+            spreads = spreads if powers is None else self.xp.ldexp(spreads, times * powers)
+        return self.engine.from_numbers(spreads, (self.counts > 1) & ~self.xp.isnan(spreads))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,14 +55,10 @@ class _OneThread:
                     self.limit.restore_original_limits()
 
 
-_found: list[ThreadpoolController] = []
-
-
+@lru_cache(maxsize=1)
 def _controller() -> ThreadpoolController:
-    """The BLAS libraries of this process, looked for once."""
-    if not _found:
-        _found.append(ThreadpoolController())
-    return _found[0]
+    """Handles of the BLAS libraries of this process; the search for them runs once."""
+    return ThreadpoolController()
 
 
 one_thread = _OneThread()

@@ -36,19 +36,19 @@ class Question:
 class Counted:
     """Values counted by key: `whole` keys, or keys without the low bits that the question leaves out; keys ascend."""
 
-    asked: Question | None
+    question: Question | None
     whole: bool
     keys: np.ndarray
     counts: np.ndarray
 
     @property
     def shift(self) -> int:
-        return 64 - BITS if self.asked is None else self.asked.shift
+        return 64 - BITS if self.question is None else self.question.shift
 
     @property
     def total(self) -> int:
         """The number of all values, found by the first pass."""
-        return int(self.counts.sum()) if self.asked is None else self.asked.total
+        return int(self.counts.sum()) if self.question is None else self.question.total
 
     @property
     def answered(self) -> bool:
@@ -76,25 +76,25 @@ def value_of(key: int, kind: str) -> int | float:
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
-def count(values: Any, asked: Question | None, xp: Any) -> Counted:
+def count(values: Any, question: Question | None, xp: Any) -> Counted:
     """The values (none of them null) that the question is about, counted; arrays of numpy or CuPy in, numpy out."""
     keys = ordered_keys(values, xp)
-    if asked is not None:
-        prefixes = xp.asarray(np.array(asked.prefixes, dtype=np.uint64))
-        top = keys >> xp.uint64(asked.shift + BITS)
+    if question is not None:
+        prefixes = xp.asarray(np.array(question.prefixes, dtype=np.uint64))
+        top = keys >> xp.uint64(question.shift + BITS)
         place = xp.minimum(xp.searchsorted(prefixes, top), len(prefixes) - 1)
         keys = keys[prefixes[place] == top]
-    shift = 64 - BITS if asked is None else asked.shift
+    shift = 64 - BITS if question is None else question.shift
     if len(keys) <= SAMPLE or len(xp.unique(keys[:SAMPLE])) <= EXACT:
         distinct, counts = _unique(keys, xp)
         if len(distinct) <= EXACT:
-            return Counted(asked, True, distinct, counts)
-        return _cut(asked, distinct, counts, shift)
-    if asked is None:
+            return Counted(question, True, distinct, counts)
+        return _cut(question, distinct, counts, shift)
+    if question is None:
         table = xp.bincount((keys >> xp.uint64(shift)).astype(xp.int64), minlength=1 << BITS)
         present = xp.flatnonzero(table)
-        return Counted(asked, False, _host(present).astype(np.uint64), _host(table[present]).astype(np.int64))
-    return Counted(asked, False, *_unique(keys >> xp.uint64(shift), xp))
+        return Counted(question, False, _host(present).astype(np.uint64), _host(table[present]).astype(np.int64))
+    return Counted(question, False, *_unique(keys >> xp.uint64(shift), xp))
 
 
 def _unique(keys: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -106,8 +106,8 @@ def _host(values: Any) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else values.get()
 
 
-def _cut(asked: Question | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
-    return Counted(asked, False, *_added(keys >> np.uint64(shift), counts))
+def _cut(question: Question | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
+    return Counted(question, False, *_added(keys >> np.uint64(shift), counts))
 
 
 def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -120,24 +120,24 @@ def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def merge(parts: Sequence[Counted]) -> Counted:
     """The counts of all values of several partials of one pass."""
-    asked, shift = parts[0].asked, parts[0].shift
+    question, shift = parts[0].question, parts[0].shift
     if all(p.whole for p in parts):
         keys, counts = _added(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
-        return Counted(asked, True, keys, counts) if len(keys) <= EXACT else _cut(asked, keys, counts, shift)
+        return Counted(question, True, keys, counts) if len(keys) <= EXACT else _cut(question, keys, counts, shift)
     cut = [p.keys >> np.uint64(shift) if p.whole else p.keys for p in parts]
-    return Counted(asked, False, *_added(np.concatenate(cut), np.concatenate([p.counts for p in parts])))
+    return Counted(question, False, *_added(np.concatenate(cut), np.concatenate([p.counts for p in parts])))
 
 
 def _starts(counted: Counted) -> np.ndarray:
     """For each key, how many of all values are smaller."""
     running = np.cumsum(counted.counts) - counted.counts
-    if counted.asked is None:
+    if counted.question is None:
         return running
     prefixes = counted.keys >> np.uint64(counted.shift + BITS if counted.whole else BITS)
-    asked = np.array(counted.asked.prefixes, dtype=np.uint64)
-    group = np.searchsorted(asked, prefixes)
-    first = np.searchsorted(prefixes, asked)
-    base = np.array(counted.asked.before, dtype=np.int64) - running[np.minimum(first, len(running) - 1)]
+    wanted = np.array(counted.question.prefixes, dtype=np.uint64)
+    group = np.searchsorted(wanted, prefixes)
+    first = np.searchsorted(prefixes, wanted)
+    base = np.array(counted.question.before, dtype=np.int64) - running[np.minimum(first, len(running) - 1)]
     return running + base[group]
 
 

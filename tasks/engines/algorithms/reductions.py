@@ -61,7 +61,7 @@ def _reduced(values: Any, how: str) -> Any:
     if isinstance(values, np.ndarray) or values.ndim != 1 or width < 64:
         return values
     rows = len(values) // width
-    found = values[:PARTS].astype(values.dtype)  # as long as the first step's answers can be: they overwrite it
-    found[:rows] = getattr(values[: rows * width].reshape(rows, width), how)(axis=1)
-    found[rows : rows + 1] = getattr(values[-width:], how)()
-    return found[: rows + 1]
+    answers = values[:PARTS].astype(values.dtype)  # as long as the first step's answers can be: they overwrite it
+    answers[:rows] = getattr(values[: rows * width].reshape(rows, width), how)(axis=1)
+    answers[rows : rows + 1] = getattr(values[-width:], how)()
+    return answers[: rows + 1]

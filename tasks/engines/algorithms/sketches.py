@@ -28,16 +28,16 @@ def registers(values: pa.Array) -> np.ndarray:
     place = (hashes >> np.uint64(REST)).astype(np.int64)
     rest = (hashes & np.uint64((1 << REST) - 1)).astype(np.float64)  # exact: 50 bits
     rank = (REST + 1 - np.frexp(rest)[1]).astype(np.uint8)
-    found = np.zeros(1 << P, dtype=np.uint8)
-    np.maximum.at(found, place, rank)
-    return found
+    largest = np.zeros(1 << P, dtype=np.uint8)
+    np.maximum.at(largest, place, rank)
+    return largest
 
 
-def distinct_estimate(found: np.ndarray) -> int:
+def distinct_estimate(registers: np.ndarray) -> int:
     """About how many distinct values HyperLogLog's registers have seen."""
-    m = len(found)
-    raw = 0.7213 / (1 + 1.079 / m) * m * m / float(np.exp2(-found.astype(np.float64)).sum())
-    empty = int((found == 0).sum())
+    m = len(registers)
+    raw = 0.7213 / (1 + 1.079 / m) * m * m / float(np.exp2(-registers.astype(np.float64)).sum())
+    empty = int((registers == 0).sum())
     return round(m * math.log(m / empty) if raw <= 2.5 * m and empty else raw)
 
 

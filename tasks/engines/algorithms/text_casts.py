@@ -34,18 +34,18 @@ def times_of(
     plain, bare = pa.timestamp(dtype.unit), pc.replace_substring_regex(texts, r"\s*(UTC|Z)$", "")
     zoned = None
     try:
-        found = pc.cast(bare, plain)
+        times = pc.cast(bare, plain)
     except pa.ArrowInvalid:
         zoned = pc.match_substring_regex(bare, r"[T ]\d\d(:\d\d){0,2}([.,]\d+)?\s*[+-]\d\d(:?\d\d)?$")
-        found = None
-    if found is None and not pc.any(zoned).as_py():
-        found = cast(bare, plain)
-    elif found is None:
+        times = None
+    if times is None and not pc.any(zoned).as_py():
+        times = cast(bare, plain)
+    elif times is None:
         nothing = pa.scalar(None, pa.string())
         joined = pc.replace_substring_regex(bare, r"\s+([+-][0-9:]+)$", r"\1")
         moved = cast(pc.if_else(zoned, joined, nothing), pa.timestamp(dtype.unit, "UTC")).cast(plain)
-        found = pc.if_else(zoned, moved, cast(pc.if_else(zoned, nothing, bare), plain))
-    return found.cast(dtype) if dtype.tz else found
+        times = pc.if_else(zoned, moved, cast(pc.if_else(zoned, nothing, bare), plain))
+    return times.cast(dtype) if dtype.tz else times
 
 
 def _lenient(texts: pa.Array, dtype: pa.DataType) -> pa.Array:

@@ -104,31 +104,31 @@ def _entries(values: pa.MapArray) -> pa.StructArray:
     return pa.StructArray.from_arrays([values.keys, values.items], ["0", "1"])
 
 
-def restored(found: pa.Array, dtype: pa.DataType) -> pa.Array:
+def restored(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     """The array of a plain type for which another one stands.
 
     >>> restored(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
     [{'a': b'x'}, None]
     """
-    rows, nulls, first = len(found), found.null_count, found.offset
+    rows, nulls, first = len(values), values.null_count, values.offset
     if nulls == rows:
         return pa.nulls(rows, dtype)
     if is_list(dtype):
-        inner = restored(found.values, dtype.value_type)
-        return pa.Array.from_buffers(dtype, rows, found.buffers()[:2], nulls, first, [inner])
+        inner = restored(values.values, dtype.value_type)
+        return pa.Array.from_buffers(dtype, rows, values.buffers()[:2], nulls, first, [inner])
     if pa.types.is_map(dtype):
-        inner = restored(found.values, pa.struct([dtype.key_field, dtype.item_field]))
-        return pa.Array.from_buffers(dtype, rows, found.buffers()[:2], nulls, first, [inner])
+        inner = restored(values.values, pa.struct([dtype.key_field, dtype.item_field]))
+        return pa.Array.from_buffers(dtype, rows, values.buffers()[:2], nulls, first, [inner])
     if pa.types.is_struct(dtype) and dtype.num_fields:
-        fields = [restored(found.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
-        return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=found.is_null())
+        fields = [restored(values.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=values.is_null())
     if pa.types.is_struct(dtype):
-        return pa.array([None if null else {} for null in found.is_null().to_pylist()], dtype)
+        return pa.array([None if null else {} for null in values.is_null().to_pylist()], dtype)
     if pa.types.is_decimal(dtype):
-        wide = restored(found, pa.binary(dtype.byte_width))
+        wide = restored(values, pa.binary(dtype.byte_width))
         return pa.Array.from_buffers(dtype, rows, wide.buffers(), nulls, wide.offset)
     if pa.types.is_fixed_size_binary(dtype):
-        return restored(found, pa.binary()).cast(dtype)
+        return restored(values, pa.binary()).cast(dtype)
     if pa.types.is_binary(dtype):
-        return pa.Array.from_buffers(dtype, rows, found.buffers(), nulls, first)
-    return found.view(dtype)
+        return pa.Array.from_buffers(dtype, rows, values.buffers(), nulls, first)
+    return values.view(dtype)

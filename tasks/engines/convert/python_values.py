@@ -14,10 +14,10 @@ def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     [datetime.datetime(1970, 1, 1, 0, 0), '1099511627776 s since 1970']
     """
     try:
-        found: list[Any] = column.to_pylist()
+        values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
-        found = [value_of(scalar) for scalar in column]
-    return found
+        values = [value_of(scalar) for scalar in column]
+    return values
 
 
 def value_of(scalar: pa.Scalar) -> Any:

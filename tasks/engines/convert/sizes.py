@@ -18,8 +18,8 @@ def nbytes(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(nbytes(inner) for inner in value)
     if hasattr(type(value), "to_pylibcudf"):  # a frame of cuDF, whose own answer makes a Series of every column
-        found = value.to_pylibcudf()[0]
-        return sum(part.device_buffer_size() for part in (found.columns() if hasattr(found, "columns") else [found]))
+        inside = value.to_pylibcudf()[0]
+        return sum(part.device_buffer_size() for part in (inside.columns() if hasattr(inside, "columns") else [inside]))
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
     if hasattr(value, "columns"):  # a frame

@@ -46,8 +46,8 @@ def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
 
 
 def decode(values: Column) -> Column:
-    found = array(values)
-    return column(found.dictionary_decode()) if pa.types.is_dictionary(found.type) else values
+    arrow = array(values)
+    return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
 
 
 def encode_array(values: pa.Array) -> pa.Array:
@@ -79,9 +79,9 @@ def length(frame: dict[str, Column]) -> int:
 def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
     """(values, valid): the raw numbers, booleans as uint8, times as int64 in their unit; valid is None without
     nulls."""
-    found = array(values)
-    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
-    return raw(found), valid
+    arrow = array(values)
+    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
+    return raw(arrow), valid
 
 
 def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
@@ -91,32 +91,32 @@ def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.
 
 def finite(values: Column) -> Column:
     """NaN becomes null (infinities stay)."""
-    found = array(values)
-    if not pa.types.is_floating(found.type):
+    arrow = array(values)
+    if not pa.types.is_floating(arrow.type):
         return values
-    nan = np.isnan(raw(found))
+    nan = np.isnan(raw(arrow))
     if not nan.any():
         return values
-    if found.null_count:
-        nan |= ~found.is_valid().to_numpy(zero_copy_only=False)
-    return from_numbers(raw(found), ~nan, found.type)
+    if arrow.null_count:
+        nan |= ~arrow.is_valid().to_numpy(zero_copy_only=False)
+    return from_numbers(raw(arrow), ~nan, arrow.type)
 
 
 def cast(values: Column, dtype: pa.DataType) -> Column:
     """The same values in another type; raises pa.ArrowInvalid where a value does not fit."""
-    found = array(values)
-    if found.type == dtype:
+    arrow = array(values)
+    if arrow.type == dtype:
         return values
-    if pa.types.is_dictionary(found.type):
-        if dtype == found.type.value_type:
-            return column(found.dictionary_decode())
-        found = found.dictionary_decode()
-    if pa.types.is_decimal(found.type) and pa.types.is_floating(dtype):
-        found = decimal_floats(found)
-    check_range(found, dtype)
-    if pa.types.is_floating(found.type) and pa.types.is_floating(dtype):
-        return column(pc.cast(found, dtype, safe=False))
-    return column(pc.cast(found, dtype))
+    if pa.types.is_dictionary(arrow.type):
+        if dtype == arrow.type.value_type:
+            return column(arrow.dictionary_decode())
+        arrow = arrow.dictionary_decode()
+    if pa.types.is_decimal(arrow.type) and pa.types.is_floating(dtype):
+        arrow = decimal_floats(arrow)
+    check_range(arrow, dtype)
+    if pa.types.is_floating(arrow.type) and pa.types.is_floating(dtype):
+        return column(pc.cast(arrow, dtype, safe=False))
+    return column(pc.cast(arrow, dtype))
 
 
 def is_null(values: Column) -> Column:
@@ -124,12 +124,12 @@ def is_null(values: Column) -> Column:
 
 
 def fill_null(values: Column, value: Any) -> Column:
-    found = array(values)
-    if pa.types.is_dictionary(found.type):
-        return column(pc.fill_null(found.dictionary_decode(), value).dictionary_encode())
-    if pa.types.is_null(found.type):
-        return column(pa.repeat(pa.scalar(value), len(found)))
-    return column(pc.fill_null(found, pa.scalar(value, found.type)))
+    arrow = array(values)
+    if pa.types.is_dictionary(arrow.type):
+        return column(pc.fill_null(arrow.dictionary_decode(), value).dictionary_encode())
+    if pa.types.is_null(arrow.type):
+        return column(pa.repeat(pa.scalar(value), len(arrow)))
+    return column(pc.fill_null(arrow, pa.scalar(value, arrow.type)))
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
@@ -160,11 +160,11 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
     [starts[i], starts[i + 1]).
     """
     data, valid = numbers(values)
-    found = []
+    by_run = []
     for start, stop in pairwise(starts):
         run = data[start:stop] if valid is None else data[start:stop][valid[start:stop]]
-        found.append(_moments(run.astype(np.float64)))
-    return found
+        by_run.append(_moments(run.astype(np.float64)))
+    return by_run
 
 
 def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
@@ -194,33 +194,33 @@ def leaves(values: Column) -> Column:
 
 def with_leaves(values: Column, new: Column) -> Column:
     """Lists of the same lengths with other elements; null lists stay null."""
-    found = array(values)
-    counts = np.asarray(pc.fill_null(pc.list_value_length(found), 0), dtype=np.int64)
-    offsets = np.zeros(len(found) + 1, dtype=np.int32)
+    arrow = array(values)
+    counts = np.asarray(pc.fill_null(pc.list_value_length(arrow), 0), dtype=np.int64)
+    offsets = np.zeros(len(arrow) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
-    bits = None if found.null_count == 0 else pa.array(found.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    bits = None if arrow.null_count == 0 else pa.array(arrow.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
     child = array(new)
     return column(
-        pa.Array.from_buffers(pa.list_(child.type), len(found), [bits, pa.py_buffer(offsets)], children=[child])
+        pa.Array.from_buffers(pa.list_(child.type), len(arrow), [bits, pa.py_buffer(offsets)], children=[child])
     )
 
 
 def on_dictionary(values: Column, work: Any) -> Column:
     """`work` on the distinct strings instead of on all rows; the result is dictionary-encoded like the input."""
-    found = array(values)
-    if not pa.types.is_dictionary(found.type):
-        return column(work(found))
-    new = array(work(found.dictionary))
+    arrow = array(values)
+    if not pa.types.is_dictionary(arrow.type):
+        return column(work(arrow))
+    new = array(work(arrow.dictionary))
     if not pa.types.is_string(new.type):
-        return column(new.take(found.indices))
+        return column(new.take(arrow.indices))
     new = new.dictionary_encode()
-    return column(pa.DictionaryArray.from_arrays(new.indices.take(found.indices), new.dictionary))
+    return column(pa.DictionaryArray.from_arrays(new.indices.take(arrow.indices), new.dictionary))
 
 
 def text(values: Column) -> Column:
     """The values as text: integers in decimal digits, booleans true and false, strings as they are."""
-    found = array(values)
-    return values if plain_type(found.type) == pa.string() else column(pc.cast(found, pa.string()))
+    arrow = array(values)
+    return values if plain_type(arrow.type) == pa.string() else column(pc.cast(arrow, pa.string()))
 
 
 def join_text(columns: list[Column], sep: str) -> Column:
@@ -233,9 +233,9 @@ def join_text(columns: list[Column], sep: str) -> Column:
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     """The first `parts` parts of each text (the last one holds no rest); missing parts are null."""
 
-    found = array(values)
-    encoded = pa.types.is_dictionary(found.type)
-    strings = found.dictionary if encoded else found
+    arrow = array(values)
+    encoded = pa.types.is_dictionary(arrow.type)
+    strings = arrow.dictionary if encoded else arrow
     lists, valid = array(pc.split_pattern(strings, sep)), pc.is_valid(strings)
 
     def part(number: int) -> Column:
@@ -248,12 +248,12 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
 
 def to_time(values: Column) -> pa.Array:
     """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
-    found = array(values)
-    if plain_type(found.type) == pa.string():
+    arrow = array(values)
+    if plain_type(arrow.type) == pa.string():
         return array(times_of(array(decode(values)), pa.timestamp("us")))
-    if pa.types.is_date(found.type):
-        return pc.cast(found, pa.timestamp("us") if pa.types.is_date32(found.type) else pa.timestamp("ms"))
-    return pc.cast(found, pa.timestamp(found.type.unit)) if pa.types.is_timestamp(found.type) else found
+    if pa.types.is_date(arrow.type):
+        return pc.cast(arrow, pa.timestamp("us") if pa.types.is_date32(arrow.type) else pa.timestamp("ms"))
+    return pc.cast(arrow, pa.timestamp(arrow.type.unit)) if pa.types.is_timestamp(arrow.type) else arrow
 
 
 PARTS = {

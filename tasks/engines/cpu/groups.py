@@ -27,11 +27,11 @@ def hash_columns(columns: Sequence[Column], seed: int = 0) -> np.ndarray:
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, np)
 
 
-def ordered_bits(found: pa.Array) -> np.ndarray:
+def ordered_bits(values: pa.Array) -> np.ndarray:
     """int64 keys, equal for equal values; null rows hold anything."""
-    if pa.types.is_floating(found.type):
-        return (raw(found).astype(np.float64) + 0.0).view(np.int64)
-    return raw(found).astype(np.int64, copy=False)
+    if pa.types.is_floating(values.type):
+        return (raw(values).astype(np.float64) + 0.0).view(np.int64)
+    return raw(values).astype(np.int64, copy=False)
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
@@ -46,28 +46,28 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
     return pa.table([*uniques, pa.array(counts.astype(np.int64))], [*names, "count"])
 
 
-def _count_one(found: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    if pa.types.is_integer(found.type) and len(found) > found.null_count:
-        low, high = pc.min_max(found).values()
+def _count_one(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    if pa.types.is_integer(arrow.type) and len(arrow) > arrow.null_count:
+        low, high = pc.min_max(arrow).values()
         low, span = low.as_py(), high.as_py() - low.as_py() + 1
-        if span <= max(DENSE, 2 * len(found)):
-            kept = raw(found.drop_null() if found.null_count else found)
-            wide = np.uint64 if kept.dtype.kind == "u" else np.int64
+        if span <= max(DENSE, 2 * len(arrow)):
+            numbers = raw(arrow.drop_null() if arrow.null_count else arrow)
+            wide = np.uint64 if numbers.dtype.kind == "u" else np.int64
             counts = np.bincount(
-                (kept.astype(wide, copy=False) - wide(low)).astype(np.int64, copy=False), minlength=span
+                (numbers.astype(wide, copy=False) - wide(low)).astype(np.int64, copy=False), minlength=span
             )
             present = np.flatnonzero(counts)
-            values = build((present.astype(wide) + wide(low)).astype(kept.dtype), dtype=found.type)
+            values = build((present.astype(wide) + wide(low)).astype(numbers.dtype), dtype=arrow.type)
             counts = counts[present]
-            if found.null_count:
+            if arrow.null_count:
                 values, counts = (
-                    pa.concat_arrays([values, pa.nulls(1, found.type)]),
-                    np.append(counts, found.null_count),
+                    pa.concat_arrays([values, pa.nulls(1, arrow.type)]),
+                    np.append(counts, arrow.null_count),
                 )
             return values, counts.astype(np.int64)
-        if found.null_count == 0 and _mostly_distinct(raw(found)):
-            return _count_sorted(found)
-    codes, values = factorize(found)
+        if arrow.null_count == 0 and _mostly_distinct(raw(arrow)):
+            return _count_sorted(arrow)
+    codes, values = factorize(arrow)
     counts = np.bincount(codes, minlength=len(values)).astype(np.int64)
     present = np.flatnonzero(counts)
     return values.take(pa.array(present)), counts[present]
@@ -79,10 +79,10 @@ def _mostly_distinct(values: np.ndarray) -> bool:
     return len(values) >= SAMPLE and 2 * len(np.unique(sample)) > len(sample)
 
 
-def _count_sorted(found: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    values = np.sort(raw(found))
+def _count_sorted(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    values = np.sort(raw(arrow))
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-    return build(values[first], dtype=found.type), np.diff(first, append=len(values))
+    return build(values[first], dtype=arrow.type), np.diff(first, append=len(values))
 
 
 def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
@@ -106,7 +106,7 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
 
 
 def _exact_sums(codes: np.ndarray, groups: int, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    return exact_sums.sums(values, lambda found: np.bincount(codes, weights=found, minlength=groups) + 0.0, most, np)
+    return exact_sums.sums(values, lambda layer: np.bincount(codes, weights=layer, minlength=groups) + 0.0, most, np)
 
 
 def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
@@ -131,18 +131,18 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
     groups = len(uniques[0])
     out: dict[str, Any] = dict(zip(names, uniques, strict=True))
     for name, value in values.items():
-        found = array(value)
-        kept, data = codes, raw(found)
-        if found.null_count:
-            valid = found.is_valid().to_numpy(zero_copy_only=False)
-            kept, data = codes[valid], data[valid]
-        counts = np.bincount(kept, minlength=groups).astype(np.int64)
+        arrow = array(value)
+        valid_codes, data = codes, raw(arrow)
+        if arrow.null_count:
+            valid = arrow.is_valid().to_numpy(zero_copy_only=False)
+            valid_codes, data = codes[valid], data[valid]
+        counts = np.bincount(valid_codes, minlength=groups).astype(np.int64)
         out[f"{name}_count"] = build(counts)
         if data.dtype.kind == "f":
-            sums = _exact_sums(kept, groups, data.astype(np.float64), int(counts.max(initial=0)))
+            sums = _exact_sums(valid_codes, groups, data.astype(np.float64), int(counts.max(initial=0)))
             out[f"{name}_sum"], out[f"{name}_rest"] = map(build, sums)
         else:
-            out[f"{name}_sum"] = build(_sum_by(kept, groups, data))
+            out[f"{name}_sum"] = build(_sum_by(valid_codes, groups, data))
     return pa.table(out)
 
 

@@ -13,9 +13,9 @@ from tasks.engines.cpu.columns import array, column
 
 def list_lengths(values: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """(length of each list, int64, 0 where null; valid, None without nulls)."""
-    found = array(values)
-    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
-    return np.asarray(pc.fill_null(pc.list_value_length(found), 0), dtype=np.int64), valid
+    lists = array(values)
+    valid = None if lists.null_count == 0 else lists.is_valid().to_numpy(zero_copy_only=False)
+    return np.asarray(pc.fill_null(pc.list_value_length(lists), 0), dtype=np.int64), valid
 
 
 def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Any) -> Any:

@@ -111,35 +111,35 @@ class _OneColumn:
             self.odd_places = np.flatnonzero(np.isin(bits, shared))
             self.odd = keys.take(pa.array(self.odd_places))
 
-    def codes(self, found: pa.Array) -> np.ndarray:
-        if pa.types.is_dictionary(found.type):
-            return self._through_dictionary(found)
-        codes = self._text_codes(found) if self.text else self._number_codes(found)
-        if found.null_count:
-            codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, self.null)
+    def codes(self, values: pa.Array) -> np.ndarray:
+        if pa.types.is_dictionary(values.type):
+            return self._through_dictionary(values)
+        codes = self._text_codes(values) if self.text else self._number_codes(values)
+        if values.null_count:
+            codes = np.where(values.is_valid().to_numpy(zero_copy_only=False), codes, self.null)
         return codes
 
-    def _through_dictionary(self, found: pa.Array) -> np.ndarray:
-        table = np.append(self.codes(found.dictionary), self.null)
-        indices = raw(found.indices)
-        if found.null_count:
-            indices = np.where(found.is_valid().to_numpy(zero_copy_only=False), indices, len(table) - 1)
+    def _through_dictionary(self, values: pa.Array) -> np.ndarray:
+        table = np.append(self.codes(values.dictionary), self.null)
+        indices = raw(values.indices)
+        if values.null_count:
+            indices = np.where(values.is_valid().to_numpy(zero_copy_only=False), indices, len(table) - 1)
         return table.take(indices)
 
-    def _number_codes(self, found: pa.Array) -> np.ndarray:
-        if not _is_number(found.type):
-            raise TypeError(f"values of type {found.type} where the vocabulary holds {self.type}")
-        if found.type != self.type:
-            return self._converted_codes(found)
-        return self._codes_of_bits(ordered_bits(found))
+    def _number_codes(self, values: pa.Array) -> np.ndarray:
+        if not _is_number(values.type):
+            raise TypeError(f"values of type {values.type} where the vocabulary holds {self.type}")
+        if values.type != self.type:
+            return self._converted_codes(values)
+        return self._codes_of_bits(ordered_bits(values))
 
-    def _converted_codes(self, found: pa.Array) -> np.ndarray:
+    def _converted_codes(self, values: pa.Array) -> np.ndarray:
         """Codes of values of another type: what the vocabulary's type cannot hold exactly is not in it."""
-        converted = pc.cast(found, self.type, safe=False)
-        same = pc.equal(pc.cast(converted, found.type, safe=False), found)
+        converted = pc.cast(values, self.type, safe=False)
+        same = pc.equal(pc.cast(converted, values.type, safe=False), values)
         exact = np.asarray(pc.fill_null(same, False)).astype(bool)
         bits = ordered_bits(converted)
-        if (found.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
+        if (values.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
             exact = exact & (bits >= 0)  # the same bits would mean another number
         return np.where(exact, self._codes_of_bits(bits), -1)
 
@@ -155,18 +155,18 @@ class _OneColumn:
         codes = self.index.find(bits)
         return codes if self.places is None else np.where(codes < 0, -1, self.places.take(codes))
 
-    def _text_codes(self, found: pa.Array) -> np.ndarray:
-        found = found if pa.types.is_string(found.type) else found.cast(pa.string())
-        if len(self.strings) <= max(SMALL, len(found) // 8):
-            places = pc.index_in(found, value_set=self.strings, skip_nulls=True)
+    def _text_codes(self, values: pa.Array) -> np.ndarray:
+        values = values if pa.types.is_string(values.type) else values.cast(pa.string())
+        if len(self.strings) <= max(SMALL, len(values) // 8):
+            places = pc.index_in(values, value_set=self.strings, skip_nulls=True)
             return raw(pc.fill_null(places, -1)).astype(np.int64)
-        bits = _hash64(found)
+        bits = _hash64(values)
         codes = self.index.find(bits)
-        same = pc.equal(self.strings.take(pa.array(np.maximum(codes, 0))), found)
+        same = pc.equal(self.strings.take(pa.array(np.maximum(codes, 0))), values)
         codes = np.where(np.asarray(pc.fill_null(same, False)), codes, -1)
         if self.shared_hashes is not None:
             rows = np.flatnonzero(np.isin(bits, self.shared_hashes))
-            odd = raw(pc.fill_null(pc.index_in(found.take(pa.array(rows)), value_set=self.odd), -1))
+            odd = raw(pc.fill_null(pc.index_in(values.take(pa.array(rows)), value_set=self.odd), -1))
             codes[rows] = np.where(odd < 0, -1, self.odd_places.take(odd, mode="clip"))
         return codes
 
@@ -211,11 +211,11 @@ class HashTable:
         out = np.full(len(wanted), -1, dtype=np.int64)
         for start in range(0, len(wanted) if len(self.keys) else 0, BLOCK):
             keys = np.ascontiguousarray(wanted[start : start + BLOCK])
-            rows, slots, found = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
+            rows, slots, codes = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
             while len(rows):
                 places = self.slots.take(slots)
                 hit = (self.keys.take(places) == keys) & (places >= 0)
-                found[rows[hit]] = places[hit]
+                codes[rows[hit]] = places[hit]
                 left = np.flatnonzero(~hit & (places >= 0))
                 rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & self.mask
         return out

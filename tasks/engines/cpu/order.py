@@ -64,8 +64,8 @@ class Pieces:
     def _are_alone(self) -> bool:
         """Whether their buffers hold little else: bits and ends of them may be shared or padded."""
         base = self.positions.base if isinstance(self.positions.base, np.ndarray) else self.positions
-        held = self.table.get_total_buffer_size() + base.nbytes
-        return held <= self.nbytes + PADDING * (1 + self.table.num_columns)
+        buffer_bytes = self.table.get_total_buffer_size() + base.nbytes
+        return buffer_bytes <= self.nbytes + PADDING * (1 + self.table.num_columns)
 
 
 def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> Pieces:
@@ -99,10 +99,10 @@ def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:
     order = ordered(positions)[skip : skip + rows]
     columns = []
     for i in range(pieces[0].table.num_columns):
-        found = _join(
+        joined = _join(
             [c for p in pieces for c in p.table.column(i).chunks] or [pa.array([], pieces[0].table.schema.types[i])]
         )
-        columns.append(_take(found, order))
+        columns.append(_take(joined, order))
     return pa.table(columns, pieces[0].table.column_names)
 
 
@@ -139,17 +139,17 @@ def _join(arrays: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays(list(arrays))
 
 
-def _take(found: pa.Array, index: np.ndarray) -> pa.Array:
+def _take(values: pa.Array, index: np.ndarray) -> pa.Array:
     """Rows by number. Fixed-width values by numpy's gather, twice as fast as Arrow's; all else by Arrow."""
-    if pa.types.is_dictionary(found.type):
-        return pa.DictionaryArray.from_arrays(_take(found.indices, index), found.dictionary)
-    plain = pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_temporal(found.type)
-    if not plain or pa.types.is_float16(found.type) or not len(found):
-        return found.take(pa.array(index))
+    if pa.types.is_dictionary(values.type):
+        return pa.DictionaryArray.from_arrays(_take(values.indices, index), values.dictionary)
+    plain = pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_temporal(values.type)
+    if not plain or pa.types.is_float16(values.type) or not len(values):
+        return values.take(pa.array(index))
     valid = None
-    if found.null_count:
-        valid = found.is_valid().to_numpy(zero_copy_only=False).take(index, mode="clip")
-    return build(raw(found).take(index, mode="clip"), valid, found.type)
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False).take(index, mode="clip")
+    return build(raw(values).take(index, mode="clip"), valid, values.type)
 
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> pa.Table:
@@ -159,13 +159,13 @@ def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> pa.Tab
     sort: dict[str, pa.Array] = {"hash": pa.array(np.concatenate([p.positions for p in pieces]))}
     for kind, names in (("key", order.keys), ("sort", order.sort_by)):
         for i in range(len(names)):
-            found = array(table.column(f"{hidden}{kind}{i}"))
-            found = found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-            sort[f"{kind}{i}"] = found.cast(pa.uint8()) if pa.types.is_boolean(found.type) else found
+            values = array(table.column(f"{hidden}{kind}{i}"))
+            values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+            sort[f"{kind}{i}"] = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
     sort["row"] = array(table.column(f"{hidden}row"))
     index = pc.sort_indices(pa.table(sort), sort_keys=[(n, "ascending", "at_start") for n in sort])
-    kept = [n for n in table.column_names if not n.startswith(hidden)]
-    return pa.table([_take(array(table.column(n)), raw(index).astype(np.int64)) for n in kept], kept)
+    visible = [n for n in table.column_names if not n.startswith(hidden)]
+    return pa.table([_take(array(table.column(n)), raw(index).astype(np.int64)) for n in visible], visible)
 
 
 def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:

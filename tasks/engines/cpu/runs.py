@@ -23,8 +23,8 @@ def sorted_within(codes: np.ndarray, columns: Sequence[Any], ascending: bool = T
     """The rows by (code, columns), rows that are equal in all of them in the order they had; nulls stand first."""
     sort: dict[str, pa.Array] = {"code": pa.array(codes)}
     for i, values in enumerate(columns):
-        found = plain(array(values))
-        sort[str(i)] = found.cast(pa.uint8()) if pa.types.is_boolean(found.type) else found
+        arrow = plain(array(values))
+        sort[str(i)] = arrow.cast(pa.uint8()) if pa.types.is_boolean(arrow.type) else arrow
     way = "ascending" if ascending else "descending"
     keys = [(name, "ascending" if name == "code" else way, "at_start") for name in sort]
     return raw(pc.sort_indices(pa.table(sort), sort_keys=keys)).astype(np.int64)

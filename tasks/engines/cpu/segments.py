@@ -32,7 +32,7 @@ def exact_sums_by(codes: np.ndarray, groups: int, values: np.ndarray, most_rows:
     """(sum, rest) by group of float64 values: exact, see `tasks.engines.algorithms.exact_sums.sums`; no group has more
     than most_rows."""
     return exact_sums.sums(
-        values, lambda found: np.bincount(codes, weights=found, minlength=groups) + 0.0, most_rows, np
+        values, lambda layer: np.bincount(codes, weights=layer, minlength=groups) + 0.0, most_rows, np
     )
 
 

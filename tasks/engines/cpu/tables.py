@@ -72,10 +72,10 @@ def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> 
             order[start:stop] = order[start:stop][order_of_strings(values.take(pa.array(order[start:stop])))]
         tail = values.take(pa.array(order))
     else:
-        found = raw(values)[order]
+        numbers = raw(values)[order]
         for start, stop in runs:
-            found[start:stop].sort()
-        tail = build(found, dtype=values.type)
+            numbers[start:stop].sort()
+        tail = build(numbers, dtype=values.type)
     rest = pa.table([tail, pa.array(counts[order])], schema=table.schema)
     return pa.concat_tables([head, rest]) if len(head) else rest
 
@@ -109,8 +109,8 @@ def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
     word_at = np.ndarray(last - first + 1, np.dtype(">u8"), data, strides=(1,))
     words = word_at[offsets[:-1] - first].astype(np.uint64)
     short = np.maximum(8 - np.diff(offsets), 0).astype(np.uint64) * np.uint64(8)
-    kept = np.where(short >= 64, np.uint64(0), ~np.uint64(0) << np.minimum(short, np.uint64(63)))
-    return words & kept
+    mask = np.where(short >= 64, np.uint64(0), ~np.uint64(0) << np.minimum(short, np.uint64(63)))
+    return words & mask
 
 
 def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:

@@ -87,11 +87,12 @@ def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | 
 
 def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:
     """The schema that the columns of a frame have by themselves; those that are dates in `dates` are dates."""
-    found = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
-    told = {name: dates[name].dtype for name in found if dates is not None and name in dates}
-    return Schema(
-        Column(name, pa.date32() if told.get(name) == pa.date32() else dtype) for name, dtype in found.items()
-    )
+    types = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
+    dates = dates or {}
+    for name in types:
+        if name in dates and dates[name].dtype == pa.date32():
+            types[name] = pa.date32()
+    return Schema(Column(name, dtype) for name, dtype in types.items())
 
 
 def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | None) -> Typed:
@@ -225,14 +226,14 @@ class _Runner:
         value = self.value(source)
         if here in (*FLAT, "none") and there in FLAT:
             return verbs_numbers.convert(step, value, self.engine.xp)
-        found = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
+        arrow = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
         if there == "string":
-            return self.engine.text_from_arrow(format_text(found))
+            return self.engine.text_from_arrow(format_text(arrow))
         parsed = (
-            decimal_numbers(found, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(found, step.dtype)
+            decimal_numbers(arrow, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(arrow, step.dtype)
         )
-        made = self.engine.from_arrow(parsed, step.dtype)
-        if parsed.null_count == found.null_count:
-            return made
-        gone = pc.and_(found.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
-        return replace(made, lost=((step, self.engine.xp.asarray(gone)),))
+        flat = self.engine.from_arrow(parsed, step.dtype)
+        if parsed.null_count == arrow.null_count:
+            return flat
+        gone = pc.and_(arrow.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
+        return replace(flat, lost=((step, self.engine.xp.asarray(gone)),))

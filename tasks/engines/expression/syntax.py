@@ -213,10 +213,10 @@ class _Reader:
         if isinstance(op, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
                 raise self.fail(right, "`is` goes with None only", "write ==")
-            found = Node("is None", (self.read(left),), None, place)
+            node = Node("is None", (self.read(left),), None, place)
         else:
-            found = Node("in", (self.read(left),), self.items(right), place)
-        return Node("not", (found,), None, place) if isinstance(op, ast.IsNot | ast.NotIn) else found
+            node = Node("in", (self.read(left),), self.items(right), place)
+        return Node("not", (node,), None, place) if isinstance(op, ast.IsNot | ast.NotIn) else node
 
     def items(self, tree: ast.expr) -> tuple[Node, ...]:
         if not isinstance(tree, ast.List | ast.Tuple):

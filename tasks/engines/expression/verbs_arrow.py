@@ -38,8 +38,8 @@ def arrow_type(column: Any) -> pa.DataType:
 
 def array(column: Any) -> pa.Array:
     """The column as one Arrow array of its plain type."""
-    found = columns.array(column)
-    return found if found.type == plain_type(found.type) else found.cast(plain_type(found.type))
+    values = columns.array(column)
+    return values if values.type == plain_type(values.type) else values.cast(plain_type(values.type))
 
 
 def decoded(column: Any) -> Any:
@@ -52,11 +52,11 @@ def flat(column: Any, dtype: pa.DataType) -> Flat:
     return from_arrow(array(column), dtype)
 
 
-def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
-    values = raw_values(found)
+def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
+    values = raw_values(arrow)
     if family(dtype) == "time":
         values = values.astype(np.int64, copy=False)
-    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
+    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
     return nan_to_null(Flat(values, valid), np)
 
 
@@ -76,16 +76,16 @@ def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
 
 def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
     """The result as a pandas Series of exactly this type, with the index of `like`."""
-    found = to_arrow(value, dtype, len(like))
-    return pd.Series(pd.arrays.ArrowExtensionArray(found), index=getattr(like, "index", None), copy=False)
+    arrow = to_arrow(value, dtype, len(like))
+    return pd.Series(pd.arrays.ArrowExtensionArray(arrow), index=getattr(like, "index", None), copy=False)
 
 
 def text(column: Any) -> pa.Array:
     return array(column)
 
 
-def text_from_arrow(found: pa.Array) -> pa.Array:
-    return found
+def text_from_arrow(arrow: pa.Array) -> pa.Array:
+    return arrow
 
 
 def literal_text(value: str | None, rows: int) -> pa.Array:
@@ -101,8 +101,8 @@ def text_compare(verb: str, a: Any, b: Any) -> Flat:
 
 
 def text_in(a: pa.Array, items: list[str]) -> Flat:
-    found = pc.is_in(a, value_set=pa.array(items, pa.string())).to_numpy(zero_copy_only=False)
-    return Flat(found, a.is_valid().to_numpy(zero_copy_only=False) if a.null_count else None)
+    is_item = pc.is_in(a, value_set=pa.array(items, pa.string())).to_numpy(zero_copy_only=False)
+    return Flat(is_item, a.is_valid().to_numpy(zero_copy_only=False) if a.null_count else None)
 
 
 def lower(a: pa.Array) -> pa.Array:

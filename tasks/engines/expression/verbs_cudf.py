@@ -51,19 +51,19 @@ def flat(column: Any, dtype: pa.DataType) -> Flat:
     return nan_to_null(Flat(values, valid), cupy)
 
 
-def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
-    return flat(cudf.Series.from_arrow(stand_in(found) if is_foreign(found.type) else found), dtype)
+def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
+    return flat(cudf.Series.from_arrow(stand_in(arrow) if is_foreign(arrow.type) else arrow), dtype)
 
 
 def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
     """A flat column, a text or a column as it is, in host memory."""
     series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
-    found = series.to_arrow()
+    arrow = series.to_arrow()
     if pa.types.is_decimal(dtype):
-        return found
-    if pa.types.is_timestamp(found.type) and pa.types.is_date32(dtype):
-        return found.cast(pa.date32())
-    return found if found.type == dtype else found.cast(dtype)
+        return arrow
+    if pa.types.is_timestamp(arrow.type) and pa.types.is_date32(dtype):
+        return arrow.cast(pa.date32())
+    return arrow if arrow.type == dtype else arrow.cast(dtype)
 
 
 def _series(value: Flat, dtype: pa.DataType, rows: int) -> Any:
@@ -95,8 +95,8 @@ def text(column: Any) -> Any:
     return canonical_cudf.decategorized(column).reset_index(drop=True)
 
 
-def text_from_arrow(found: pa.Array) -> Any:
-    return cudf.Series.from_arrow(found)
+def text_from_arrow(arrow: pa.Array) -> Any:
+    return cudf.Series.from_arrow(arrow)
 
 
 def literal_text(value: str | None, rows: int) -> Any:

@@ -100,17 +100,17 @@ def _holds(dtype: Any, bounds: Bounds, xp: ModuleType) -> bool:
     return int(info.min) <= bounds[0] and bounds[1] <= int(info.max)
 
 
-def _leaves(verb: str, a: Any, b: Any, made: Any, xp: ModuleType) -> Any:
+def _leaves(verb: str, a: Any, b: Any, values: Any, xp: ModuleType) -> Any:
     """Where a sum, a difference or a product leaves its type: `made` has wrapped around there."""
-    signed = made.dtype.kind == "i"
+    signed = values.dtype.kind == "i"
     if verb == "+":
-        return ((a ^ made) & (b ^ made)) < 0 if signed else made < a
+        return ((a ^ values) & (b ^ values)) < 0 if signed else values < a
     if verb == "-":
-        return ((a ^ b) & (a ^ made)) < 0 if signed else a < b
+        return ((a ^ b) & (a ^ values)) < 0 if signed else a < b
     safe = xp.where(a == 0, xp.ones_like(a), a)
-    wrong = xp.floor_divide(made, safe) != b
+    wrong = xp.floor_divide(values, safe) != b
     if signed:
-        least = made.dtype.type(INT64_MIN)
+        least = values.dtype.type(INT64_MIN)
         wrong |= ((a == -1) & (b == least)) | ((b == -1) & (a == least))
     return (a != 0) & wrong
 
@@ -143,10 +143,10 @@ def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: M
     else:
         values = xp.where(minus, xp.zeros_like(a), xp.remainder(a, safe))
     zero = b == 0
-    made = Flat(values, _meet(valid, ~zero) if any_true(zero) else valid, left.lost + right.lost)
+    quotient = Flat(values, _meet(valid, ~zero) if any_true(zero) else valid, left.lost + right.lost)
     if verb == "//" and any_true(minus):
-        return _without(made, step, minus & (a == a.dtype.type(INT64_MIN)))
-    return made
+        return _without(quotient, step, minus & (a == a.dtype.type(INT64_MIN)))
+    return quotient
 
 
 def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
@@ -165,8 +165,8 @@ def is_in(a: Flat, items: Sequence[Flat], xp: ModuleType) -> Flat:
     """Whether a value is one of the literals, which have its type."""
     if len(items) > FEW_ITEMS:
         return Flat(xp.isin(a.values, xp.concatenate([item.values for item in items])), a.valid, a.lost)
-    found = xp.zeros(a.values.shape, dtype=bool)
-    return Flat(reduce(lambda so_far, item: so_far | (a.values == item.values), items, found), a.valid, a.lost)
+    nowhere = xp.zeros(a.values.shape, dtype=bool)
+    return Flat(reduce(lambda so_far, item: so_far | (a.values == item.values), items, nowhere), a.valid, a.lost)
 
 
 def logic(verb: str, args: Sequence[Flat], xp: ModuleType) -> Flat:
@@ -193,13 +193,13 @@ def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
     if step.verb == "round":
         return Flat(_round(a.values, step.value or 0, xp), a.valid, a.lost)
     body = {"negate": xp.negative, "abs": xp.absolute, "log": xp.log, "exp": xp.exp, "sqrt": xp.sqrt}[step.verb]
-    made = Flat(body(a.values), a.valid, a.lost)
-    if made.values.dtype.kind != "i":
-        return nan_to_null(made, xp)
+    computed = Flat(body(a.values), a.valid, a.lost)
+    if computed.values.dtype.kind != "i":
+        return nan_to_null(computed, xp)
     low, high = bounds_of(a)
     if low > INT64_MIN:
-        return replace(made, bounds=(-high, -low) if step.verb == "negate" else (0, max(abs(low), abs(high))))
-    return _without(made, step, a.values == a.values.dtype.type(INT64_MIN))
+        return replace(computed, bounds=(-high, -low) if step.verb == "negate" else (0, max(abs(low), abs(high))))
+    return _without(computed, step, a.values == a.values.dtype.type(INT64_MIN))
 
 
 def _round(values: Any, digits: int, xp: ModuleType) -> Any:
@@ -238,11 +238,11 @@ def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:
 
 
 def _to_float(step: Typed, flat: Flat, name: str, xp: ModuleType) -> Flat:
-    made = Flat(flat.values.astype(name), flat.valid, flat.lost)
+    converted = Flat(flat.values.astype(name), flat.valid, flat.lost)
     if name == "float64" or flat.values.dtype.kind != "f":
-        return made
-    infinite = xp.isinf(made.values)
-    return _without(made, step, infinite & xp.isfinite(flat.values)) if any_true(infinite) else made
+        return converted
+    infinite = xp.isinf(converted.values)
+    return _without(converted, step, infinite & xp.isfinite(flat.values)) if any_true(infinite) else converted
 
 
 def _to_integer(step: Typed, flat: Flat, least: int, most: int, name: str, xp: ModuleType) -> Flat:

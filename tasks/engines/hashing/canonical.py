@@ -82,8 +82,8 @@ def unscaled(array: pa.Array) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     words = max(array.type.bit_width // 64, 1)
     width = np.int64 if array.type.bit_width >= 64 else np.int32
-    found = np.frombuffer(array.buffers()[1], width)[words * array.offset : words * (array.offset + len(array)) : words]
-    return found.astype(np.int64)
+    first, stop = words * array.offset, words * (array.offset + len(array))
+    return np.frombuffer(array.buffers()[1], width)[first:stop:words].astype(np.int64)
 
 
 def decimal_halves(low: pa.Array, high: pa.Array) -> pa.Array:
