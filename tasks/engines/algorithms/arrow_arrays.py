@@ -19,6 +19,10 @@ def one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def raw(values: pa.Array) -> np.ndarray:
+    """The stored numbers as numpy: booleans as uint8, times as integers in their unit, decimals as float64.
+
+    Not copied, but for booleans and decimals. What stands in the place of a null is any number.
+    """
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     elif pa.types.is_decimal(values.type):
@@ -35,6 +39,7 @@ def raw(values: pa.Array) -> np.ndarray:
 
 
 def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:
+    """The Arrow array of numbers and their validity (None: no nulls), of type `dtype` or that of the numbers."""
     if dtype is not None and pa.types.is_boolean(dtype):
         return pa.array(values.astype(bool), mask=None if valid is None else ~valid)
     dtype = dtype or pa.from_numpy_dtype(values.dtype)
@@ -43,7 +48,7 @@ def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataTyp
 
 
 def clip(values: pa.Array, low: float | None, high: float | None) -> pa.Array:
-    """The values limited to [low, high], of which None is no limit; null stays."""
+    """The values limited to [low, high]; None means no limit. Null stays null."""
     if low is not None:
         values = pc.max_element_wise(values, pa.scalar(low, values.type), skip_nulls=False)
     if high is not None:

@@ -12,19 +12,20 @@ from tasks.engines.algorithms.arrow_arrays import one_array, raw
 
 
 def plain(values: pa.Array) -> pa.Array:
+    """The values without dictionary encoding."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def host_table(table: pa.Table) -> pa.Table:
-    """The table in host memory, columns in one chunk each, strings plain."""
+    """The table with each column in one chunk and without dictionary encoding."""
     columns = [plain(one_array(c)) for c in table.columns]
     return pa.table(columns, table.column_names, metadata=table.schema.metadata)
 
 
 def factorize(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """(codes, values): every row's place among the distinct values; null is a value of its own, the last."""
+    """(code of each row, distinct values): the code is the place of the value. Null is a value of its own, the last."""
     if not pa.types.is_dictionary(array.type):
-        array = _canonical(array).dictionary_encode()
+        array = _with_one_zero(array).dictionary_encode()
     elif array.dictionary.null_count:
         array = array.dictionary_decode().dictionary_encode()
     values = array.dictionary
@@ -35,15 +36,15 @@ def factorize(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     return codes, values
 
 
-def _canonical(values: pa.Array) -> pa.Array:
-    """-0.0 is 0.0."""
+def _with_one_zero(values: pa.Array) -> pa.Array:
+    """The values with 0.0 for -0.0."""
     if pa.types.is_floating(values.type):
         return pc.add(values, pa.scalar(0.0, values.type))
     return values
 
 
 def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
-    """(group of each row, the distinct keys as one array per column); nulls are keys like any other."""
+    """(group of each row, distinct keys as one array per column); a null is a key like any other."""
     codes, values = factorize(arrays[0])
     keys, codes = [values], codes.astype(np.int64)
     for array in arrays[1:]:
@@ -59,12 +60,12 @@ def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
 
 
 def ascending(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Sort keys: each column ascending, nulls first."""
+    """Arrow's sort keys for these columns: ascending, nulls first."""
     return [(name, "ascending", "at_start") for name in names]
 
 
 def sortable(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with key columns of types that Arrow sorts."""
+    """The table with boolean key columns as uint8, which Arrow sorts."""
     for name in names:
         i = table.column_names.index(name)
         if pa.types.is_boolean(table.column(i).type):
@@ -73,12 +74,12 @@ def sortable(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def sort_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """By the key columns ascending: strings by bytes, false before true, nulls first."""
+    """The rows sorted by the key columns, ascending: strings by bytes, false before true, nulls first."""
     return table.take(pc.sort_indices(sortable(table, names), sort_keys=ascending(names)))
 
 
 def sorted_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
-    """(the distinct keys in order, nulls first; for each row of the table its key's place)."""
+    """(the distinct keys sorted as by `sort_keys`; for each row of the table the place of its key)."""
     if not len(table):
         return table.select(list(keys)), np.zeros(0, dtype=np.int64)
     codes, uniques = group_rows([one_array(table.column(k)) for k in keys])

@@ -1,9 +1,8 @@
 """Exact order statistics of any number of values in bounded memory: radix selection on order-preserving integers.
 
-Each pass counts the values by 16 more bits of their keys, of those values alone that can still be a wanted one. What a
-pass leaves is small whatever the number of rows: the distinct keys with their counts while there are at most `EXACT` of
-them, else counts by the pass's bits. So whether a pass kept keys or bits depends on the values alone, not on how they
-were split.
+Each pass counts, by 16 more bits of their keys, the values that can still be one of the wanted ones. The result of a
+pass is small for any number of rows: the distinct keys with their counts if there are at most `EXACT` of them, else
+counts by the bits of the pass. Which of the two depends on the values alone, not on how they are split into partials.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-EXACT = 1 << 16  # distinct keys that are kept as they are
-BITS = 16
-SAMPLE = 1 << 18  # so many values show whether counting all of them by key can pay
+EXACT = 1 << 16  # the most distinct keys that a result holds whole
+BITS = 16  # of a key that one pass looks at
+SAMPLE = 1 << 18  # values that show whether few distinct keys are likely
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a pass looks for: values whose keys begin with one of `prefixes`, `before` of all values being smaller.
+    """What a pass counts: values whose keys begin with one of `prefixes`; `before` values are smaller than each prefix.
 
-    `shift` is how many low bits of a key the pass leaves out; `total` the number of all values.
+    `shift` is the number of low bits of a key that the pass ignores, `total` the number of all values.
     """
 
     shift: int
@@ -34,7 +33,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Counted:
-    """Values counted by key: `whole` keys, or keys without the low bits that the question leaves out; keys ascend."""
+    """Values counted by key: `whole` keys, or keys without the low bits that the question ignores. Keys ascend."""
 
     question: Question | None
     whole: bool
@@ -47,16 +46,17 @@ class Counted:
 
     @property
     def total(self) -> int:
-        """The number of all values, found by the first pass."""
+        """The number of all values, which the first pass counted."""
         return int(self.counts.sum()) if self.question is None else self.question.total
 
     @property
     def answered(self) -> bool:
+        """Whether the keys are whole, so that the values of all ranks are known."""
         return self.whole or self.shift == 0
 
 
 def ordered_keys(values: Any, xp: Any) -> Any:
-    """uint64 keys in the order of the numbers: integers, or floats as float64 with -0.0 = 0.0."""
+    """uint64 keys that ascend with the numbers: integers, or floats as float64 with -0.0 = 0.0."""
     top = xp.uint64(1 << 63)
     if values.dtype.kind == "u":
         return values.astype(xp.uint64)
@@ -67,7 +67,7 @@ def ordered_keys(values: Any, xp: Any) -> Any:
 
 
 def value_of(key: int, kind: str) -> int | float:
-    """The number of a key; `kind` is u, i or f as in numpy, or decimal, whose digits are an i."""
+    """The number of a key; `kind` is u, i or f as in numpy, or decimal, whose digits are of kind i."""
     if kind == "u":
         return key
     if kind != "f":
@@ -77,7 +77,7 @@ def value_of(key: int, kind: str) -> int | float:
 
 
 def count(values: Any, question: Question | None, xp: Any) -> Counted:
-    """The values (none of them null) that the question is about, counted; arrays of numpy or CuPy in, numpy out."""
+    """Count the values that the question asks for (None: all values). Values of numpy or CuPy without nulls."""
     keys = ordered_keys(values, xp)
     if question is not None:
         prefixes = xp.asarray(np.array(question.prefixes, dtype=np.uint64))
@@ -111,7 +111,7 @@ def _cut(question: Question | None, keys: np.ndarray, counts: np.ndarray, shift:
 
 
 def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Equal keys once, their counts added."""
+    """(distinct keys ascending, the sum of the counts of each)."""
     distinct, places = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(distinct), dtype=np.int64)
     np.add.at(sums, places, counts)
@@ -129,7 +129,7 @@ def merge(parts: Sequence[Counted]) -> Counted:
 
 
 def _starts(counted: Counted) -> np.ndarray:
-    """For each key, how many of all values are smaller."""
+    """For each key the number of smaller values among all values."""
     running = np.cumsum(counted.counts) - counted.counts
     if counted.question is None:
         return running
@@ -142,7 +142,7 @@ def _starts(counted: Counted) -> np.ndarray:
 
 
 def next_question(counted: Counted, ranks: Sequence[int]) -> Question | None:
-    """What has to be looked at to know the values of these ranks (from 0); None if they are known."""
+    """The question of the next pass, to learn the values of these ranks (from 0); None if they are known."""
     if counted.answered or not counted.total:
         return None
     starts = _starts(counted)

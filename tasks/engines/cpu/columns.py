@@ -1,4 +1,4 @@
-"""Columns of the CPU engine: to and from Arrow, and what is done value by value."""
+"""Columns of the CPU engine: conversion to and from Arrow, and kernels that work value by value."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
 
 
 def array(values: Column) -> pa.Array:
-    """The one Arrow array of a column (no copy unless it is in several chunks); dictionaries stay."""
+    """The column as one Arrow array; no copy unless it has several chunks. Dictionary encoding stays."""
     return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
 
 def series(values: Column) -> Column:
-    """The column as a user's function sees it: strings plain, never dictionary-encoded."""
+    """The column for a user's function: without dictionary encoding."""
     return decode(values)
 
 
@@ -46,12 +46,13 @@ def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
 
 
 def decode(values: Column) -> Column:
+    """The column without dictionary encoding."""
     arrow = array(values)
     return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
 
 
 def encode_array(values: pa.Array) -> pa.Array:
-    """Strings dictionary-encoded; everything else as it is."""
+    """The values dictionary-encoded if they are strings, else unchanged."""
     return (
         values.dictionary_encode()
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
@@ -60,25 +61,27 @@ def encode_array(values: pa.Array) -> pa.Array:
 
 
 def from_arrow(table: pa.Table) -> dict[str, Column]:
+    """The frame of the columns of an Arrow table (no copy)."""
     return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}
 
 
 def to_arrow(frame: dict[str, Column]) -> pa.Table:
+    """The frame as an Arrow table; dictionary encoding stays."""
     return pa.table({name: array(values) for name, values in frame.items()})
 
 
 def host(values: Column) -> pa.Array:
-    """The column in host memory as Arrow, plain (strings decoded)."""
+    """The column as one Arrow array in host memory, without dictionary encoding."""
     return array(decode(values))
 
 
 def length(frame: dict[str, Column]) -> int:
+    """The number of rows of a frame; 0 for a frame without columns."""
     return len(next(iter(frame.values()))) if frame else 0
 
 
 def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
-    """(values, valid): the raw numbers, booleans as uint8, times as int64 in their unit; valid is None without
-    nulls."""
+    """(values, valid): the stored numbers (see `raw`), and which rows are not null; valid is None without nulls."""
     arrow = array(values)
     valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
     return raw(arrow), valid
@@ -90,7 +93,7 @@ def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.
 
 
 def finite(values: Column) -> Column:
-    """NaN becomes null (infinities stay)."""
+    """The column with null for NaN; infinities stay."""
     arrow = array(values)
     if not pa.types.is_floating(arrow.type):
         return values
@@ -103,7 +106,7 @@ def finite(values: Column) -> Column:
 
 
 def cast(values: Column, dtype: pa.DataType) -> Column:
-    """The same values in another type; raises pa.ArrowInvalid where a value does not fit."""
+    """The values in another type; pa.ArrowInvalid if a value does not fit."""
     arrow = array(values)
     if arrow.type == dtype:
         return values
@@ -120,10 +123,12 @@ def cast(values: Column, dtype: pa.DataType) -> Column:
 
 
 def is_null(values: Column) -> Column:
+    """Whether each value is null, as a boolean column without nulls."""
     return column(pc.is_null(array(values)))
 
 
 def fill_null(values: Column, value: Any) -> Column:
+    """The column with `value` in place of nulls; dictionary encoding stays."""
     arrow = array(values)
     if pa.types.is_dictionary(arrow.type):
         return column(pc.fill_null(arrow.dictionary_decode(), value).dictionary_encode())
@@ -133,13 +138,14 @@ def fill_null(values: Column, value: Any) -> Column:
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
+    """The values limited to [low, high]; None means no limit. Null stays null."""
     return column(arrow_arrays.clip(array(values), low, high))
 
 
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
     """(x - shift) / scale in float64, then in `dtype`; null stays."""
     data, valid = numbers(values)
-    with np.errstate(all="ignore"):  # what lies under a null may be anything
+    with np.errstate(all="ignore"):  # in the place of a null there may be any number
         out = np.subtract(data, shift, dtype=np.float64)
         if scale != 1.0:
             out /= scale
@@ -155,9 +161,9 @@ def log1p(values: Column, dtype: pa.DataType) -> Column:
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:
-    """The moments (`tasks.engines.algorithms.moments`) of the values that are not null, in float64 by pairwise sums,
-    for each run
-    [starts[i], starts[i + 1]).
+    """The moments (`tasks.engines.algorithms.moments`) of the non-null values of each run [starts[i], starts[i + 1]).
+
+    Computed in float64 with pairwise sums.
     """
     data, valid = numbers(values)
     by_run = []
@@ -176,7 +182,7 @@ def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
     with np.errstate(all="ignore"):  # infinite values have moments that are not finite
         mean = float(np.add.reduce(data) / len(data))
         data -= mean
-        shift = float(np.add.reduce(data) / len(data))  # what rounding left in the mean
+        shift = float(np.add.reduce(data) / len(data))  # the rounding error of the mean
         np.multiply(data, data, out=data)
         squares = max(float(np.add.reduce(data)) - len(data) * shift * shift, 0.0)
     mean += shift
@@ -184,6 +190,7 @@ def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
 
 
 def is_list(values: Column) -> bool:
+    """Whether the values are lists."""
     return is_list_type(array(values).type)
 
 
@@ -193,7 +200,7 @@ def leaves(values: Column) -> Column:
 
 
 def with_leaves(values: Column, new: Column) -> Column:
-    """Lists of the same lengths with other elements; null lists stay null."""
+    """Lists of the same lengths as `values` with the elements `new`; null lists stay null."""
     arrow = array(values)
     counts = np.asarray(pc.fill_null(pc.list_value_length(arrow), 0), dtype=np.int64)
     offsets = np.zeros(len(arrow) + 1, dtype=np.int32)
@@ -206,7 +213,7 @@ def with_leaves(values: Column, new: Column) -> Column:
 
 
 def on_dictionary(values: Column, work: Any) -> Column:
-    """`work` on the distinct strings instead of on all rows; the result is dictionary-encoded like the input."""
+    """Apply `work` to the distinct strings of a dictionary-encoded column, else to all rows; strings stay encoded."""
     arrow = array(values)
     if not pa.types.is_dictionary(arrow.type):
         return column(work(arrow))
@@ -224,15 +231,14 @@ def text(values: Column) -> Column:
 
 
 def join_text(columns: list[Column], sep: str) -> Column:
-    """The values of each row as one text; null if any is null. Plain strings."""
+    """The values of each row as one text, not dictionary-encoded; null if any value is null."""
     return column(
         pc.binary_join_element_wise(*[array(decode(text(c))) for c in columns], sep, null_handling="emit_null")
     )
 
 
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
-    """The first `parts` parts of each text (the last one holds no rest); missing parts are null."""
-
+    """The first `parts` parts of each text, without the rest; missing parts are null."""
     arrow = array(values)
     encoded = pa.types.is_dictionary(arrow.type)
     strings = arrow.dictionary if encoded else arrow
@@ -247,7 +253,7 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
 
 
 def to_time(values: Column) -> pa.Array:
-    """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
+    """Timestamps in UTC of a column of times, dates or ISO texts; a text may end in UTC, Z or an offset."""
     arrow = array(values)
     if plain_type(arrow.type) == pa.string():
         return array(times_of(array(decode(values)), pa.timestamp("us")))
@@ -274,17 +280,17 @@ def date_part(values: Column, part: str) -> Column:
 
 
 def adopt(result: Any) -> Column:
-    """A column of whatever a user's function returned: a Series, an Arrow or a numpy array, a list."""
+    """The result of a user's function as a column: a Series, an Arrow array, a numpy array or a list."""
     if isinstance(result, pd.Series) and isinstance(result.dtype, pd.ArrowDtype):
         return result
     return column(arrow_values(result))
 
 
 def dtype(values: Column) -> pa.DataType:
-    """The Arrow type of the values, of strings whatever their encoding."""
+    """The Arrow type of the values, without dictionary encoding."""
     return plain_type(array(values).type)
 
 
 def row_numbers(first: int, rows: int) -> np.ndarray:
-    """The numbers of `rows` rows from `first` on, uint64."""
+    """The numbers of `rows` rows, beginning with `first`, uint64."""
     return np.arange(first, first + rows, dtype=np.uint64)

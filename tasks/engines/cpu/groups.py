@@ -1,4 +1,4 @@
-"""Counting, looking up and summing by value, on the CPU."""
+"""Hashes, counts and sums by value, on the CPU."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from tasks.engines.convert.type_widening import widest
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.hashing import murmur3
 
-DENSE = 1 << 22  # a table this long is always worth it
-SAMPLE = 1 << 14
+DENSE = 1 << 22  # integers of a range up to this are counted in a table with a place per integer
+SAMPLE = 1 << 14  # values that show whether most values are distinct
 
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> np.ndarray:
-    """MurmurHash3_x86_32 of each row as uint32; several columns: the hash of their hashes."""
+    """MurmurHash3_x86_32 of each row as uint32; for several columns the hash of their hashes."""
     hashes = [murmur3.hash_array(array(c), seed) for c in columns]
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, np)
 
 
 def ordered_bits(values: pa.Array) -> np.ndarray:
-    """int64 keys, equal for equal values; null rows hold anything."""
+    """int64 keys that are equal for equal values; any key for a null."""
     if pa.types.is_floating(values.type):
         return (raw(values).astype(np.float64) + 0.0).view(np.int64)
     return raw(values).astype(np.int64, copy=False)
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
-    """The distinct rows of the columns and how often each occurs: columns `names` and `count` (int64), nulls
-    counted."""
+    """The distinct rows of the columns, nulls included, and the number of each: columns `names` and `count` (int64)."""
     arrays = [array(c) for c in columns]
     if len(arrays) == 1:
         values, counts = _count_one(arrays[0])
@@ -74,7 +73,7 @@ def _count_one(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def _mostly_distinct(values: np.ndarray) -> bool:
-    """True if few of a sample of many values occur twice: sorting them is then quicker than hashing."""
+    """Whether there are many values and most of a sample are distinct: sorting them is then faster than hashing."""
     sample = values[:: max(len(values) // SAMPLE, 1)]
     return len(values) >= SAMPLE and 2 * len(np.unique(sample)) > len(sample)
 
@@ -86,8 +85,7 @@ def _count_sorted(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
-    """Tables of keys and numbers as one table with each key once; the numbers of equal keys are added in table
-    order."""
+    """Tables of keys and numbers as one table with each key once: the sums of the numbers, added in table order."""
     tables = [t for t in tables if len(t)] or list(tables[:1])
     if len(tables) == 1:
         return tables[0]
@@ -110,7 +108,7 @@ def _exact_sums(codes: np.ndarray, groups: int, values: np.ndarray, most: int) -
 
 
 def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
-    """Exact sums of integers by group; an error beyond int64."""
+    """Exact sums of integers by group; DataError if a sum is beyond int64."""
     largest = max(-int(values.min()), int(values.max())) if len(values) else 0
     if largest * len(values) < 1 << 53:
         return np.bincount(codes, weights=values, minlength=groups).astype(np.int64)
@@ -122,10 +120,10 @@ def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> pa.Table:
-    """Per distinct key: `<value>_count` of non-null values and `<value>_sum`; integers and booleans exactly in int64.
+    """For each distinct key the number of non-null values, `<value>_count`, and their sum, `<value>_sum`.
 
-    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are exact: `<value>_sum` and what
-    rounding took of it, `<value>_rest`.
+    The key columns get the names `names`. Integers and booleans are summed in int64; DataError for a sum beyond it.
+    Sums of floats are exact: `<value>_sum` and its rounding error, `<value>_rest`.
     """
     codes, uniques = group_rows([array(k) for k in keys])
     groups = len(uniques[0])
@@ -147,12 +145,12 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
 
 
 def hash_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """MurmurHash3_x86_32 of row numbers as int64, uint32."""
+    """MurmurHash3_x86_32 of row numbers (as int64), uint32."""
     return murmur3.hash_fixed(rows.view(np.uint64), seed, np)
 
 
 def null_rows(columns: Sequence[Column]) -> np.ndarray | None:
-    """Which rows are null in all columns; None if no row is."""
+    """Which rows are null in all columns; None if a column has no nulls."""
     arrays = [array(c) for c in columns]
     if any(a.null_count == 0 for a in arrays):
         return None
@@ -161,7 +159,7 @@ def null_rows(columns: Sequence[Column]) -> np.ndarray | None:
 
 
 def same_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Count tables of columns that share a vocabulary, with the widest of their types."""
+    """The count tables of columns that share a vocabulary, all with keys of the widest of their types."""
     types = list(dict.fromkeys(t.schema.types[0] for t in tables))
     if len(types) == 1:
         return list(tables)
@@ -170,7 +168,7 @@ def same_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
-    """(the table without the row in which all keys are null, that row's count)."""
+    """(the table without the row whose keys are all null, the count of that row)."""
     null = null_rows([table.column(k) for k in keys]) if len(table) else None
     if null is None:
         return table, 0
@@ -178,5 +176,5 @@ def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
 
 
 def count_at_least(table: pa.Table, threshold: int) -> int:
-    """How many rows have a count of at least `threshold`."""
+    """The number of rows whose count is at least `threshold`."""
     return int((raw(array(table.column("count"))) >= threshold).sum())

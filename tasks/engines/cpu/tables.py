@@ -1,4 +1,4 @@
-"""Tables of distinct keys and numbers, on the CPU: split by hash, joined, put in order."""
+"""Tables of distinct keys and numbers, on the CPU: split by hash, joined, sliced, sorted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tasks.engines.convert import host_files
 from tasks.engines.cpu.columns import array
 from tasks.engines.cpu.groups import hash_columns
 
-SMALL = 1 << 16  # rows below which one general sort is quick enough
-COMMON = 255  # counts up to this are sorted by as one byte; few values have larger ones
+SMALL = 1 << 16  # tables with fewer rows are sorted by Arrow
+COMMON = 255  # the largest count that one byte holds; few values have larger counts
 
 
 def split_table(table: pa.Table, keys: Sequence[str], parts: int) -> list[pa.Table]:
-    """The rows in `parts` tables (a power of two up to 256) by the first bits of the keys' hash; no views."""
+    """The rows in `parts` tables (a power of two up to 256), by the first bits of the hash of the keys; copies."""
     bits = parts.bit_length() - 1
     place = (hash_columns([table.column(k) for k in keys]).astype(np.uint64) << np.uint64(bits)) >> np.uint64(32)
     place = place.astype(np.uint8)
@@ -41,7 +41,7 @@ def slice_table(table: pa.Table, start: int, stop: int) -> pa.Table:
 
 
 def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
-    """By count descending, then by value ascending: strings by bytes, false before true, nulls first."""
+    """The rows by count descending, then by value ascending: strings by bytes, false before true, nulls first."""
     if len(counts) >= SMALL and len(names) == 1 and not counts.column(0).null_count:
         values = array(counts.column(0))
         if _fixed_width(values.type) or pa.types.is_string(values.type):
@@ -55,7 +55,7 @@ def _fixed_width(dtype: pa.DataType) -> bool:
 
 
 def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> pa.Table:
-    """The values of one count lie together after one pass over the counts; then each such run is sorted by itself."""
+    """The rows by count descending, then value: one stable sort by count, then a sort of the values of each count."""
     names = table.column_names
     common = np.where(counts <= COMMON, COMMON - counts, 0).astype(np.uint8)
     frequent = np.flatnonzero(counts > COMMON)
@@ -81,7 +81,7 @@ def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> 
 
 
 def order_of_strings(values: pa.Array) -> np.ndarray:
-    """The places of strings (none is null) in the order of their bytes: by 8 bytes as one number, then the ties."""
+    """The places of non-null strings in the order of their bytes: sorted by their first 8 bytes, then the ties."""
     if len(values) < 1 << 10:
         return raw(pc.sort_indices(values)).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
@@ -101,7 +101,7 @@ def order_of_strings(values: pa.Array) -> np.ndarray:
 
 
 def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
-    """The first 8 bytes of each string as a number that orders like them, shorter ones filled up with zeros."""
+    """The first 8 bytes of each string as a number with the order of the bytes; shorter strings padded with zeros."""
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.zeros(last - first + 8, dtype=np.uint8)
     if buffer is not None:
