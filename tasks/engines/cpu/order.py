@@ -56,7 +56,7 @@ class Pieces:
         return Pieces(table, self.positions[low:high], self.offsets[first : last + 1] - low)
 
     def packed(self) -> Pieces:
-        """The same rows in buffers of their own, copied if necessary, so that the memory of the partition can be freed."""
+        """The same rows in buffers of their own (copied if necessary), so that the partition can be freed."""
         if self._are_alone():
             return self
         columns = [

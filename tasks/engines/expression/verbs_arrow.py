@@ -1,6 +1,7 @@
-"""The verbs of expressions that depend on the engine, for pandas columns of Arrow types: in and out, and strings.
+"""The engine-specific verbs of expressions, for pandas columns of Arrow types: conversions and strings.
 
-A text is a plain Arrow string array here, a literal one a Python str. `verbs_cudf` has the same functions for cuDF.
+A text is an Arrow string array without dictionary encoding, a literal text a Python str. `verbs_cudf` has the same
+functions for cuDF.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ def array(column: Any) -> pa.Array:
 
 
 def decoded(column: Any) -> Any:
-    """The column with its values in place of the codes of a dictionary."""
+    """The column without dictionary encoding."""
     return columns.decode(column)
 
 
 def flat(column: Any, dtype: pa.DataType) -> Flat:
-    """A column of numbers, truth values or times; NaN is null."""
+    """A column of numbers, booleans or times as a Flat; NaN is null."""
     return from_arrow(array(column), dtype)
 
 
 def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
+    """An Arrow array of numbers, booleans or times as a Flat; NaN is null."""
     values = raw_values(arrow)
     if family(dtype) == "time":
         values = values.astype(np.int64, copy=False)
@@ -61,7 +63,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
 
 
 def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A flat column, a text or a column as it is, in host memory."""
+    """A Flat, a text or a column as an Arrow array in host memory."""
     if isinstance(value, pa.Array):
         return value
     if not isinstance(value, Flat):
