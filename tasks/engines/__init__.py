@@ -1,8 +1,8 @@
 """The seam between the product and its two engines: pandas on Arrow on the CPU, cuDF on the GPU.
 
 A *column* is a pandas Series with an Arrow type, or a cuDF Series. A *frame* is a dict of columns of one length.
-Kernels stand in `tasks.engines.cpu` and `tasks.engines.gpu`, under the same names with the same meaning; `engine(name)`
-and `engine_of(column)` give the module. Nothing outside this package imports pandas, cuDF or CuPy.
+`tasks.engines.cpu` and `tasks.engines.gpu` have the same kernels: equal names, parameters and meaning. `engine(name)`
+and `engine_of(column)` return the module. Only this package and `tasks.cluster.transfer` import pandas, cuDF or CuPy.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ MODULES = {"pandas": "tasks.engines.cpu", "cudf": "tasks.engines.gpu"}
 
 
 def engine(name: str) -> ModuleType:
-    """The kernels of an engine, `pandas` or `cudf` (imported only when it is asked for)."""
+    """The kernels of an engine, `pandas` or `cudf`; the first call imports the module."""
     return importlib.import_module(MODULES[name])
 
 
 def engine_of(column: Any) -> ModuleType:
-    """The kernels for a column, by its own library."""
+    """The kernels of the library that the column belongs to."""
     return engine("cudf" if type(column).__module__.split(".")[0] == "cudf" else "pandas")
 
 
 def synchronize() -> None:
-    """Wait until this thread's work on the GPU is done, before another thread uses its results; nothing without a
-    GPU."""
+    """Wait until the GPU has finished the work of this thread, so that other threads may use the results.
+
+    Does nothing in a process that has not imported the GPU engine.
+    """
     if "cudf" in sys.modules and MODULES["cudf"] in sys.modules:
         engine("cudf").synchronize()
 
@@ -48,7 +50,7 @@ _places = Places(allocatable)
 
 @contextmanager
 def _place(nbytes: int, **options: Any) -> Iterator[None]:
-    """A place on the GPU; work that fails leaves it when the GPU is done with what was begun: others get the memory."""
+    """Take a place on the GPU. If the work fails, keep the place until the GPU has finished what was submitted."""
     with _places.taken(nbytes, **options):
         try:
             yield
@@ -60,7 +62,7 @@ def _place(nbytes: int, **options: Any) -> Iterator[None]:
 
 @contextmanager
 def computing(name: str, nbytes: int) -> Iterator[None]:
-    """A place to compute on a partition of so many decoded bytes: on a GPU a few at once, as many as fit."""
+    """Wait for a place to compute on a partition of `nbytes` decoded bytes. A GPU takes as many at once as fit."""
     if name != "cudf":
         yield
         return
@@ -69,20 +71,20 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
 
 
 def table_on(name: str, table: Any) -> Any:
-    """An Arrow table as an engine writes it: its columns on the GPU, or as it is."""
+    """The Arrow table as the engine writes it: with cudf its columns on the GPU, with pandas the table itself."""
     return engine(name).from_arrow(table) if name == "cudf" else table
 
 
 def runs_of_a_file(name: str, nbytes: int) -> int:
-    """In how many runs of rows a file of so many bytes is written so that several are written at once on a GPU."""
+    """In how many runs of rows a file of `nbytes` bytes is written, so that a GPU writes several files at once."""
     return file_runs(allocatable(), nbytes) if name == "cudf" else 1
 
 
 @contextmanager
 def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
-    """A place to write a file of so many bytes of rows: on a GPU as many at once as fit.
+    """Wait for a place to write a file of `nbytes` bytes of rows. A GPU takes as many at once as fit.
 
-    `alone`: the GPU has no pieces to keep, so that files may fill it.
+    `alone`: the GPU holds no pieces, so files may take twice the usual share of its memory.
     """
     if name != "cudf":
         yield

@@ -1,4 +1,4 @@
-"""Who may work on the GPU of a process at once: a number of threads, and no more bytes than fit."""
+"""Limits how many threads of a process work on its GPU at once, and how many bytes they use together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from tasks.core.memory_budget import COPIES_ON_GPU, COPIES_WRITTEN, WORK_SHARE_OF_GPU, work_limit
 
-MOST = 8  # partitions that compute at once on one GPU; more only wait for the interpreter's lock
-PLANNED = 2  # partitions that a GPU works on at once, or a multiple: their number costs, not their size
-EACH = 10 << 30  # bytes of GPU memory for which there is one such place; there are two at least
+MOST = 8  # partitions that compute at once on one GPU; further ones would only wait for the interpreter's lock
+PLANNED = 2  # partitions per GPU at once that the size of partitions is planned for; few large ones cost least
+EACH = 10 << 30  # bytes of GPU memory per place; every GPU has at least two places
 
 
 def places(device_memory: int) -> int:
-    """How many partitions compute at once on a GPU with so many bytes.
+    """How many partitions compute at once on a GPU with `device_memory` bytes.
 
     >>> places(141 * 10**9), places(40 * 10**9), places(8 * 10**9)
     (8, 3, 2)
@@ -24,7 +24,7 @@ def places(device_memory: int) -> int:
 
 
 def fitting_partition(device_memory: int) -> int:
-    """Bytes of a partition of which as many as are planned for a GPU fit.
+    """The largest size in bytes of a partition such that `PLANNED` partitions fit on the GPU together.
 
     >>> fitting_partition(8 * 10**9), fitting_partition(128 * 10**9)
     (500000000, 8000000000)
@@ -33,7 +33,7 @@ def fitting_partition(device_memory: int) -> int:
 
 
 def file_runs(device_memory: int, nbytes: int) -> int:
-    """Runs of rows of a file so that `MOST` of such files are written at once.
+    """In how many runs of rows a file is written, so that `MOST` such files are written at once.
 
     >>> file_runs(139 * 10**9, 10**9), file_runs(8 * 10**9, 10**9)
     (1, 5)
@@ -42,7 +42,7 @@ def file_runs(device_memory: int, nbytes: int) -> int:
 
 
 class Places:
-    """Threads of this process that work on its GPU; whoever comes when it is full waits."""
+    """Admits threads of this process to its GPU; a thread waits while the GPU is full."""
 
     def __init__(self, memory: Callable[[], int]) -> None:
         self._memory, self._changed = memory, threading.Condition()
@@ -50,10 +50,10 @@ class Places:
 
     @contextmanager
     def taken(self, nbytes: int, computing: bool = True, share: float = WORK_SHARE_OF_GPU) -> Iterator[None]:
-        """A place for work that needs so many bytes; what needs more than there are works alone.
+        """Wait for a place for work that needs `nbytes` bytes. Work that needs more than the limit runs alone.
 
-        `computing`: it is one of the few that hold the interpreter's lock much of the time. `share` is the part of the
-        GPU's memory that all work in progress may fill.
+        `computing`: the work holds the interpreter's lock much of the time and counts against `places`. `share` is the
+        part of the GPU's memory that all work in progress may use.
         """
         memory = self._memory()
         limit, most = share * memory, places(memory)

@@ -1,9 +1,8 @@
-"""The results of tasks that hold tables: each says how large it is, and what of it may stand in a GPU's memory.
+"""Base classes of task results that hold tables: a result knows its size and which of its parts may be on a GPU.
 
-Dask weighs, moves and spills a result by its class, or by the first of its bases that is registered. What workers
-register for `TaskResult` (`tasks.cluster.transfer.host_memory`, `tasks.cluster.transfer.gpu_pieces`,
-`tasks.cluster.transfer.gpu_spilling`) holds for all of millrace's results, and the modules that register it need not
-import those that make results.
+Dask measures, moves and spills a result by its class, or by the first registered base class. Workers register functions
+for `TaskResult` (in `host_memory`, `gpu_pieces` and `gpu_spilling` of `tasks.cluster.transfer`). The functions apply to
+all results of millrace, so the modules that register them do not import the modules that create results.
 """
 
 from __future__ import annotations
@@ -13,25 +12,24 @@ from typing import Any
 
 
 class TaskResult(ABC):
-    """What a task leaves on its worker for other tasks to read."""
+    """The result of a task, which stays on its worker until other tasks read it."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of the tables in it."""
+        """Bytes of all tables of the result."""
 
     @abstractmethod
     def device_parts(self) -> list[Any]:
-        """Its tables, or what holds them: the result stands on a GPU if any of these does."""
+        """The tables of the result, or the objects that hold them: the result is on a GPU if any of them is."""
 
     def __sizeof__(self) -> int:
-        """What Dask takes for the size of a result: it spills and moves results by it, and asks several times in the
-        thread that serves it."""
+        """The size that Dask uses to spill and move results. Dask calls this often, in the thread of its event loop."""
         return self.nbytes
 
 
 class PiecesResult(TaskResult):
-    """A result that is a list of pieces, as an engine's `cut` makes them, and plain attributes."""
+    """A result with a list of pieces, as the engine's `cut` returns them, and plain attributes."""
 
     pieces: list[Any]
 

@@ -1,4 +1,4 @@
-"""A user's frame opened for a workflow, and its result given back as the same kind of frame with the same index."""
+"""Reads frames of users for a workflow, and returns results as the same kind of frame with the same index."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Restore = Callable[[dict[str, Any], ModuleType, Any], Any]
 
 
 def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, str, Restore]:
-    """(its columns as a table, the engine for it, what turns output columns into such a frame again).
+    """(the columns of the frame as a table, the engine for it, a function that turns output columns into such a frame).
 
-    `needed` are the columns that are looked at; a pandas or cuDF frame that lacks one is left for the caller to refuse.
+    `needed` are the columns to read. A pandas or cuDF frame may lack one of them: the caller refuses it.
     """
     kind = library(frame)
     if kind in ("pandas", "cudf"):
         index = frame.index
         chosen = list(frame.columns) if needed is None else [n for n in needed if n in frame.columns]
-        if needed and len(chosen) < len(needed):  # a name may be a number there
+        if needed and len(chosen) < len(needed):  # pandas names columns by any object, such as numbers
             named = {str(name): name for name in frame.columns}
             chosen = [named[name] for name in needed if name in named]
         if not frame.columns.is_unique:
             check_names([str(name) for name in frame.columns if name in {*chosen}], "the given frame")
         table = columns_of(frame, chosen)
-        return table, kind, lambda made, kernels, kept: _with_index(kernels.user_frame(made), index, kept)
+        return table, kind, lambda columns, kernels, rows: _with_index(kernels.user_frame(columns), index, rows)
     table = from_any(frame)
     if table is None:
         raise DataError(
             f"a workflow cannot transform {type(frame).__name__}", do="give a Dataset, or a pandas, Arrow or cuDF frame"
         )
     check_names(table.column_names, "the given frame")
-    return table, "pandas", lambda made, kernels, kept: pa.table({n: kernels.host(c) for n, c in made.items()})
+    return table, "pandas", lambda columns, kernels, rows: pa.table({n: kernels.host(c) for n, c in columns.items()})
 
 
-def _with_index(frame: Any, index: Any, kept: Any) -> Any:
-    """The frame under the index of the rows it was made of; grouped rows get a new one."""
-    if kept is not None:
-        frame.index = index.take(kept.astype("int64"))
+def _with_index(frame: Any, index: Any, rows: Any) -> Any:
+    """The frame with the index of its input rows; `rows` are those left (None: all). Grouped rows keep a new index."""
+    if rows is not None:
+        frame.index = index.take(rows.astype("int64"))
     elif len(frame) == len(index):
         frame.index = index
     return frame
@@ -54,9 +54,9 @@ def _with_index(frame: Any, index: Any, kept: Any) -> Any:
 def dask_frame(
     read: Callable[[Any, int], Any], handle: Any, shared: Any, partitions: int, empty: pa.Table, engine: str
 ) -> Any:
-    """A Dask frame whose partitions `read(handle, number)` gives.
+    """A Dask frame whose partitions are the results of `read(handle, number)`.
 
-    `shared` is a Dask future of the handle, for one too large to stand in every task; None where it may.
+    `shared` is a Dask future of the handle, if the handle is too large to be part of every task; else None.
     """
     import dask.dataframe as dd
 
@@ -69,7 +69,7 @@ def dask_frame(
 
 
 def _partition(read: Callable[[Any, int], Any], number: int, handle: Any) -> Any:
-    """A partition as other tasks may use it, in whatever thread."""
-    made = read(handle, number)
+    """A partition, read completely, so that tasks in other threads may use it."""
+    frame = read(handle, number)
     synchronize()
-    return made
+    return frame

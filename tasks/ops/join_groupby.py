@@ -15,6 +15,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, parse_dtype
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.host_tables import sort_keys
 from tasks.engines.algorithms.reductions import refuse_wrapped, sums_fit
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Unit
@@ -148,7 +149,7 @@ class JoinGroupby(Keyed):
         return self.in_order([partial]), {}
 
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return engines.engine("pandas").sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
+        return sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("k")])

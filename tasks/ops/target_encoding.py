@@ -16,6 +16,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.host_tables import sort_keys, sorted_groups
 from tasks.engines.algorithms.reductions import exact_sum, refuse_wrapped, sums_fit
 from tasks.errors import DataError, near
 from tasks.ops.base import Columns, Context, Unit, refuse_infinite
@@ -181,7 +182,7 @@ class TargetEncoding(Keyed):
         """One row per key in key order, with count and sum of each target in each fold; their totals."""
         table = engines.engine_of(partial).host_table(partial)
         keys = self.key_names(table)
-        groups, codes = engines.engine("pandas").sorted_groups(table, keys)
+        groups, codes = sorted_groups(table, keys)
         folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
         columns, totals = {name: groups[name] for name in keys}, {}
         for i in range(len(self.targets)):
@@ -198,7 +199,7 @@ class TargetEncoding(Keyed):
         return pa.table(columns), totals
 
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return engines.engine("pandas").sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
+        return sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("v")])

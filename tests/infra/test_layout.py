@@ -137,8 +137,8 @@ FUNCTION, TYPES = "\n\ndef planted():\n    {}\n", "\n\nif TYPE_CHECKING:\n    {}
 PLANTED = {
     "tasks, from top to ground": ("tasks/core/units.py", FUNCTION.format("from tasks.storage import files")),
     "engines, from expressions to types": (
-        "tasks/engines/convert/sizes.py",
-        TYPES.format("from tasks.engines.hashing import canonical"),
+        "tasks/engines/gpu/user_frames.py",
+        FUNCTION.format("from tasks.engines.cpu import columns"),
     ),
     "kernels know no engine": (
         "tasks/engines/gpu/kernels/denormals.py",

@@ -19,17 +19,17 @@ from tasks.engines.algorithms.reductions import any_true, extremes
 
 FAR = 400  # values of 2^-FAR to 2^FAR may be squared, and added up, without leaving float64's range
 LARGE, DOWN = 2.0**800, 600  # values from LARGE on are added up 2^DOWN times smaller
-NO_VALUE = -5000  # the exponent of nothing but zeros: below that of any number
+NO_VALUE = -5000  # exponent of a group of only zeros: below the exponent of any number
 CHUNK = 1 << 15  # values that stay in a core's cache
 
-Add = Callable[[Any], Any]  # the sums by group of values that stand as the rows do
+Add = Callable[[Any], Any]  # values, one per row, to their sums by group
 
 
 def sums(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
-    """(sum, rest) by group of float64 values; `add` adds by group, of which none has more than `most_rows` rows.
+    """(sum, rest) by group of float64 values; `add` adds values by group, and no group has more than `most_rows` rows.
 
-    Exact for all values of one magnitude; at least to 2^-100 of the sum of absolute values. Sums that are beyond
-    float64, and sums of infinite values, are infinite (of both infinities NaN), their rest is 0.
+    Exact for values of one magnitude; else the error is at most 2^-100 of the sum of absolute values. A sum beyond
+    float64, and a sum with an infinite value, is infinite (with both infinities NaN), and its rest is 0.
     """
     most = _most(values)
     if not math.isfinite(most):
@@ -50,21 +50,21 @@ def sums(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
 
 
 def _layered(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
-    """`sums` of finite values that no sum makes infinite."""
+    """`sums` for finite values whose sums are all finite."""
     bits = max(math.ceil(math.log2(max(most_rows, 1))), 2)
     total, rest, left, most = None, None, values, _most(values)
     while most:
         exponent = math.frexp(most)[1] + bits
         layer = left
-        if exponent - 52 > -1074:  # else all are multiples of the smallest number
+        if exponent - 52 > -1074:  # else all values are multiples of the smallest number
             left, layer, most = _cut(left, 1.5 * 2.0**exponent, left is values, xp)
         else:
             most = 0.0
-        found = add(layer)
+        layer_sums = add(layer)
         if total is None:
-            total, rest = found, xp.zeros_like(found)
+            total, rest = layer_sums, xp.zeros_like(layer_sums)
         else:
-            total, error = two_sum(total, found)
+            total, error = two_sum(total, layer_sums)
             rest = rest + error
     if total is None:
         total = add(values)
@@ -73,7 +73,7 @@ def _layered(values: Any, add: Add, most_rows: int, xp: Any) -> tuple[Any, Any]:
 
 
 def _cut(values: Any, sigma: float, copy: bool, xp: Any) -> tuple[Any, Any, float]:
-    """(the bits below, the leading bits, the largest of the bits below); `copy`: leave the values as they are."""
+    """(lower bits, leading bits, the largest absolute value of the lower bits); `copy`: do not overwrite the values."""
     if xp is not np:
         layer = (values + sigma) - sigma
         rest = values - layer
@@ -90,7 +90,7 @@ def _cut(values: Any, sigma: float, copy: bool, xp: Any) -> tuple[Any, Any, floa
 
 
 def _most(values: Any) -> float:
-    """The largest of the absolute values; 0 of none. NaN where there is one."""
+    """The largest absolute value; 0 for no values, NaN if a value is NaN."""
     if not values.size:
         return 0.0
     low, high = extremes(values)
@@ -98,65 +98,65 @@ def _most(values: Any) -> float:
 
 
 def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """(a + b rounded, what rounding took), of arrays or numbers."""
+    """(a + b rounded, the rounding error), of arrays or numbers."""
     total = a + b
     there = total - a
     return total, (a - (total - there)) + (b - there)
 
 
 def two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """(a b rounded, what rounding took), of arrays or numbers below 2^996."""
+    """(a b rounded, the rounding error), of arrays or numbers below 2^996."""
     product = a * b
     (high, low), (upper, lower) = _halves(a), _halves(b)
     return product, ((high * upper - product) + high * lower + low * upper) + low * lower
 
 
 def _halves(a: Any) -> tuple[Any, Any]:
-    """A number of 53 bits as two of 26."""
+    """(high, low): a number of 53 bits as the sum of two numbers of 26 bits."""
     shifted = a * 134217729.0  # 2^27 + 1
     high = shifted - (shifted - a)
     return high, a - high
 
 
 def added(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Two sums, each with its rest, as one."""
+    """The sum of two (sum, rest) pairs, as such a pair."""
     total, error = two_sum(a[0], b[0])
     return two_sum(total, error + (a[1] + b[1]))
 
 
 def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Any, Any]:
-    """The sums and rests by group of several partials, one after another; a partial has each group once at most.
+    """(sum, rest) by group of several partials, added in their order.
 
-    `codes` are the groups of all partials' rows.
+    `codes` are the groups of the rows of all partials, in this order; a partial has each group at most once.
     """
     total, rest, start = np.zeros(groups), np.zeros(groups), 0
     with np.errstate(over="ignore", invalid="ignore"):
         for sums_of, rests in parts:
             here = codes[start : start + len(sums_of)]
             start += len(sums_of)
-            found, error = added((total[here], rest[here]), (sums_of, rests))
-            if not np.isfinite(found).all():
+            both, error = added((total[here], rest[here]), (sums_of, rests))
+            if not np.isfinite(both).all():
                 plain = total[here] + sums_of
-                found, error = np.where(np.isfinite(plain), found, plain), np.where(np.isfinite(plain), error, 0.0)
-            total[here], rest[here] = found, error
+                both, error = np.where(np.isfinite(plain), both, plain), np.where(np.isfinite(plain), error, 0.0)
+            total[here], rest[here] = both, error
     return total, rest
 
 
 def divided(total: Any, rest: Any, count: Any, xp: Any) -> Any:
-    """(total + rest) / count, rounded once but for 2^-50 of the last bit, so that a mean lies among its values."""
+    """(total + rest) / count, rounded once (but for 2^-50 of the last bit), so that a mean lies between its values."""
     count = count.astype(xp.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         rough = total / count
         product, error = two_product(rough, count)
-        found = rough + (((total - product) - error) + rest) / count
-    return xp.where(xp.isfinite(found), found, rough)
+        quotient = rough + (((total - product) - error) + rest) / count
+    return xp.where(xp.isfinite(quotient), quotient, rough)
 
 
 def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) -> Any:
-    """By group the power of two by which values are divided before they are added up (or squared, too); None where all
-    can stay.
+    """For each group the power of two that divides its values before they are added (and, with `squares`, squared).
 
-    0 for groups of ordinary values, else the exponent of the group's largest one, NO_VALUE of nothing but zeros.
+    0 for a group of ordinary values, NO_VALUE for a group of only zeros, else the exponent of the largest absolute
+    value. None if all groups have ordinary values.
     """
     xp, least = engine.xp, 2.0**-FAR
     if not values.size:
@@ -170,14 +170,14 @@ def exponents(values: Any, codes: Any, groups: int, engine: Any, squares: bool) 
 
 
 def exponents_of(size: Any, xp: Any) -> Any:
-    """The same of the groups' largest absolute values."""
-    found = xp.frexp(size)[1].astype(xp.int64)
-    found = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), found, 0)
-    return xp.where(size == 0, NO_VALUE, found)
+    """The powers of two of `exponents`, from the largest absolute value of each group."""
+    powers = xp.frexp(size)[1].astype(xp.int64)
+    powers = xp.where((size > 2.0**FAR) | (size < 2.0**-FAR), powers, 0)
+    return xp.where(size == 0, NO_VALUE, powers)
 
 
 def whole_halves(low: Any, high: Any, xp: Any) -> Any:
-    """The means of pairs of integers as float64, rounded once: their sum may be beyond 64 bits."""
+    """The means of pairs of integers as float64, rounded once, although a sum may be beyond 64 bits."""
     half = (low & high) + ((low ^ high) >> 1)  # of the mean, rounded down
     odd = ((low ^ high) & 1).astype(xp.float64)
     return (half >> 32).astype(xp.float64) * 2.0**32 + ((half & 0xFFFFFFFF).astype(xp.float64) + odd / 2)

@@ -1,7 +1,8 @@
-"""Runs of equal keys: where they lie, differences and windows inside them, what is made of each. Both engines share it.
+"""Runs of rows with equal keys: their places, differences and windows inside a run, one aggregate per run.
 
-A *place* is a row's number when the rows stand run after run; runs stand in the order of their first rows, and inside a
-run rows keep their order. Where the rows came that way already (the ordinary case), row = place and nothing is moved.
+One body for both engines. A *place* is the number of a row when the rows are ordered run after run: runs in the order
+of their first rows, rows inside a run in their own order. If the rows have this order already (the usual case), row =
+place and no row moves.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums,
 from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
 from tasks.engines.hashing.canonical import decimal_halves
 
-SMALLER = 64  # powers of two, so much less than float64's range is a sum of 2^64 values
+SMALLER = 64  # values are divided by 2^SMALLER where their sum overflows: no sum of up to 2^64 values overflows then
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """`order`: the row of each place (None: row = place); `starts`: every run's first place, and the number of rows."""
+    """Runs of rows. `order`: the row of each place (None: row = place); `starts`: the first place of each run, then the
+    number of rows.
+    """
 
     engine: ModuleType
     order: Any
@@ -52,25 +55,25 @@ class Runs:
 
     @cached_property
     def inside(self) -> Any:
-        """How many places of its run stand before each place."""
+        """For each place the number of places before it in its run."""
         return self.xp.arange(self.rows, dtype=self.xp.int64) - self.starts[:-1][self.codes]
 
     @cached_property
     def first_rows(self) -> Any:
-        """The row that stands first in each run."""
+        """The first row of each run."""
         return self.starts[:-1] if self.order is None else self.order[self.starts[:-1]]
 
     def placed(self, column: Any) -> Any:
-        """A column by place."""
+        """The column in the order of places."""
         return column if self.order is None else self.engine.take({"x": column}, self.order)["x"]
 
     def numbers(self, column: Any) -> tuple[Any, Any]:
-        """(values, valid) by place; valid is an array."""
+        """(values, valid) of a column in the order of places; valid is always an array."""
         values, valid = self.engine.numbers(self.placed(column))
         return values, self.xp.ones(len(values), dtype=bool) if valid is None else valid
 
     def column(self, values: Any, valid: Any) -> Any:
-        """The column of values by place, by row again."""
+        """The column, in the order of rows, of values in the order of places."""
         if self.order is not None:
             data, flags = self.xp.empty_like(values), self.xp.empty_like(valid)
             data[self.order], flags[self.order] = values, valid
@@ -78,13 +81,13 @@ class Runs:
         return self.engine.from_numbers(values, valid)
 
     def sorted(self, columns: Sequence[Any], ascending: bool) -> Runs:
-        """The same runs, each sorted by columns (given by row); nulls first, ties in the order they had."""
+        """The same runs, each sorted by columns (in the order of rows); nulls first, ties in their own order."""
         index = self.engine.sorted_within(self.codes, [self.placed(c) for c in columns], ascending)
         return Runs(self.engine, index if self.order is None else self.order[index], self.starts)
 
 
 def find_runs(keys: Sequence[Any], engine: ModuleType) -> Runs:
-    """The runs of rows with equal keys, also of rows that lie apart; a null is a key like any other."""
+    """The runs of rows with equal keys, adjacent or not; a null is a key like any other."""
     xp, codes, order = engine.xp, engine.run_codes(keys), None
     starts = _starts(codes, xp)
     if len(codes) and len(starts) - 1 > int(codes.max()) + 1:
@@ -106,9 +109,9 @@ def _starts(codes: Any, xp: Any) -> Any:
 
 
 def difference(column: Any, runs: Runs, shift: int) -> Any:
-    """x[i] - x[i - shift] inside a run, float64; times in seconds. Null where either is null or stands outside the run.
+    """x[i] - x[i - shift] inside a run, float64; times in seconds. Null if either value is null or outside the run.
 
-    Integers and times are subtracted as integers, so that large ones lose nothing.
+    Integers and times are subtracted as integers, so that large values stay exact.
     """
     xp, dtype = runs.xp, runs.engine.dtype(column)
     values, valid = runs.numbers(column)
@@ -119,15 +122,15 @@ def difference(column: Any, runs: Runs, shift: int) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         before = values[other]
         if values.dtype.kind == "f":
-            found = values.astype(xp.float64) - before.astype(xp.float64)
+            differences = values.astype(xp.float64) - before.astype(xp.float64)
         else:
-            found = whole_difference(values, before, xp)
+            differences = whole_difference(values, before, xp)
     multiply, divide = _seconds(dtype)
-    return runs.column(found * multiply / divide, within & valid & valid[other])
+    return runs.column(differences * multiply / divide, within & valid & valid[other])
 
 
 def _seconds(dtype: pa.DataType) -> tuple[int, int]:
-    """By what a difference is multiplied and divided to be one of seconds; (1, 1) for what is no time."""
+    """(multiplier, divisor) that turn a difference of this type into seconds; (1, 1) for types other than times."""
     if not pa.types.is_temporal(dtype):
         return 1, 1
     if pa.types.is_date32(dtype):
@@ -136,10 +139,10 @@ def _seconds(dtype: pa.DataType) -> tuple[int, int]:
 
 
 def rolling(column: Any, runs: Runs, window: int, aggregation: str, min_periods: int) -> Any:
-    """mean, sum, min or max of the values of a run's last `window` rows that are not null, float64.
+    """mean, sum, min or max of the non-null values in the last `window` rows of the run, float64.
 
-    Null where they are fewer than `min_periods`. Windows are put together from windows of 1, 2, 4, .. rows, so that a
-    sum has the error of pairwise summation and the same bits every time.
+    Null where there are fewer than `min_periods` such values. Windows are composed of windows of 1, 2, 4, .. rows, so
+    that a sum has the error of pairwise summation and the same bits in every run.
     """
     xp = runs.xp
     values, valid = runs.numbers(column)
@@ -148,21 +151,21 @@ def rolling(column: Any, runs: Runs, window: int, aggregation: str, min_periods:
     combine, neutral = {"min": (xp.minimum, np.inf), "max": (xp.maximum, -np.inf)}.get(aggregation, (xp.add, 0.0))
     with np.errstate(over="ignore", invalid="ignore"):
         data = xp.where(valid, values.astype(xp.float64), neutral)
-        found = _windowed(data, runs.inside, window, combine, neutral, xp)
-        if combine is xp.add and any_true(~xp.isfinite(found)):  # of finite values smaller ones are added up
+        aggregates = _windowed(data, runs.inside, window, combine, neutral, xp)
+        if combine is xp.add and any_true(~xp.isfinite(aggregates)):  # of finite values smaller ones are added up
             infinite = _windowed(xp.isinf(data).astype(xp.int64), runs.inside, window, xp.add, 0, xp) > 0
             small = _windowed(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
             small = small / xp.maximum(counts, 1) if aggregation == "mean" else small
-            large = ~xp.isfinite(found) & ~infinite
-            found = found / xp.maximum(counts, 1) if aggregation == "mean" else found
-            found = xp.where(large, xp.ldexp(small, SMALLER), found)
+            large = ~xp.isfinite(aggregates) & ~infinite
+            aggregates = aggregates / xp.maximum(counts, 1) if aggregation == "mean" else aggregates
+            aggregates = xp.where(large, xp.ldexp(small, SMALLER), aggregates)
         elif aggregation == "mean":
-            found = found / xp.maximum(counts, 1)
-    return runs.column(found, counts >= max(min_periods, 1))
+            aggregates = aggregates / xp.maximum(counts, 1)
+    return runs.column(aggregates, counts >= max(min_periods, 1))
 
 
 def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any], Any], neutral: Any, xp: Any) -> Any:
-    """The values of the last `window` places of each place's run combined, by the binary digits of `window`."""
+    """For each place the combined values of the last `window` places of its run, by the binary digits of `window`."""
 
     def shifted(data: Any, by: int) -> Any:
         if not by:
@@ -183,7 +186,7 @@ def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any
 
 
 class Aggregate:
-    """One column by runs; every method gives one value per run."""
+    """Aggregates of one column; every method returns a column with one value per run."""
 
     def __init__(self, column: Any, runs: Runs) -> None:
         self.runs, self.engine, self.xp = runs, runs.engine, runs.engine.xp
@@ -197,12 +200,12 @@ class Aggregate:
 
     @cached_property
     def counts(self) -> Any:
-        """Values that are not null, by run."""
+        """The number of non-null values of each run."""
         return self._exact_sums(self.valid.astype(self.xp.int64))
 
     @cached_property
     def sorted(self) -> Any:
-        """The column with every run sorted, its nulls first."""
+        """The column with each run sorted, nulls first."""
         index = self.engine.sorted_within(self.runs.codes, [self.column])
         return self.engine.take({"x": self.column}, index)["x"]
 
@@ -234,11 +237,11 @@ class Aggregate:
 
     def nunique(self) -> Any:
         xp, groups = self.xp, len(self.runs.lengths)
-        kept = xp.flatnonzero(self.valid)
-        if not len(kept):
+        places = xp.flatnonzero(self.valid)
+        if not len(places):
             return self.engine.from_numbers(xp.zeros(groups, dtype=xp.int64))
-        codes = self.runs.codes[kept]
-        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._rows(self.column, kept)])
+        codes = self.runs.codes[places]
+        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._rows(self.column, places)])
         owner = xp.zeros(int(pairs.max()) + 1, dtype=xp.int64)
         owner[pairs] = codes
         return self.engine.from_numbers(xp.bincount(owner, minlength=groups).astype(xp.int64))
@@ -251,7 +254,7 @@ class Aggregate:
 
     @property
     def _lowest(self) -> Any:
-        """The place of each run's least value when its nulls stand first; its end where all are null."""
+        """The place of the least value of each run in `sorted`; the end of the run if all its values are null."""
         return self.runs.starts[1:] - self.counts
 
     def median(self) -> Any:
@@ -265,14 +268,15 @@ class Aggregate:
         low, high = values[low], values[high]
         if values.dtype.kind in "iu":
             wide = self.xp.uint64 if values.dtype.kind == "u" else self.xp.int64
-            found = whole_halves(low.astype(wide), high.astype(wide), self.xp)
-            return self.engine.from_numbers(found, self.counts > 0)
+            medians = whole_halves(low.astype(wide), high.astype(wide), self.xp)
+            return self.engine.from_numbers(medians, self.counts > 0)
         low, high = low.astype(self.xp.float64), high.astype(self.xp.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = (low + high) / 2
-            beyond = self.xp.isinf(found) & self.xp.isfinite(low) & self.xp.isfinite(high)
-            found = self.xp.where(beyond, low / 2 + high / 2, found)  # their sum alone is beyond float64
-        return self.engine.from_numbers(found, self.counts > 0)
+            medians = (low + high) / 2
+            beyond = self.xp.isinf(medians) & self.xp.isfinite(low) & self.xp.isfinite(high)
+            # Only the sum is beyond float64, not the mean.
+            medians = self.xp.where(beyond, low / 2 + high / 2, medians)
+        return self.engine.from_numbers(medians, self.counts > 0)
 
     def sum(self) -> Any:
         values, _ = self.engine.numbers(self.column)
@@ -294,7 +298,7 @@ class Aggregate:
 
     @cached_property
     def _exact(self) -> tuple[Any, Any, Any]:
-        """(sums, what rounding took of them, powers) of the values divided by 2^powers by run; powers None: 1."""
+        """(sums, rounding errors, powers) by run of the values divided by 2^powers; no division if powers is None."""
         codes, most_rows = self.runs.codes, int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
         powers = exponents(self.data, codes, len(self.runs.lengths), self.engine, squares=True)
         data = self.data if powers is None else self.xp.ldexp(self.data, -powers[codes])
@@ -315,7 +319,7 @@ class Aggregate:
         return divided(*total, self.xp.maximum(self.counts, 1), self.xp)
 
     def _two(self, values: Any, times: float) -> tuple[Any, Any]:
-        """Integers as two floats."""
+        """Integers times a power of two, as the sum of two floats."""
         high = (values >> 32).astype(self.xp.float64) * (2.0**32 * times)
         return two_sum(high, (values & 0xFFFFFFFF).astype(self.xp.float64) * times)
 
@@ -326,7 +330,7 @@ class Aggregate:
 
     @cached_property
     def _scaled_variances(self) -> Any:
-        """ddof 1, from deviations; what rounding left in the mean is taken out."""
+        """Variances (ddof 1) of the scaled values, from deviations, corrected by the rounding error of the mean."""
         n, most_rows = self.xp.maximum(self.counts, 1), int(self.runs.lengths.max()) if len(self.counts) else 0
         means = divided(*self._exact[:2], n, self.xp)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -341,8 +345,8 @@ class Aggregate:
     def std(self) -> Any:
         return self._spread(self.xp.sqrt(self._scaled_variances), 1)
 
-    def _spread(self, found: Any, times: int) -> Any:
+    def _spread(self, spreads: Any, times: int) -> Any:
         powers = self._exact[2]
         with np.errstate(over="ignore"):  # squares beyond float64 are infinite
-            found = found if powers is None else self.xp.ldexp(found, times * powers)
-        return self.engine.from_numbers(found, (self.counts > 1) & ~self.xp.isnan(found))
+            spreads = spreads if powers is None else self.xp.ldexp(spreads, times * powers)
+        return self.engine.from_numbers(spreads, (self.counts > 1) & ~self.xp.isnan(spreads))

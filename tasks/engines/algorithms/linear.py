@@ -1,7 +1,7 @@
-"""Rows as points in space: their mean and triangular factor, piece by piece, and their coordinates in other axes.
+"""The mean and the triangular factor of rows, in mergeable parts; the coordinates of rows along other axes.
 
 One body for both engines; `xp` is numpy or CuPy. A factor R (upper triangular, diagonal non-negative) of centred rows X
-holds all that least squares and principal components need, since R'R = X'X, but with the square root of its condition.
+is all that least squares and principal components need: R'R = X'X, and R has the square root of its condition number.
 Source: Demmel, Grigori, Hoemmen, Langou, "Communication-optimal parallel and sequential QR and LU factorizations",
 2012.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +21,10 @@ Numbers = tuple[Any, Any]  # (values, valid) of a column, valid None where no ro
 
 
 class Factor(NamedTuple):
-    """What is learned of some rows of p columns, in host memory.
+    """Mean and triangular factor of some rows of p columns, in host memory.
 
-    `mean` is (2, p): the rounded means and what rounding left of them, so that offsets of 1e9 cost nothing. `r` is
-    (p, p).
+    `n` rows have no null, `left_out` rows have one. `mean` is (2, p): the rounded means and their rounding errors, so
+    that offsets of 1e9 cost no precision. `r` is (p, p).
     """
 
     n: int
@@ -33,7 +34,10 @@ class Factor(NamedTuple):
 
 
 class _OneThread:
-    """BLAS on one thread while anybody is inside: the same bits however many it has, and none beside the pool's."""
+    """Limits BLAS to one thread while a thread is inside.
+
+    So the bits do not depend on the number of BLAS threads, and BLAS adds no threads to those of the pool.
+    """
 
     def __init__(self) -> None:
         self.lock, self.inside = threading.Lock(), 0
@@ -54,23 +58,19 @@ class _OneThread:
                     self.limit.restore_original_limits()
 
 
-_found: list[ThreadpoolController] = []
-
-
+@lru_cache(maxsize=1)
 def _controller() -> ThreadpoolController:
-    """The BLAS libraries of this process, looked for once."""
-    if not _found:
-        _found.append(ThreadpoolController())
-    return _found[0]
+    """Handles of the BLAS libraries of this process; the search for them runs once."""
+    return ThreadpoolController()
 
 
 one_thread = _OneThread()
 
 
 def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int) -> Factor:
-    """The Factor of the rows without a null, `chunk` rows at a time; those with one are counted in `left_out`.
+    """The Factor of the rows without a null, `chunk` rows at a time; `left_out` counts the rows with a null.
 
-    Infinite values give means that are not finite and a factor of NaN.
+    With infinite values the means are not finite and the factor is NaN.
     """
     width, valid = len(columns), whole_rows(columns, xp)
     values = [v if valid is None else v[valid] for v, _ in columns]
@@ -94,7 +94,7 @@ def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int) -> Factor
 
 
 def merge(a: Factor, b: Factor) -> Factor:
-    """The Factor of the rows of both: QR of R_a, R_b and sqrt(n_a n_b / n) (mean_b - mean_a), one on the other."""
+    """The Factor of the rows of both: QR of the stack of R_a, R_b and sqrt(n_a n_b / n) (mean_b - mean_a)."""
     if not a.n or not b.n:
         return (b if not a.n else a)._replace(left_out=a.left_out + b.left_out)
     n = a.n + b.n
@@ -111,7 +111,7 @@ def merge(a: Factor, b: Factor) -> Factor:
 def principal_axes(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(singular values descending, axes as columns) of a factor: the largest loading of an axis is positive.
 
-    Of loadings that are equal but for rounding the first one decides.
+    If several loadings are the largest up to rounding, the first of them is positive.
     """
     with one_thread():
         _, singular, rows = np.linalg.svd(r)
@@ -121,10 +121,10 @@ def principal_axes(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def project(columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Any, xp: Any, tile: int) -> tuple[Any, Any]:
-    """(scores (k, rows), valid): the centred rows' coordinates along `axes` (p, k), added up column by column.
+    """(scores (k, rows), valid): the coordinates of the centred rows along `axes` (p, k), summed column by column.
 
-    Value by value on purpose: a matrix product's bits depend on how many rows it is given, these do not, and are the
-    same on both engines. A row with a null is not valid; valid is None where no row has one.
+    Not a matrix product, whose bits depend on the number of rows: these sums have the same bits for any number of rows
+    and on both engines. A row with a null is not valid; valid is None if no row has a null.
     """
     scores = xp.zeros((axes.shape[1], rows))
     values = [value for value, _ in columns]
@@ -145,7 +145,7 @@ def project(columns: Sequence[Numbers], rows: int, mean: np.ndarray, axes: Any, 
 
 
 def whole_rows(columns: Sequence[Numbers], xp: Any) -> Any:
-    """Which rows have no null; None if all."""
+    """Which rows have no null; None if no row has one."""
     whole = None
     for _, valid in columns:
         if valid is not None:
@@ -159,15 +159,15 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def _stacked(values: Sequence[Any], start: int, stop: int, xp: Any) -> Any:
-    """Rows start .. stop - 1 of all columns, one column after another in memory, as float64 (p, rows).
+    """Rows start .. stop - 1 of all columns as float64 (p, rows), one column after another in memory.
 
-    In one call on purpose: one per column would let go of the interpreter's lock thousands of times.
+    One call for all columns: a call per column would release the interpreter's lock thousands of times.
     """
     return xp.stack([value[start:stop] for value in values], dtype=xp.float64, casting="unsafe")
 
 
 def _means(values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: Any) -> np.ndarray:
-    """(2, p): the mean of each column, exact for constant columns, and what rounding left of it."""
+    """(2, p): the mean of each column, exact for constant columns, and its rounding error."""
     n, first = cuts[-1][1], _stacked(values, 0, 1, xp)
     high = first + sum((_stacked(values, *cut, xp) - first).sum(axis=1, keepdims=True) for cut in cuts) / n
     rest = sum((_stacked(values, *cut, xp) - high).sum(axis=1, keepdims=True) for cut in cuts) / n
@@ -175,11 +175,11 @@ def _means(values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: Any) -> n
 
 
 def _triangle(stacked: Any, xp: Any) -> Any:
-    """The factor R of a matrix, its diagonal non-negative."""
+    """The factor R of a matrix, with a non-negative diagonal."""
     r = xp.linalg.qr(stacked, mode="r")
     return r * xp.where(xp.diagonal(r) < 0, -1.0, 1.0)[:, None]
 
 
 def _square(r: np.ndarray) -> np.ndarray:
-    """A factor of fewer rows than columns, with rows of 0 below."""
+    """The factor as a square matrix: rows of 0 below, if it has fewer rows than columns."""
     return r if len(r) == r.shape[1] else np.vstack([r, np.zeros((r.shape[1] - len(r), r.shape[1]))])

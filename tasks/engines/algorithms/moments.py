@@ -1,7 +1,7 @@
-"""Number, mean, sum of squared deviations, least and greatest of values, and how those of two parts are joined.
+"""Moments: number, mean, sum of squared deviations, least and greatest of values, and the moments of two parts joined.
 
-Squares of deviations are kept of the values divided by 2^`power_of`(least, greatest), so that they stay within float64
-whatever the values' size: 0, and nothing is divided, for all but the smallest and the largest ones.
+The squared deviations are those of the values divided by 2^`power_of`(least, greatest), so that they stay within
+float64 for values of any size. The power is 0, no division, except for very small and very large values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def power_of(low: float, high: float) -> int:
 
 
 def joined(a: Moments, b: Moments) -> Moments:
-    """The moments of both parts, as Chan, Golub and LeVeque."""
+    """The moments of the values of both parts, by the formula of Chan, Golub and LeVeque."""
     if not a[0] or not b[0]:
         return b if not a[0] else a
     n, low, high = a[0] + b[0], min(a[3], b[3]), max(a[4], b[4])
@@ -39,12 +39,12 @@ def joined(a: Moments, b: Moments) -> Moments:
 
 
 def within(mean: float, power: int, low: float, high: float) -> float:
-    """A mean of values divided by 2^power as theirs, which lies among them whatever was rounded."""
+    """The mean of values, from the mean of the values divided by 2^power, clipped to [low, high] against rounding."""
     return math.ldexp(min(max(mean, math.ldexp(low, -power)), math.ldexp(high, -power)), power)
 
 
 def deviation(moments: Moments) -> float:
-    """The standard deviation of two values or more, ddof 1; infinite where it is beyond float64."""
+    """The standard deviation (ddof 1) of two values or more; infinite if it is beyond float64."""
     n, _, squares, low, high = moments
     if low == high:
         return 0.0

@@ -1,9 +1,8 @@
 """Exact order statistics of any number of values in bounded memory: radix selection on order-preserving integers.
 
-Each pass counts the values by 16 more bits of their keys, of those values alone that can still be a wanted one. What a
-pass leaves is small whatever the number of rows: the distinct keys with their counts while there are at most `EXACT` of
-them, else counts by the pass's bits. So whether a pass kept keys or bits depends on the values alone, not on how they
-were split.
+Each pass counts, by 16 more bits of their keys, the values that can still be one of the wanted ones. The result of a
+pass is small for any number of rows: the distinct keys with their counts if there are at most `EXACT` of them, else
+counts by the bits of the pass. Which of the two depends on the values alone, not on how they are split into partials.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-EXACT = 1 << 16  # distinct keys that are kept as they are
-BITS = 16
-SAMPLE = 1 << 18  # so many values show whether counting all of them by key can pay
+EXACT = 1 << 16  # the most distinct keys that a result holds whole
+BITS = 16  # of a key that one pass looks at
+SAMPLE = 1 << 18  # values that show whether few distinct keys are likely
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a pass looks for: values whose keys begin with one of `prefixes`, `before` of all values being smaller.
+    """What a pass counts: values whose keys begin with one of `prefixes`; `before` values are smaller than each prefix.
 
-    `shift` is how many low bits of a key the pass leaves out; `total` the number of all values.
+    `shift` is the number of low bits of a key that the pass ignores, `total` the number of all values.
     """
 
     shift: int
@@ -34,29 +33,30 @@ class Question:
 
 @dataclass(frozen=True)
 class Counted:
-    """Values counted by key: `whole` keys, or keys without the low bits that the question leaves out; keys ascend."""
+    """Values counted by key: `whole` keys, or keys without the low bits that the question ignores. Keys ascend."""
 
-    asked: Question | None
+    question: Question | None
     whole: bool
     keys: np.ndarray
     counts: np.ndarray
 
     @property
     def shift(self) -> int:
-        return 64 - BITS if self.asked is None else self.asked.shift
+        return 64 - BITS if self.question is None else self.question.shift
 
     @property
     def total(self) -> int:
-        """The number of all values, found by the first pass."""
-        return int(self.counts.sum()) if self.asked is None else self.asked.total
+        """The number of all values, which the first pass counted."""
+        return int(self.counts.sum()) if self.question is None else self.question.total
 
     @property
     def answered(self) -> bool:
+        """Whether the keys are whole, so that the values of all ranks are known."""
         return self.whole or self.shift == 0
 
 
 def ordered_keys(values: Any, xp: Any) -> Any:
-    """uint64 keys in the order of the numbers: integers, or floats as float64 with -0.0 = 0.0."""
+    """uint64 keys that ascend with the numbers: integers, or floats as float64 with -0.0 = 0.0."""
     top = xp.uint64(1 << 63)
     if values.dtype.kind == "u":
         return values.astype(xp.uint64)
@@ -67,7 +67,7 @@ def ordered_keys(values: Any, xp: Any) -> Any:
 
 
 def value_of(key: int, kind: str) -> int | float:
-    """The number of a key; `kind` is u, i or f as in numpy, or decimal, whose digits are an i."""
+    """The number of a key; `kind` is u, i or f as in numpy, or decimal, whose digits are of kind i."""
     if kind == "u":
         return key
     if kind != "f":
@@ -76,25 +76,25 @@ def value_of(key: int, kind: str) -> int | float:
     return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])
 
 
-def count(values: Any, asked: Question | None, xp: Any) -> Counted:
-    """The values (none of them null) that the question is about, counted; arrays of numpy or CuPy in, numpy out."""
+def count(values: Any, question: Question | None, xp: Any) -> Counted:
+    """Count the values that the question asks for (None: all values). Values of numpy or CuPy without nulls."""
     keys = ordered_keys(values, xp)
-    if asked is not None:
-        prefixes = xp.asarray(np.array(asked.prefixes, dtype=np.uint64))
-        top = keys >> xp.uint64(asked.shift + BITS)
+    if question is not None:
+        prefixes = xp.asarray(np.array(question.prefixes, dtype=np.uint64))
+        top = keys >> xp.uint64(question.shift + BITS)
         place = xp.minimum(xp.searchsorted(prefixes, top), len(prefixes) - 1)
         keys = keys[prefixes[place] == top]
-    shift = 64 - BITS if asked is None else asked.shift
+    shift = 64 - BITS if question is None else question.shift
     if len(keys) <= SAMPLE or len(xp.unique(keys[:SAMPLE])) <= EXACT:
         distinct, counts = _unique(keys, xp)
         if len(distinct) <= EXACT:
-            return Counted(asked, True, distinct, counts)
-        return _cut(asked, distinct, counts, shift)
-    if asked is None:
+            return Counted(question, True, distinct, counts)
+        return _cut(question, distinct, counts, shift)
+    if question is None:
         table = xp.bincount((keys >> xp.uint64(shift)).astype(xp.int64), minlength=1 << BITS)
         present = xp.flatnonzero(table)
-        return Counted(asked, False, _host(present).astype(np.uint64), _host(table[present]).astype(np.int64))
-    return Counted(asked, False, *_unique(keys >> xp.uint64(shift), xp))
+        return Counted(question, False, _host(present).astype(np.uint64), _host(table[present]).astype(np.int64))
+    return Counted(question, False, *_unique(keys >> xp.uint64(shift), xp))
 
 
 def _unique(keys: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -106,12 +106,12 @@ def _host(values: Any) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else values.get()
 
 
-def _cut(asked: Question | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
-    return Counted(asked, False, *_added(keys >> np.uint64(shift), counts))
+def _cut(question: Question | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
+    return Counted(question, False, *_added(keys >> np.uint64(shift), counts))
 
 
 def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Equal keys once, their counts added."""
+    """(distinct keys ascending, the sum of the counts of each)."""
     distinct, places = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(distinct), dtype=np.int64)
     np.add.at(sums, places, counts)
@@ -120,29 +120,29 @@ def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def merge(parts: Sequence[Counted]) -> Counted:
     """The counts of all values of several partials of one pass."""
-    asked, shift = parts[0].asked, parts[0].shift
+    question, shift = parts[0].question, parts[0].shift
     if all(p.whole for p in parts):
         keys, counts = _added(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
-        return Counted(asked, True, keys, counts) if len(keys) <= EXACT else _cut(asked, keys, counts, shift)
+        return Counted(question, True, keys, counts) if len(keys) <= EXACT else _cut(question, keys, counts, shift)
     cut = [p.keys >> np.uint64(shift) if p.whole else p.keys for p in parts]
-    return Counted(asked, False, *_added(np.concatenate(cut), np.concatenate([p.counts for p in parts])))
+    return Counted(question, False, *_added(np.concatenate(cut), np.concatenate([p.counts for p in parts])))
 
 
 def _starts(counted: Counted) -> np.ndarray:
-    """For each key, how many of all values are smaller."""
+    """For each key the number of smaller values among all values."""
     running = np.cumsum(counted.counts) - counted.counts
-    if counted.asked is None:
+    if counted.question is None:
         return running
     prefixes = counted.keys >> np.uint64(counted.shift + BITS if counted.whole else BITS)
-    asked = np.array(counted.asked.prefixes, dtype=np.uint64)
-    group = np.searchsorted(asked, prefixes)
-    first = np.searchsorted(prefixes, asked)
-    base = np.array(counted.asked.before, dtype=np.int64) - running[np.minimum(first, len(running) - 1)]
+    wanted = np.array(counted.question.prefixes, dtype=np.uint64)
+    group = np.searchsorted(wanted, prefixes)
+    first = np.searchsorted(prefixes, wanted)
+    base = np.array(counted.question.before, dtype=np.int64) - running[np.minimum(first, len(running) - 1)]
     return running + base[group]
 
 
 def next_question(counted: Counted, ranks: Sequence[int]) -> Question | None:
-    """What has to be looked at to know the values of these ranks (from 0); None if they are known."""
+    """The question of the next pass, to learn the values of these ranks (from 0); None if they are known."""
     if counted.answered or not counted.total:
         return None
     starts = _starts(counted)

@@ -1,7 +1,7 @@
-"""One answer of a whole array, numpy's or CuPy's; and whether sums of integers are right.
+"""Reduces an array of numpy or CuPy to one value; checks that sums of integers fit 64 bits.
 
-CuPy reduces an array to one value with a single block of threads, some 20 ms for 26 million values; in two steps, of
-which the first gives many values, the whole GPU works.
+CuPy reduces an array to one value with a single block of threads: about 20 ms for 26 million values. In two steps, the
+first of which returns many values, the whole GPU works.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import numpy as np
 
 from tasks.errors import DataError
 
-PARTS = 1024  # of the first step, about
+PARTS = 1024  # values after the first step, about
 
 
 def any_true(flags: Any) -> bool:
-    """Whether any of the flags is true; False where there is none."""
+    """Whether any of the flags is true; False for no flags."""
     return bool(_reduced(flags, "any").any()) if flags.size else False
 
 
 def all_true(flags: Any) -> bool:
-    """Whether all flags are true; True where there is none."""
+    """Whether all flags are true; True for no flags."""
     return bool(_reduced(flags, "all").all()) if flags.size else True
 
 
 def extremes(values: Any) -> tuple[Any, Any]:
-    """(least, greatest) of values, of which there is one at least, as Python numbers."""
+    """(least, greatest) of at least one value, as Python numbers."""
     return _reduced(values, "min").min().item(), _reduced(values, "max").max().item()
 
 
 def exact_sum(values: Any) -> int:
-    """The sum of integers, however large: of their upper and lower halves."""
+    """The sum of integers as a Python integer of any size, from the sums of their upper and lower halves."""
     values = values.astype("int64") if values.dtype.kind == "i" else values.astype("uint64")
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def sums_fit(values: Any, terms: int) -> bool:
-    """Whether no sum of so many of these integers can be beyond int64."""
+    """Whether every sum of `terms` of these integers fits int64."""
     if (values.dtype.itemsize <= 4 and terms <= 1 << 31) or not values.size:
         return True
     low, high = extremes(values)
@@ -45,7 +45,7 @@ def sums_fit(values: Any, terms: int) -> bool:
 
 
 def refuse_wrapped(sums: Any, rough: Any, values: str = "integers") -> None:
-    """Refuse sums that are exact modulo 2^64 alone: those that are about `rough` (float64), beyond their 64 bits."""
+    """DataError if a sum has wrapped around at 64 bits: if it is far from `rough`, the same sum in float64."""
     wrapped = abs(sums.astype("float64") - rough) > 2.0**62
     if any_true(wrapped):
         raise DataError(
@@ -56,12 +56,12 @@ def refuse_wrapped(sums: Any, rough: Any, values: str = "integers") -> None:
 
 
 def _reduced(values: Any, how: str) -> Any:
-    """Fewer values with the same answer."""
+    """Fewer values with the same reduction `how`: one value for each of about `PARTS` parts of a CuPy array."""
     width = -(-values.size // PARTS)
     if isinstance(values, np.ndarray) or values.ndim != 1 or width < 64:
         return values
     rows = len(values) // width
-    found = values[:PARTS].astype(values.dtype)  # as long as the first step's answers can be: they overwrite it
-    found[:rows] = getattr(values[: rows * width].reshape(rows, width), how)(axis=1)
-    found[rows : rows + 1] = getattr(values[-width:], how)()
-    return found[: rows + 1]
+    answers = values[:PARTS].astype(values.dtype)  # room for the answers of the first step, which overwrite the values
+    answers[:rows] = getattr(values[: rows * width].reshape(rows, width), how)(axis=1)
+    answers[rows : rows + 1] = getattr(values[-width:], how)()
+    return answers[: rows + 1]

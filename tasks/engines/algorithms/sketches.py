@@ -1,4 +1,4 @@
-"""Small summaries of any number of values that can be merged in any order: distinct values, quantiles."""
+"""Sketches of any number of values, mergeable in any order: HyperLogLog (distinct values), DDSketch (quantiles)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tasks.engines.hashing import murmur3
 P = 14  # HyperLogLog has 2^14 registers: standard error 1.04 / sqrt(2^14) = 0.8 %
 REST = 64 - P
 GAMMA = 1.01 / 0.99  # DDSketch's bins: any value of a bin is within 1 % of the bin's own
-ZERO_TO_ONE = 1 << 20  # keys of positive values begin above this, whatever their exponent
+ZERO_TO_ONE = 1 << 20  # added to the bin's exponent, so that the keys of all positive values are positive
 
 
 def registers(values: pa.Array) -> np.ndarray:
-    """HyperLogLog's registers of the values, uint8; merge two by their maximum.
+    """The HyperLogLog registers of the values, uint8; two sets of registers merge by their maximum.
 
     Source: Flajolet, Fusy, Gandouet, Meunier, "HyperLogLog: the analysis of a near-optimal cardinality estimation
     algorithm", 2007; with 64-bit hashes (two of MurmurHash3_x86_32), which need no correction for large counts.
@@ -28,21 +28,21 @@ def registers(values: pa.Array) -> np.ndarray:
     place = (hashes >> np.uint64(REST)).astype(np.int64)
     rest = (hashes & np.uint64((1 << REST) - 1)).astype(np.float64)  # exact: 50 bits
     rank = (REST + 1 - np.frexp(rest)[1]).astype(np.uint8)
-    found = np.zeros(1 << P, dtype=np.uint8)
-    np.maximum.at(found, place, rank)
-    return found
+    largest = np.zeros(1 << P, dtype=np.uint8)
+    np.maximum.at(largest, place, rank)
+    return largest
 
 
-def distinct_estimate(found: np.ndarray) -> int:
-    """About how many distinct values HyperLogLog's registers have seen."""
-    m = len(found)
-    raw = 0.7213 / (1 + 1.079 / m) * m * m / float(np.exp2(-found.astype(np.float64)).sum())
-    empty = int((found == 0).sum())
+def distinct_estimate(registers: np.ndarray) -> int:
+    """The estimated number of distinct values, from HyperLogLog registers."""
+    m = len(registers)
+    raw = 0.7213 / (1 + 1.079 / m) * m * m / float(np.exp2(-registers.astype(np.float64)).sum())
+    empty = int((registers == 0).sum())
     return round(m * math.log(m / empty) if raw <= 2.5 * m and empty else raw)
 
 
 def bins(values: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(keys ascending, counts) of finite float64 values in DDSketch's bins; keys ascend with the values.
+    """(keys, counts) of the DDSketch bins of finite float64 values; keys ascend with the values.
 
     Source: Masson, Rim, Lee, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees",
     2019.
@@ -57,7 +57,7 @@ def bins(values: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def add_bins(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The bins of all values of several parts."""
+    """The bins of the values of all parts."""
     keys, places = np.unique(np.concatenate([k for k, _ in parts]), return_inverse=True)
     counts = np.zeros(len(keys), dtype=np.int64)
     np.add.at(counts, places, np.concatenate([c for _, c in parts]))
@@ -65,7 +65,7 @@ def add_bins(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray
 
 
 def bin_values(keys: np.ndarray) -> np.ndarray:
-    """The value that stands for each bin, within 1 % of all values in it."""
+    """The representative value of each bin, within 1 % of all values in it."""
     with np.errstate(over="ignore"):  # the last bin reaches beyond the largest float
         sizes = np.exp((np.abs(keys) - ZERO_TO_ONE) * math.log(GAMMA) + math.log(2 / (GAMMA + 1)))
         sizes = np.minimum(sizes, np.finfo(np.float64).max)
@@ -73,7 +73,7 @@ def bin_values(keys: np.ndarray) -> np.ndarray:
 
 
 def quantiles(keys: np.ndarray, counts: np.ndarray, fractions: Sequence[float]) -> list[float]:
-    """The values at these fractions, within 1 %."""
+    """The quantiles at these fractions, within 1 %."""
     ranks = np.array(fractions) * (int(counts.sum()) - 1)
     places = np.searchsorted(np.cumsum(counts), np.floor(ranks), side="right")
     return [float(v) for v in bin_values(keys)[places]]

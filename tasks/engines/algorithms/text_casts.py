@@ -1,4 +1,4 @@
-"""Casts from and to text, on Arrow arrays in host memory: both engines use these bodies, so that they agree."""
+"""Casts from and to text, on Arrow arrays in host memory. Both engines use them, so that their texts are equal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tasks.engines.hashing.canonical import decimal_floats, decimal_text
 
 
 def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """The values that texts stand for, after Arrow's rules of reading; null where a text is no such value.
+    """The values of texts, parsed by Arrow's rules; null where a text is not a value of the type.
 
-    Numbers as 12, -0.5, 1e3; truth as true, false, 1, 0; times as 2020-01-31 or 2020-01-31 12:30:00, also with a
-    fraction, T, and Z, UTC or an offset (+02:00) behind. White space around is not part of a value. Each distinct text
-    is read once.
+    Numbers are written as 12, -0.5, 1e3; booleans as true, false, 1, 0; times as 2020-01-31 or 2020-01-31 12:30:00,
+    also with a fraction, with T, and with Z, UTC or an offset (+02:00) at the end. White space at both ends is ignored.
+    Each distinct text is parsed once.
     """
     encoded = array.dictionary_encode() if not pa.types.is_dictionary(array.type) else array
     texts = pc.utf8_trim_whitespace(encoded.dictionary.cast(pa.string()))
@@ -26,7 +26,7 @@ def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 def times_of(
     texts: pa.Array, dtype: pa.TimestampType, cast: Callable[[pa.Array, pa.DataType], pa.Array] = pc.cast
 ) -> pa.Array:
-    """Times of ISO 8601 texts, in UTC where they say no zone; pa.ArrowInvalid for others, or as `cast` has it.
+    """Times of ISO 8601 texts, UTC if they name no zone. For other texts pa.ArrowInvalid, or the answer of `cast`.
 
     >>> times_of(pa.array(["2020-01-01T01:00:00+02:00", "2020-01-01"]), pa.timestamp("s")).to_pylist()
     [datetime.datetime(2019, 12, 31, 23, 0), datetime.datetime(2020, 1, 1, 0, 0)]
@@ -34,22 +34,22 @@ def times_of(
     plain, bare = pa.timestamp(dtype.unit), pc.replace_substring_regex(texts, r"\s*(UTC|Z)$", "")
     zoned = None
     try:
-        found = pc.cast(bare, plain)
+        times = pc.cast(bare, plain)
     except pa.ArrowInvalid:
         zoned = pc.match_substring_regex(bare, r"[T ]\d\d(:\d\d){0,2}([.,]\d+)?\s*[+-]\d\d(:?\d\d)?$")
-        found = None
-    if found is None and not pc.any(zoned).as_py():
-        found = cast(bare, plain)
-    elif found is None:
+        times = None
+    if times is None and not pc.any(zoned).as_py():
+        times = cast(bare, plain)
+    elif times is None:
         nothing = pa.scalar(None, pa.string())
         joined = pc.replace_substring_regex(bare, r"\s+([+-][0-9:]+)$", r"\1")
         moved = cast(pc.if_else(zoned, joined, nothing), pa.timestamp(dtype.unit, "UTC")).cast(plain)
-        found = pc.if_else(zoned, moved, cast(pc.if_else(zoned, nothing, bare), plain))
-    return found.cast(dtype) if dtype.tz else found
+        times = pc.if_else(zoned, moved, cast(pc.if_else(zoned, nothing, bare), plain))
+    return times.cast(dtype) if dtype.tz else times
 
 
 def _lenient(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """The values of texts, null where one is no such value."""
+    """The values of texts; null where a text is not a value of the type."""
     try:
         return pc.cast(texts, dtype)
     except pa.ArrowInvalid:
@@ -73,7 +73,7 @@ def format_text(array: pa.Array) -> pa.Array:
 
 
 def decimal_numbers(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Decimals as integers, cut towards zero, or as floats; null where the type cannot hold the value."""
+    """Decimals as integers, truncated towards zero, or as floats; null where the type cannot hold the value."""
     if pa.types.is_floating(dtype):
         return pc.cast(decimal_floats(array), dtype, safe=False)
     whole = pc.cast(pc.trunc(array), pa.string())

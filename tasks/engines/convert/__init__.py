@@ -1,1 +1,1 @@
-"""Between the columns of an engine and the values, types and frames of others."""
+"""Converts columns of the engines to and from values, types, frames and files of other libraries."""

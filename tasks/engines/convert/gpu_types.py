@@ -1,13 +1,13 @@
-"""What stands on the GPU for columns of types that cuDF lacks, while rows are taken, joined, sent and sorted.
+"""Stand-ins on the GPU for columns of types that cuDF lacks, while rows are gathered, joined, sent and sorted.
 
-    struct          a struct of what stands for its fields      map     a list of such structs, of key and value
-    bytes           a string of the same bytes                  list    a list of what stands for its values
+    struct          a struct of the stand-ins of its fields     map     a list of such structs, of key and value
+    bytes           a string of the same bytes                  list    a list of the stand-ins of its values
     decimal256      its 32 bytes as a string                    times of day, date64, times inside of these: integers
     times in zones without a name (+05:30): integers
 
-Inside of these decimals are strings of their 16 bytes. A cuDF Series of a stand-in is called by the type it stands for,
-behind a sign that no column's name begins with; so is one of lists of dates, which cuDF counts in seconds. Arrays of
-Arrow become stand-ins and themselves again without a loop over rows; nothing here needs a GPU.
+Inside of these types, decimals are strings of their 16 bytes. The name of a cuDF Series of a stand-in is a mark: a sign
+with which no column name begins, and the type. Lists of dates, which cuDF counts in seconds, have a mark too. Arrow
+arrays become stand-ins, and stand-ins Arrow arrays, without a loop over rows. Nothing here needs a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name, is_bytes, is_list, leaf_type, parse_dtype
 from tasks.engines.convert.python_values import stored_type
 
-SIGN = "\0"
+SIGN = "\0"  # the first character of a mark
 
 
 @lru_cache(maxsize=4096)
@@ -40,7 +40,7 @@ def is_foreign(dtype: pa.DataType) -> bool:
 
 
 def lacks_zone(dtype: pa.DataType) -> bool:
-    """Whether times are in a zone that cuDF lacks: an offset, or a name that is none in the time zone database.
+    """Whether times are in a zone that cuDF lacks: an offset, or a name that is not in the time zone database.
 
     >>> lacks_zone(pa.timestamp("us", "+05:30")), lacks_zone(pa.timestamp("us", "Europe/Berlin"))
     (True, False)
@@ -57,13 +57,13 @@ def _is_zone(name: str) -> bool:
 
 
 def mark_of(dtype: pa.DataType) -> str | None:
-    """The name of a Series that stands for this type; None where cuDF has the type itself."""
+    """The mark of this type: the name of a Series that stands for it; None if cuDF has the type."""
     dates = is_list(dtype) and pa.types.is_date32(leaf_type(dtype))
     return SIGN + dtype_name(dtype) if dates or is_foreign(dtype) else None
 
 
 def marked_type(name: Any) -> pa.DataType | None:
-    """The type that a Series of this name stands for, if it does.
+    """The type for which a Series of this name stands; None if the name is not a mark.
 
     >>> marked_type(mark_of(pa.map_(pa.string(), pa.int8())))
     MapType(map<string, int8>)
@@ -77,7 +77,7 @@ def _parsed(mark: str) -> pa.DataType:
 
 
 def stand_in(values: pa.Array) -> pa.Array:
-    """The array that stands for one of a plain type.
+    """The stand-in of an array of a type that `is_foreign`, or of a part of it.
 
     >>> stand_in(pa.array([{"a": b"x"}, None])).type
     StructType(struct<0: string>)
@@ -89,7 +89,7 @@ def stand_in(values: pa.Array) -> pa.Array:
     if pa.types.is_struct(dtype) and dtype.num_fields:
         fields = [stand_in(values.field(i)) for i in range(dtype.num_fields)]
         return pa.StructArray.from_arrays(fields, [str(i) for i in range(len(fields))], mask=values.is_null())
-    if pa.types.is_struct(dtype) or pa.types.is_null(dtype):  # no values but null or not
+    if pa.types.is_struct(dtype) or pa.types.is_null(dtype):  # nothing but null or not null
         return pc.if_else(values.is_null(), pa.scalar(None, pa.int8()), pa.scalar(0, pa.int8()))
     if pa.types.is_decimal(dtype):
         return stand_in(pa.Array.from_buffers(pa.binary(dtype.byte_width), rows, values.buffers(), nulls, first))
@@ -104,31 +104,31 @@ def _entries(values: pa.MapArray) -> pa.StructArray:
     return pa.StructArray.from_arrays([values.keys, values.items], ["0", "1"])
 
 
-def restored(found: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """The array of a plain type for which another one stands.
+def restored(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """The array of type `dtype` from its stand-in.
 
     >>> restored(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
     [{'a': b'x'}, None]
     """
-    rows, nulls, first = len(found), found.null_count, found.offset
+    rows, nulls, first = len(values), values.null_count, values.offset
     if nulls == rows:
         return pa.nulls(rows, dtype)
     if is_list(dtype):
-        inner = restored(found.values, dtype.value_type)
-        return pa.Array.from_buffers(dtype, rows, found.buffers()[:2], nulls, first, [inner])
+        inner = restored(values.values, dtype.value_type)
+        return pa.Array.from_buffers(dtype, rows, values.buffers()[:2], nulls, first, [inner])
     if pa.types.is_map(dtype):
-        inner = restored(found.values, pa.struct([dtype.key_field, dtype.item_field]))
-        return pa.Array.from_buffers(dtype, rows, found.buffers()[:2], nulls, first, [inner])
+        inner = restored(values.values, pa.struct([dtype.key_field, dtype.item_field]))
+        return pa.Array.from_buffers(dtype, rows, values.buffers()[:2], nulls, first, [inner])
     if pa.types.is_struct(dtype) and dtype.num_fields:
-        fields = [restored(found.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
-        return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=found.is_null())
+        fields = [restored(values.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=values.is_null())
     if pa.types.is_struct(dtype):
-        return pa.array([None if null else {} for null in found.is_null().to_pylist()], dtype)
+        return pa.array([None if null else {} for null in values.is_null().to_pylist()], dtype)
     if pa.types.is_decimal(dtype):
-        wide = restored(found, pa.binary(dtype.byte_width))
+        wide = restored(values, pa.binary(dtype.byte_width))
         return pa.Array.from_buffers(dtype, rows, wide.buffers(), nulls, wide.offset)
     if pa.types.is_fixed_size_binary(dtype):
-        return restored(found, pa.binary()).cast(dtype)
+        return restored(values, pa.binary()).cast(dtype)
     if pa.types.is_binary(dtype):
-        return pa.Array.from_buffers(dtype, rows, found.buffers(), nulls, first)
-    return found.view(dtype)
+        return pa.Array.from_buffers(dtype, rows, values.buffers(), nulls, first)
+    return values.view(dtype)

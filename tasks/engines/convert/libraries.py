@@ -1,29 +1,28 @@
-"""Frames of other libraries to Arrow tables and back; cuDF is imported only for its own frames or where it
-is asked for.
-"""
+"""Converts frames of other libraries to Arrow tables and back; imports cuDF only for cuDF frames."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name
 from tasks.errors import DataError
 
-REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # what Arrow raises of values that it cannot hold
-LACKED = (NotImplementedError, TypeError, ValueError)  # what cuDF raises of types that it lacks
+REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)  # Arrow raises these for values that it cannot hold
+LACKED = (NotImplementedError, TypeError, ValueError)  # cuDF raises these for types that it lacks
 
 
 def library(frame: Any) -> str:
-    """The library a frame is of: pandas, pyarrow, cudf, dask (dask_cudf too) or the first part of its module."""
+    """The library of a frame: pandas, pyarrow, cudf, dask (also for dask_cudf) or the first part of its module."""
     root = type(frame).__module__.split(".")[0]
     return {"dask_expr": "dask", "dask_cudf": "dask"}.get(root, root)
 
 
 def from_any(frame: Any) -> pa.Table | None:
-    """A pandas, Arrow or cuDF frame as a table with its columns, the index left out; None for anything else."""
+    """The columns of a pandas, Arrow or cuDF frame, without its index, as a table; None for other objects."""
     kind = library(frame)
     if isinstance(frame, pa.RecordBatch):
         return pa.Table.from_batches([frame])
@@ -49,14 +48,14 @@ def _of_pandas(frame: pd.DataFrame) -> pa.Table:
 
 
 def columns_of(frame: Any, names: list[Any]) -> pa.Table:
-    """Columns of a pandas or cuDF frame as a table; column by column, since one row is to cost little."""
+    """Columns of a pandas or cuDF frame as a table. Column by column, which is fast for a frame of one row."""
     if library(frame) == "cudf":
         return frame[names].to_arrow(preserve_index=False).replace_schema_metadata()
     return pa.table({str(name): _arrow_of(frame[name]) for name in names})
 
 
 def _arrow_of(column: pd.Series) -> pa.Array | pa.ChunkedArray:
-    """A pandas column as Arrow by the shortest way: what Arrow holds already as it is, plain numbers without pandas."""
+    """A pandas column as Arrow: Arrow-backed values without a copy, plain numbers through numpy."""
     try:
         if getattr(column.dtype, "kind", "O") in "biufM" and not pd.api.types.is_extension_array_dtype(column.dtype):
             return pa.array(column.to_numpy(), from_pandas=True)
@@ -70,8 +69,18 @@ def _arrow_of(column: pd.Series) -> pa.Array | pa.ChunkedArray:
         ) from None
 
 
+def arrow_values(values: Any) -> pa.Array | pa.ChunkedArray:
+    """The values of a pandas Series, an Arrow array, a numpy array or a list, as Arrow."""
+    if isinstance(values, pd.Series):
+        inside: Any = values.array
+        return inside.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    return pa.array(values if isinstance(values, list) else np.asarray(values))
+
+
 def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """The table as a pandas frame backed by Arrow, strings plain instead of dictionary-encoded."""
+    """The table as a pandas frame backed by Arrow, without dictionary encoding."""
     return decoded(table).to_pandas(types_mapper=pd.ArrowDtype)
 
 
@@ -106,7 +115,7 @@ def to_frame(table: pa.Table, engine: str) -> Any:
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """The table with its dictionary columns as plain values."""
+    """The table without dictionary encoding."""
     for i, (field, values) in enumerate(zip(table.schema, table.columns, strict=True)):
         if pa.types.is_dictionary(field.type):  # a cast to the same type would spoil lists of nulls
             table = table.set_column(i, field.name, values.cast(field.type.value_type))
@@ -114,7 +123,7 @@ def decoded(table: pa.Table) -> pa.Table:
 
 
 def resolve_engine(engine: str) -> str:
-    """auto is cudf where cuDF is installed and a GPU answers, else pandas."""
+    """The engine for a setting: `auto` is cudf if cuDF is installed and a GPU answers, else pandas."""
     if engine != "auto":
         return engine
     import importlib.util

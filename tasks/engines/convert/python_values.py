@@ -1,4 +1,4 @@
-"""Values of Arrow columns as Python objects, also times that Python's own types do not hold."""
+"""Values of Arrow columns as Python objects; times out of the range of Python's types as text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pyarrow as pa
 
 
 def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values as Python objects; a time beyond the years 1 to 9999 as text.
+    """The values as Python objects; a time outside the years 1 to 9999 as text.
 
     >>> listed(pa.array([0, 2**40], pa.timestamp("s")))
     [datetime.datetime(1970, 1, 1, 0, 0), '1099511627776 s since 1970']
     """
     try:
-        found: list[Any] = column.to_pylist()
+        values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
-        found = [value_of(scalar) for scalar in column]
-    return found
+        values = [value_of(scalar) for scalar in column]
+    return values
 
 
 def value_of(scalar: pa.Scalar) -> Any:
-    """One value as `listed` gives it."""
+    """One value, as in `listed`."""
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
@@ -39,7 +39,7 @@ def rows_listed(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def stored_type(dtype: pa.DataType) -> pa.DataType:
-    """The integers that values of a time type are stored as; other types as they are."""
+    """The integer type that stores values of a time type; other types unchanged."""
     if not pa.types.is_temporal(dtype):
         return dtype
     return pa.int32() if dtype.bit_width == 32 else pa.int64()

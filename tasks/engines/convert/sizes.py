@@ -1,4 +1,4 @@
-"""How much memory tables, columns and arrays take, on either engine."""
+"""Sizes in bytes of tables, columns and arrays of both engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def nbytes(value: Any) -> int:
-    """Bytes of the values of a table, a column or an array; of all in lists, tuples and dicts; of anything else 0.
+    """Bytes of a table, a column or an array; the sum for lists, tuples and mappings; 0 for other objects.
 
     >>> import numpy as np
     >>> nbytes({"a": [np.zeros(3), np.zeros(1)], "b": "text"})
@@ -17,9 +17,9 @@ def nbytes(value: Any) -> int:
         return sum(nbytes(inner) for inner in value.values())
     if isinstance(value, (list, tuple)):
         return sum(nbytes(inner) for inner in value)
-    if hasattr(type(value), "to_pylibcudf"):  # a frame of cuDF, whose own answer makes a Series of every column
-        found = value.to_pylibcudf()[0]
-        return sum(part.device_buffer_size() for part in (found.columns() if hasattr(found, "columns") else [found]))
+    if hasattr(type(value), "to_pylibcudf"):  # cuDF, whose own property would create a Series for each column
+        inside = value.to_pylibcudf()[0]
+        return sum(part.device_buffer_size() for part in (inside.columns() if hasattr(inside, "columns") else [inside]))
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
     if hasattr(value, "columns"):  # a frame

@@ -1,4 +1,4 @@
-"""Which type holds the values of several, and which values a narrower one does not hold."""
+"""The type that holds the values of several types, and the check of values for a narrower type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.core.dtypes import is_list, leaf_type
 
 
 def widest(types: Sequence[pa.DataType]) -> pa.DataType:
-    """The type in which values of all these types are told apart: integers, numbers, times, else text.
+    """The type that keeps values of all these types distinct: integers, numbers, times, else text.
 
     >>> str(widest([pa.int8(), pa.uint16()])), str(widest([pa.int8(), pa.float32()]))
     ('int64', 'double')
@@ -28,7 +28,7 @@ def widest(types: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def check_range(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
-    """pa.ArrowInvalid for numbers that are too large for a narrower floating type: Arrow's casts make them infinite."""
+    """pa.ArrowInvalid for numbers too large for a narrower floating type, which Arrow would cast to infinity."""
     new = leaf_type(wanted)
     if not is_narrower(new, leaf_type(values.type)):
         return
@@ -43,7 +43,7 @@ def check_range(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None
 
 
 def is_narrower(new: pa.DataType, here: pa.DataType) -> bool:
-    """Whether a type is the one of two floating types that reaches less far."""
+    """Whether both types are floating and `new` has the smaller range."""
     return pa.types.is_floating(new) and pa.types.is_floating(here) and new.bit_width < here.bit_width
 
 
@@ -54,7 +54,7 @@ def _within(values: pa.Array | pa.ChunkedArray, dtype: pa.DataType) -> bool:
 
 
 def beyond(dtype: pa.DataType) -> float:
-    """The least number that rounds to infinity in a floating type.
+    """The least number that a floating type rounds to infinity.
 
     >>> beyond(pa.float16())
     65520.0

@@ -2,6 +2,8 @@
 
 import numpy as xp
 
+from tasks.engines.algorithms.host_tables import host_table
+from tasks.engines.convert.host_files import run_unit, write_file, write_runs
 from tasks.engines.cpu.columns import (
     adopt,
     affine,
@@ -41,7 +43,6 @@ from tasks.engines.cpu.groups import (
     group_sums,
     hash_columns,
     hash_rows,
-    host_table,
     merge_sums,
     null_rows,
     same_types,
@@ -64,8 +65,7 @@ from tasks.engines.cpu.order import (
 )
 from tasks.engines.cpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.cpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
-from tasks.engines.cpu.tables import join_tables, slice_table, sort_counts, sort_keys, sorted_groups, split_table
-from tasks.engines.cpu.writing import host_columns, run_unit, write_file, write_runs
+from tasks.engines.cpu.tables import host_columns, join_tables, slice_table, sort_counts, split_table
 
 NAME = "pandas"
 
@@ -128,8 +128,6 @@ __all__ = [
     "slice_rows",
     "slice_table",
     "sort_counts",
-    "sort_keys",
-    "sorted_groups",
     "sorted_within",
     "split_nulls",
     "split_table",

@@ -1,4 +1,4 @@
-"""Columns of the CPU engine: to and from Arrow, and what is done value by value."""
+"""Columns of the CPU engine: conversion to and from Arrow, and kernels that work value by value."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import plain_type
+from tasks.engines.algorithms import arrow_arrays
+from tasks.engines.algorithms.arrow_arrays import build, one_array, raw
 from tasks.engines.algorithms.moments import power_of, within
 from tasks.engines.algorithms.text_casts import times_of
+from tasks.engines.convert.libraries import arrow_values
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
 
@@ -28,19 +31,12 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
 
 
 def array(values: Column) -> pa.Array:
-    """The one Arrow array of a column (no copy unless it is in several chunks); dictionaries stay."""
-    if isinstance(values, pd.Series):
-        inside: Any = values.array
-        values = inside.__arrow_array__() if isinstance(values.dtype, pd.ArrowDtype) else pa.Array.from_pandas(values)
-    if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 1:
-            return values.chunk(0)
-        return values.combine_chunks() if values.num_chunks else pa.array([], values.type)
-    return values
+    """The column as one Arrow array; no copy unless it has several chunks. Dictionary encoding stays."""
+    return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
 
 def series(values: Column) -> Column:
-    """The column as a user's function sees it: strings plain, never dictionary-encoded."""
+    """The column for a user's function: without dictionary encoding."""
     return decode(values)
 
 
@@ -50,12 +46,13 @@ def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
 
 
 def decode(values: Column) -> Column:
-    found = array(values)
-    return column(found.dictionary_decode()) if pa.types.is_dictionary(found.type) else values
+    """The column without dictionary encoding."""
+    arrow = array(values)
+    return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
 
 
 def encode_array(values: pa.Array) -> pa.Array:
-    """Strings dictionary-encoded; everything else as it is."""
+    """The values dictionary-encoded if they are strings, else unchanged."""
     return (
         values.dictionary_encode()
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
@@ -64,44 +61,30 @@ def encode_array(values: pa.Array) -> pa.Array:
 
 
 def from_arrow(table: pa.Table) -> dict[str, Column]:
+    """The frame of the columns of an Arrow table (no copy)."""
     return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}
 
 
 def to_arrow(frame: dict[str, Column]) -> pa.Table:
+    """The frame as an Arrow table; dictionary encoding stays."""
     return pa.table({name: array(values) for name, values in frame.items()})
 
 
 def host(values: Column) -> pa.Array:
-    """The column in host memory as Arrow, plain (strings decoded)."""
+    """The column as one Arrow array in host memory, without dictionary encoding."""
     return array(decode(values))
 
 
 def length(frame: dict[str, Column]) -> int:
+    """The number of rows of a frame; 0 for a frame without columns."""
     return len(next(iter(frame.values()))) if frame else 0
 
 
 def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
-    """(values, valid): the raw numbers, booleans as uint8, times as int64 in their unit; valid is None without
-    nulls."""
-    found = array(values)
-    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
-    return raw(found), valid
-
-
-def raw(found: pa.Array) -> np.ndarray:
-    if pa.types.is_boolean(found.type):
-        found = found.cast(pa.uint8())
-    elif pa.types.is_decimal(found.type):
-        found = decimal_floats(found)
-    width = (
-        {8: "i8", 4: "i4"}[found.type.bit_width // 8]
-        if pa.types.is_temporal(found.type)
-        else found.type.to_pandas_dtype()
-    )
-    buffer = found.buffers()[1]
-    if buffer is None or not len(found):  # Arrow's casts of no values leave buffers of any size
-        return np.zeros(len(found), dtype=width)
-    return np.frombuffer(buffer, dtype=width, count=found.offset + len(found))[found.offset :]
+    """(values, valid): the stored numbers (see `raw`), and which rows are not null; valid is None without nulls."""
+    arrow = array(values)
+    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
+    return raw(arrow), valid
 
 
 def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
@@ -109,70 +92,60 @@ def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.
     return column(build(values, valid, dtype))
 
 
-def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:
-    if dtype is not None and pa.types.is_boolean(dtype):
-        return pa.array(values.astype(bool), mask=None if valid is None else ~valid)
-    dtype = dtype or pa.from_numpy_dtype(values.dtype)
-    bits = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
-    return pa.Array.from_buffers(dtype, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])
-
-
 def finite(values: Column) -> Column:
-    """NaN becomes null (infinities stay)."""
-    found = array(values)
-    if not pa.types.is_floating(found.type):
+    """The column with null for NaN; infinities stay."""
+    arrow = array(values)
+    if not pa.types.is_floating(arrow.type):
         return values
-    nan = np.isnan(raw(found))
+    nan = np.isnan(raw(arrow))
     if not nan.any():
         return values
-    if found.null_count:
-        nan |= ~found.is_valid().to_numpy(zero_copy_only=False)
-    return from_numbers(raw(found), ~nan, found.type)
+    if arrow.null_count:
+        nan |= ~arrow.is_valid().to_numpy(zero_copy_only=False)
+    return from_numbers(raw(arrow), ~nan, arrow.type)
 
 
 def cast(values: Column, dtype: pa.DataType) -> Column:
-    """The same values in another type; raises pa.ArrowInvalid where a value does not fit."""
-    found = array(values)
-    if found.type == dtype:
+    """The values in another type; pa.ArrowInvalid if a value does not fit."""
+    arrow = array(values)
+    if arrow.type == dtype:
         return values
-    if pa.types.is_dictionary(found.type):
-        if dtype == found.type.value_type:
-            return column(found.dictionary_decode())
-        found = found.dictionary_decode()
-    if pa.types.is_decimal(found.type) and pa.types.is_floating(dtype):
-        found = decimal_floats(found)
-    check_range(found, dtype)
-    if pa.types.is_floating(found.type) and pa.types.is_floating(dtype):
-        return column(pc.cast(found, dtype, safe=False))
-    return column(pc.cast(found, dtype))
+    if pa.types.is_dictionary(arrow.type):
+        if dtype == arrow.type.value_type:
+            return column(arrow.dictionary_decode())
+        arrow = arrow.dictionary_decode()
+    if pa.types.is_decimal(arrow.type) and pa.types.is_floating(dtype):
+        arrow = decimal_floats(arrow)
+    check_range(arrow, dtype)
+    if pa.types.is_floating(arrow.type) and pa.types.is_floating(dtype):
+        return column(pc.cast(arrow, dtype, safe=False))
+    return column(pc.cast(arrow, dtype))
 
 
 def is_null(values: Column) -> Column:
+    """Whether each value is null, as a boolean column without nulls."""
     return column(pc.is_null(array(values)))
 
 
 def fill_null(values: Column, value: Any) -> Column:
-    found = array(values)
-    if pa.types.is_dictionary(found.type):
-        return column(pc.fill_null(found.dictionary_decode(), value).dictionary_encode())
-    if pa.types.is_null(found.type):
-        return column(pa.repeat(pa.scalar(value), len(found)))
-    return column(pc.fill_null(found, pa.scalar(value, found.type)))
+    """The column with `value` in place of nulls; dictionary encoding stays."""
+    arrow = array(values)
+    if pa.types.is_dictionary(arrow.type):
+        return column(pc.fill_null(arrow.dictionary_decode(), value).dictionary_encode())
+    if pa.types.is_null(arrow.type):
+        return column(pa.repeat(pa.scalar(value), len(arrow)))
+    return column(pc.fill_null(arrow, pa.scalar(value, arrow.type)))
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
-    found = array(values)
-    if low is not None:
-        found = pc.max_element_wise(found, pa.scalar(low, found.type), skip_nulls=False)
-    if high is not None:
-        found = pc.min_element_wise(found, pa.scalar(high, found.type), skip_nulls=False)
-    return column(found)
+    """The values limited to [low, high]; None means no limit. Null stays null."""
+    return column(arrow_arrays.clip(array(values), low, high))
 
 
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
     """(x - shift) / scale in float64, then in `dtype`; null stays."""
     data, valid = numbers(values)
-    with np.errstate(all="ignore"):  # what lies under a null may be anything
+    with np.errstate(all="ignore"):  # in the place of a null there may be any number
         out = np.subtract(data, shift, dtype=np.float64)
         if scale != 1.0:
             out /= scale
@@ -188,16 +161,16 @@ def log1p(values: Column, dtype: pa.DataType) -> Column:
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:
-    """The moments (`tasks.engines.algorithms.moments`) of the values that are not null, in float64 by pairwise sums,
-    for each run
-    [starts[i], starts[i + 1]).
+    """The moments (`tasks.engines.algorithms.moments`) of the non-null values of each run [starts[i], starts[i + 1]).
+
+    Computed in float64 with pairwise sums.
     """
     data, valid = numbers(values)
-    found = []
+    by_run = []
     for start, stop in pairwise(starts):
         run = data[start:stop] if valid is None else data[start:stop][valid[start:stop]]
-        found.append(_moments(run.astype(np.float64)))
-    return found
+        by_run.append(_moments(run.astype(np.float64)))
+    return by_run
 
 
 def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
@@ -209,7 +182,7 @@ def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
     with np.errstate(all="ignore"):  # infinite values have moments that are not finite
         mean = float(np.add.reduce(data) / len(data))
         data -= mean
-        shift = float(np.add.reduce(data) / len(data))  # what rounding left in the mean
+        shift = float(np.add.reduce(data) / len(data))  # the rounding error of the mean
         np.multiply(data, data, out=data)
         squares = max(float(np.add.reduce(data)) - len(data) * shift * shift, 0.0)
     mean += shift
@@ -217,6 +190,7 @@ def _moments(data: np.ndarray) -> tuple[int, float, float, float, float]:
 
 
 def is_list(values: Column) -> bool:
+    """Whether the values are lists."""
     return is_list_type(array(values).type)
 
 
@@ -226,49 +200,48 @@ def leaves(values: Column) -> Column:
 
 
 def with_leaves(values: Column, new: Column) -> Column:
-    """Lists of the same lengths with other elements; null lists stay null."""
-    found = array(values)
-    counts = np.asarray(pc.fill_null(pc.list_value_length(found), 0), dtype=np.int64)
-    offsets = np.zeros(len(found) + 1, dtype=np.int32)
+    """Lists of the same lengths as `values` with the elements `new`; null lists stay null."""
+    arrow = array(values)
+    counts = np.asarray(pc.fill_null(pc.list_value_length(arrow), 0), dtype=np.int64)
+    offsets = np.zeros(len(arrow) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
-    bits = None if found.null_count == 0 else pa.array(found.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    bits = None if arrow.null_count == 0 else pa.array(arrow.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
     child = array(new)
     return column(
-        pa.Array.from_buffers(pa.list_(child.type), len(found), [bits, pa.py_buffer(offsets)], children=[child])
+        pa.Array.from_buffers(pa.list_(child.type), len(arrow), [bits, pa.py_buffer(offsets)], children=[child])
     )
 
 
 def on_dictionary(values: Column, work: Any) -> Column:
-    """`work` on the distinct strings instead of on all rows; the result is dictionary-encoded like the input."""
-    found = array(values)
-    if not pa.types.is_dictionary(found.type):
-        return column(work(found))
-    new = array(work(found.dictionary))
+    """Apply `work` to the distinct strings of a dictionary-encoded column, else to all rows; strings stay encoded."""
+    arrow = array(values)
+    if not pa.types.is_dictionary(arrow.type):
+        return column(work(arrow))
+    new = array(work(arrow.dictionary))
     if not pa.types.is_string(new.type):
-        return column(new.take(found.indices))
+        return column(new.take(arrow.indices))
     new = new.dictionary_encode()
-    return column(pa.DictionaryArray.from_arrays(new.indices.take(found.indices), new.dictionary))
+    return column(pa.DictionaryArray.from_arrays(new.indices.take(arrow.indices), new.dictionary))
 
 
 def text(values: Column) -> Column:
     """The values as text: integers in decimal digits, booleans true and false, strings as they are."""
-    found = array(values)
-    return values if plain_type(found.type) == pa.string() else column(pc.cast(found, pa.string()))
+    arrow = array(values)
+    return values if plain_type(arrow.type) == pa.string() else column(pc.cast(arrow, pa.string()))
 
 
 def join_text(columns: list[Column], sep: str) -> Column:
-    """The values of each row as one text; null if any is null. Plain strings."""
+    """The values of each row as one text, not dictionary-encoded; null if any value is null."""
     return column(
         pc.binary_join_element_wise(*[array(decode(text(c))) for c in columns], sep, null_handling="emit_null")
     )
 
 
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
-    """The first `parts` parts of each text (the last one holds no rest); missing parts are null."""
-
-    found = array(values)
-    encoded = pa.types.is_dictionary(found.type)
-    strings = found.dictionary if encoded else found
+    """The first `parts` parts of each text, without the rest; missing parts are null."""
+    arrow = array(values)
+    encoded = pa.types.is_dictionary(arrow.type)
+    strings = arrow.dictionary if encoded else arrow
     lists, valid = array(pc.split_pattern(strings, sep)), pc.is_valid(strings)
 
     def part(number: int) -> Column:
@@ -280,13 +253,13 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
 
 
 def to_time(values: Column) -> pa.Array:
-    """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
-    found = array(values)
-    if plain_type(found.type) == pa.string():
+    """Timestamps in UTC of a column of times, dates or ISO texts; a text may end in UTC, Z or an offset."""
+    arrow = array(values)
+    if plain_type(arrow.type) == pa.string():
         return array(times_of(array(decode(values)), pa.timestamp("us")))
-    if pa.types.is_date(found.type):
-        return pc.cast(found, pa.timestamp("us") if pa.types.is_date32(found.type) else pa.timestamp("ms"))
-    return pc.cast(found, pa.timestamp(found.type.unit)) if pa.types.is_timestamp(found.type) else found
+    if pa.types.is_date(arrow.type):
+        return pc.cast(arrow, pa.timestamp("us") if pa.types.is_date32(arrow.type) else pa.timestamp("ms"))
+    return pc.cast(arrow, pa.timestamp(arrow.type.unit)) if pa.types.is_timestamp(arrow.type) else arrow
 
 
 PARTS = {
@@ -307,19 +280,17 @@ def date_part(values: Column, part: str) -> Column:
 
 
 def adopt(result: Any) -> Column:
-    """A column of whatever a user's function returned: a Series, an Arrow or a numpy array, a list."""
-    if isinstance(result, pd.Series):
-        return result if isinstance(result.dtype, pd.ArrowDtype) else column(pa.Array.from_pandas(result))
-    if isinstance(result, (pa.Array, pa.ChunkedArray)):
-        return column(result)
-    return column(pa.array(np.asarray(result) if not isinstance(result, list) else result))
+    """The result of a user's function as a column: a Series, an Arrow array, a numpy array or a list."""
+    if isinstance(result, pd.Series) and isinstance(result.dtype, pd.ArrowDtype):
+        return result
+    return column(arrow_values(result))
 
 
 def dtype(values: Column) -> pa.DataType:
-    """The Arrow type of the values, of strings whatever their encoding."""
+    """The Arrow type of the values, without dictionary encoding."""
     return plain_type(array(values).type)
 
 
 def row_numbers(first: int, rows: int) -> np.ndarray:
-    """The numbers of `rows` rows from `first` on, uint64."""
+    """The numbers of `rows` rows, beginning with `first`, uint64."""
     return np.arange(first, first + rows, dtype=np.uint64)

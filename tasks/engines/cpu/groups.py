@@ -1,4 +1,4 @@
-"""Counting, looking up and summing by value, on the CPU."""
+"""Hashes, counts and sums by value, on the CPU."""
 
 from __future__ import annotations
 
@@ -10,56 +10,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.host_tables import factorize, group_rows
 from tasks.engines.algorithms.reductions import refuse_wrapped
 from tasks.engines.convert.type_widening import widest
-from tasks.engines.cpu.columns import Column, array, build, raw
+from tasks.engines.cpu.columns import Column, array
 from tasks.engines.hashing import murmur3
 
-DENSE = 1 << 22  # a table this long is always worth it
-SAMPLE = 1 << 14
+DENSE = 1 << 22  # integers of a range up to this are counted in a table with a place per integer
+SAMPLE = 1 << 14  # values that show whether most values are distinct
 
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> np.ndarray:
-    """MurmurHash3_x86_32 of each row as uint32; several columns: the hash of their hashes."""
+    """MurmurHash3_x86_32 of each row as uint32; for several columns the hash of their hashes."""
     hashes = [murmur3.hash_array(array(c), seed) for c in columns]
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, np)
 
 
-def ordered_bits(found: pa.Array) -> np.ndarray:
-    """int64 keys, equal for equal values; null rows hold anything."""
-    if pa.types.is_floating(found.type):
-        return (raw(found).astype(np.float64) + 0.0).view(np.int64)
-    return raw(found).astype(np.int64, copy=False)
-
-
-def plain(found: pa.Array) -> pa.Array:
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-
-
-def factorize(found: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """(codes, values): every row's place among the distinct values; null is a value of its own, the last."""
-    if not pa.types.is_dictionary(found.type):
-        found = _canonical(found).dictionary_encode()
-    elif found.dictionary.null_count:
-        found = found.dictionary_decode().dictionary_encode()
-    values = found.dictionary
-    codes = raw(found.indices)
-    if found.null_count:
-        codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, len(values))
-        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    return codes, values
-
-
-def _canonical(found: pa.Array) -> pa.Array:
-    """-0.0 is 0.0."""
-    if pa.types.is_floating(found.type):
-        return pc.add(found, pa.scalar(0.0, found.type))
-    return found
+def ordered_bits(values: pa.Array) -> np.ndarray:
+    """int64 keys that are equal for equal values; any key for a null."""
+    if pa.types.is_floating(values.type):
+        return (raw(values).astype(np.float64) + 0.0).view(np.int64)
+    return raw(values).astype(np.int64, copy=False)
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
-    """The distinct rows of the columns and how often each occurs: columns `names` and `count` (int64), nulls
-    counted."""
+    """The distinct rows of the columns, nulls included, and the number of each: columns `names` and `count` (int64)."""
     arrays = [array(c) for c in columns]
     if len(arrays) == 1:
         values, counts = _count_one(arrays[0])
@@ -69,64 +45,47 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> pa.Table:
     return pa.table([*uniques, pa.array(counts.astype(np.int64))], [*names, "count"])
 
 
-def _count_one(found: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    if pa.types.is_integer(found.type) and len(found) > found.null_count:
-        low, high = pc.min_max(found).values()
+def _count_one(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    if pa.types.is_integer(arrow.type) and len(arrow) > arrow.null_count:
+        low, high = pc.min_max(arrow).values()
         low, span = low.as_py(), high.as_py() - low.as_py() + 1
-        if span <= max(DENSE, 2 * len(found)):
-            kept = raw(found.drop_null() if found.null_count else found)
-            wide = np.uint64 if kept.dtype.kind == "u" else np.int64
+        if span <= max(DENSE, 2 * len(arrow)):
+            numbers = raw(arrow.drop_null() if arrow.null_count else arrow)
+            wide = np.uint64 if numbers.dtype.kind == "u" else np.int64
             counts = np.bincount(
-                (kept.astype(wide, copy=False) - wide(low)).astype(np.int64, copy=False), minlength=span
+                (numbers.astype(wide, copy=False) - wide(low)).astype(np.int64, copy=False), minlength=span
             )
             present = np.flatnonzero(counts)
-            values = build((present.astype(wide) + wide(low)).astype(kept.dtype), dtype=found.type)
+            values = build((present.astype(wide) + wide(low)).astype(numbers.dtype), dtype=arrow.type)
             counts = counts[present]
-            if found.null_count:
+            if arrow.null_count:
                 values, counts = (
-                    pa.concat_arrays([values, pa.nulls(1, found.type)]),
-                    np.append(counts, found.null_count),
+                    pa.concat_arrays([values, pa.nulls(1, arrow.type)]),
+                    np.append(counts, arrow.null_count),
                 )
             return values, counts.astype(np.int64)
-        if found.null_count == 0 and _mostly_distinct(raw(found)):
-            return _count_sorted(found)
-    codes, values = factorize(found)
+        if arrow.null_count == 0 and _mostly_distinct(raw(arrow)):
+            return _count_sorted(arrow)
+    codes, values = factorize(arrow)
     counts = np.bincount(codes, minlength=len(values)).astype(np.int64)
     present = np.flatnonzero(counts)
     return values.take(pa.array(present)), counts[present]
 
 
 def _mostly_distinct(values: np.ndarray) -> bool:
-    """True if few of a sample of many values occur twice: sorting them is then quicker than hashing."""
+    """Whether there are many values and most of a sample are distinct: sorting them is then faster than hashing."""
     sample = values[:: max(len(values) // SAMPLE, 1)]
     return len(values) >= SAMPLE and 2 * len(np.unique(sample)) > len(sample)
 
 
-def _count_sorted(found: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    values = np.sort(raw(found))
+def _count_sorted(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    values = np.sort(raw(arrow))
     first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-    return build(values[first], dtype=found.type), np.diff(first, append=len(values))
-
-
-def group_rows(arrays: Sequence[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
-    """(group of each row, the distinct keys as one array per column); nulls are keys like any other."""
-    codes, values = factorize(arrays[0])
-    keys, codes = [values], codes.astype(np.int64)
-    for found in arrays[1:]:
-        more, values = factorize(found)
-        distinct, codes = np.unique(codes * np.int64(len(values)) + more, return_inverse=True)
-        keys = [k.take(pa.array(distinct // len(values))) for k in keys] + [
-            values.take(pa.array(distinct % len(values)))
-        ]
-    if len(arrays) == 1:
-        used = np.bincount(codes, minlength=len(values)) > 0
-        codes, keys = (np.cumsum(used) - 1)[codes], [values.filter(pa.array(used))]
-    return codes, keys
+    return build(values[first], dtype=arrow.type), np.diff(first, append=len(values))
 
 
 def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
-    """Tables of keys and numbers as one table with each key once; the numbers of equal keys are added in table
-    order."""
+    """Tables of keys and numbers as one table with each key once: the sums of the numbers, added in table order."""
     tables = [t for t in tables if len(t)] or list(tables[:1])
     if len(tables) == 1:
         return tables[0]
@@ -145,11 +104,11 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
 
 
 def _exact_sums(codes: np.ndarray, groups: int, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    return exact_sums.sums(values, lambda found: np.bincount(codes, weights=found, minlength=groups) + 0.0, most, np)
+    return exact_sums.sums(values, lambda layer: np.bincount(codes, weights=layer, minlength=groups) + 0.0, most, np)
 
 
 def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
-    """Exact sums of integers by group; an error beyond int64."""
+    """Exact sums of integers by group; DataError if a sum is beyond int64."""
     largest = max(-int(values.min()), int(values.max())) if len(values) else 0
     if largest * len(values) < 1 << 53:
         return np.bincount(codes, weights=values, minlength=groups).astype(np.int64)
@@ -161,37 +120,37 @@ def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> pa.Table:
-    """Per distinct key: `<value>_count` of non-null values and `<value>_sum`; integers and booleans exactly in int64.
+    """For each distinct key the number of non-null values, `<value>_count`, and their sum, `<value>_sum`.
 
-    Key columns are called `names`. A sum beyond int64 is an error. Sums of floats are exact: `<value>_sum` and what
-    rounding took of it, `<value>_rest`.
+    The key columns get the names `names`. Integers and booleans are summed in int64; DataError for a sum beyond it.
+    Sums of floats are exact: `<value>_sum` and its rounding error, `<value>_rest`.
     """
     codes, uniques = group_rows([array(k) for k in keys])
     groups = len(uniques[0])
     out: dict[str, Any] = dict(zip(names, uniques, strict=True))
     for name, value in values.items():
-        found = array(value)
-        kept, data = codes, raw(found)
-        if found.null_count:
-            valid = found.is_valid().to_numpy(zero_copy_only=False)
-            kept, data = codes[valid], data[valid]
-        counts = np.bincount(kept, minlength=groups).astype(np.int64)
+        arrow = array(value)
+        valid_codes, data = codes, raw(arrow)
+        if arrow.null_count:
+            valid = arrow.is_valid().to_numpy(zero_copy_only=False)
+            valid_codes, data = codes[valid], data[valid]
+        counts = np.bincount(valid_codes, minlength=groups).astype(np.int64)
         out[f"{name}_count"] = build(counts)
         if data.dtype.kind == "f":
-            sums = _exact_sums(kept, groups, data.astype(np.float64), int(counts.max(initial=0)))
+            sums = _exact_sums(valid_codes, groups, data.astype(np.float64), int(counts.max(initial=0)))
             out[f"{name}_sum"], out[f"{name}_rest"] = map(build, sums)
         else:
-            out[f"{name}_sum"] = build(_sum_by(kept, groups, data))
+            out[f"{name}_sum"] = build(_sum_by(valid_codes, groups, data))
     return pa.table(out)
 
 
 def hash_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """MurmurHash3_x86_32 of row numbers as int64, uint32."""
+    """MurmurHash3_x86_32 of row numbers (as int64), uint32."""
     return murmur3.hash_fixed(rows.view(np.uint64), seed, np)
 
 
 def null_rows(columns: Sequence[Column]) -> np.ndarray | None:
-    """Which rows are null in all columns; None if no row is."""
+    """Which rows are null in all columns; None if a column has no nulls."""
     arrays = [array(c) for c in columns]
     if any(a.null_count == 0 for a in arrays):
         return None
@@ -200,7 +159,7 @@ def null_rows(columns: Sequence[Column]) -> np.ndarray | None:
 
 
 def same_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Count tables of columns that share a vocabulary, with the widest of their types."""
+    """The count tables of columns that share a vocabulary, all with keys of the widest of their types."""
     types = list(dict.fromkeys(t.schema.types[0] for t in tables))
     if len(types) == 1:
         return list(tables)
@@ -209,7 +168,7 @@ def same_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
-    """(the table without the row in which all keys are null, that row's count)."""
+    """(the table without the row whose keys are all null, the count of that row)."""
     null = null_rows([table.column(k) for k in keys]) if len(table) else None
     if null is None:
         return table, 0
@@ -217,11 +176,5 @@ def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
 
 
 def count_at_least(table: pa.Table, threshold: int) -> int:
-    """How many rows have a count of at least `threshold`."""
+    """The number of rows whose count is at least `threshold`."""
     return int((raw(array(table.column("count"))) >= threshold).sum())
-
-
-def host_table(table: pa.Table) -> pa.Table:
-    """The table in host memory, columns in one chunk each, strings plain."""
-    columns = [plain(array(c)) for c in table.columns]
-    return pa.table(columns, table.column_names, metadata=table.schema.metadata)

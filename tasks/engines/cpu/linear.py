@@ -1,4 +1,4 @@
-"""Several columns as one matrix, on the CPU."""
+"""Columns as a matrix, on the CPU: mean and triangular factor, and coordinates along axes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pyarrow as pa
 from tasks.engines.algorithms import linear
 from tasks.engines.cpu.columns import Column, dtype, from_numbers, numbers
 
-SCORES, CELLS = 1 << 17, 1 << 23  # at a time: 1 MiB of scores, which stay in the cache, of 64 MiB of rows
+SCORES, CELLS = 1 << 17, 1 << 23  # at most in one tile: 1 MiB of scores, which stay in the cache, 64 MiB of rows
 
 
 def _numbers(columns: Sequence[Column]) -> list[linear.Numbers]:
-    """The raw numbers of each column; one of nothing but nulls has no type to take them from."""
+    """The numbers of each column; zeros for a column of type null, which has no numbers."""
     nothing = np.zeros(len(columns[0]))
     return [(nothing, nothing > 0) if pa.types.is_null(dtype(c)) else numbers(c) for c in columns]
 
 
 def centred_factor(columns: Sequence[Column]) -> linear.Factor:
-    """Number, mean and triangular factor of the rows without a null, in chunks that only the width decides."""
+    """The Factor of the rows without a null, in chunks whose size depends only on the number of columns."""
     chunk = max(8192, 8 * len(columns))
     return linear.factor(_numbers(columns), len(columns[0]), np, chunk)
 
 
 def project(columns: Sequence[Column], mean: np.ndarray, axes: Any) -> list[Column]:
-    """The centred rows' coordinates along each of the axes (p, k), float64; a row with a null gives nulls."""
+    """The coordinates of the centred rows along each of the axes (p, k), float64; null for a row with a null."""
     tile = max(min(SCORES // axes.shape[1], CELLS // len(columns)), 256)
     scores, valid = linear.project(_numbers(columns), len(columns[0]), mean, axes, np, tile)
     return [from_numbers(score, valid) for score in scores]

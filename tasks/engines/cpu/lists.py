@@ -1,4 +1,4 @@
-"""List columns taken apart and put together again, on the CPU."""
+"""Lengths of lists, and lists from lengths and elements, on the CPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tasks.engines.cpu.columns import array, column
 
 
 def list_lengths(values: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """(length of each list, int64, 0 where null; valid, None without nulls)."""
-    found = array(values)
-    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
-    return np.asarray(pc.fill_null(pc.list_value_length(found), 0), dtype=np.int64), valid
+    """(length of each list, int64, 0 for a null; which lists are not null, None without nulls)."""
+    lists = array(values)
+    valid = None if lists.null_count == 0 else lists.is_valid().to_numpy(zero_copy_only=False)
+    return np.asarray(pc.fill_null(pc.list_value_length(lists), 0), dtype=np.int64), valid
 
 
 def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Any) -> Any:
-    """Lists of these lengths of the elements, one after another; null (of length 0) where not valid."""
+    """The elements, one after another, as lists of these lengths; null (of length 0) where not valid."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
     child, bits = array(elements), None if valid is None else pa.array(valid).buffers()[1]

@@ -1,4 +1,4 @@
-"""From values to their place in a vocabulary, on the CPU."""
+"""Looks up values in a vocabulary, on the CPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import Column, array, raw
-from tasks.engines.cpu.groups import ordered_bits, plain
+from tasks.engines.algorithms.arrow_arrays import raw
+from tasks.engines.algorithms.host_tables import plain
+from tasks.engines.cpu.columns import Column, array
+from tasks.engines.cpu.groups import ordered_bits
 from tasks.engines.hashing import murmur3
 
-DENSE = 1 << 22  # a table this long is always worth it
-SMALL = 1 << 12  # strings: of so few Arrow makes a table for each use in less time than our hashing of all values takes
-BLOCK = 1 << 17  # keys of a hash table that are worked on at once
+DENSE = 1 << 22  # integers of a range up to this get a table with a place per integer
+SMALL = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
+BLOCK = 1 << 17  # keys that the hash table inserts or looks up at once
 
 
 class Lookup:
-    """From values to their place in a vocabulary: -1 for what it does not hold. Made once, then used from any thread.
+    """Finds the place of values in a vocabulary, -1 for other values. Built once, then used by any thread.
 
     `keys` are the distinct rows of the vocabulary, one Arrow array per column; a null key matches nulls.
     """
@@ -40,7 +42,7 @@ class Lookup:
         self.places[codes] = np.arange(self.size)
 
     def codes(self, columns: Sequence[Column]) -> np.ndarray:
-        """int64 place of every row in the vocabulary, -1 where it is not there."""
+        """The place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
         codes = self.columns[0].codes(array(columns[0]))
         if len(self.columns) == 1:
             return codes
@@ -56,7 +58,7 @@ class Lookup:
 def vocabulary_ids(
     codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
 ) -> np.ndarray:
-    """`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null."""
+    """`first` + code; `outside` (one number, or one per row) where the code is -1, `missing` where `null` is true."""
     ids = codes.astype(dtype)
     ids += first
     is_next = isinstance(outside, int) and outside == first - 1  # what code -1 has become
@@ -68,8 +70,7 @@ def vocabulary_ids(
 
 
 class _OneColumn:
-    """Codes of one column's values among the distinct values of `keys`: dense table, hash table of numbers, or
-    strings."""
+    """The places of values of one column among distinct `keys`: by a dense table, by a hash table, or as strings."""
 
     def __init__(self, keys: pa.Array) -> None:
         keys = plain(keys)
@@ -109,36 +110,36 @@ class _OneColumn:
             self.odd_places = np.flatnonzero(np.isin(bits, shared))
             self.odd = keys.take(pa.array(self.odd_places))
 
-    def codes(self, found: pa.Array) -> np.ndarray:
-        if pa.types.is_dictionary(found.type):
-            return self._through_dictionary(found)
-        codes = self._text_codes(found) if self.text else self._number_codes(found)
-        if found.null_count:
-            codes = np.where(found.is_valid().to_numpy(zero_copy_only=False), codes, self.null)
+    def codes(self, values: pa.Array) -> np.ndarray:
+        if pa.types.is_dictionary(values.type):
+            return self._through_dictionary(values)
+        codes = self._text_codes(values) if self.text else self._number_codes(values)
+        if values.null_count:
+            codes = np.where(values.is_valid().to_numpy(zero_copy_only=False), codes, self.null)
         return codes
 
-    def _through_dictionary(self, found: pa.Array) -> np.ndarray:
-        table = np.append(self.codes(found.dictionary), self.null)
-        indices = raw(found.indices)
-        if found.null_count:
-            indices = np.where(found.is_valid().to_numpy(zero_copy_only=False), indices, len(table) - 1)
+    def _through_dictionary(self, values: pa.Array) -> np.ndarray:
+        table = np.append(self.codes(values.dictionary), self.null)
+        indices = raw(values.indices)
+        if values.null_count:
+            indices = np.where(values.is_valid().to_numpy(zero_copy_only=False), indices, len(table) - 1)
         return table.take(indices)
 
-    def _number_codes(self, found: pa.Array) -> np.ndarray:
-        if not _is_number(found.type):
-            raise TypeError(f"values of type {found.type} where the vocabulary holds {self.type}")
-        if found.type != self.type:
-            return self._converted_codes(found)
-        return self._codes_of_bits(ordered_bits(found))
+    def _number_codes(self, values: pa.Array) -> np.ndarray:
+        if not _is_number(values.type):
+            raise TypeError(f"values of type {values.type} where the vocabulary holds {self.type}")
+        if values.type != self.type:
+            return self._converted_codes(values)
+        return self._codes_of_bits(ordered_bits(values))
 
-    def _converted_codes(self, found: pa.Array) -> np.ndarray:
-        """Codes of values of another type: what the vocabulary's type cannot hold exactly is not in it."""
-        converted = pc.cast(found, self.type, safe=False)
-        same = pc.equal(pc.cast(converted, found.type, safe=False), found)
+    def _converted_codes(self, values: pa.Array) -> np.ndarray:
+        """Codes of values of another type; -1 for a value that the type of the vocabulary cannot hold exactly."""
+        converted = pc.cast(values, self.type, safe=False)
+        same = pc.equal(pc.cast(converted, values.type, safe=False), values)
         exact = np.asarray(pc.fill_null(same, False)).astype(bool)
         bits = ordered_bits(converted)
-        if (found.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
-            exact = exact & (bits >= 0)  # the same bits would mean another number
+        if (values.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
+            exact = exact & (bits >= 0)  # equal bits are different numbers
         return np.where(exact, self._codes_of_bits(bits), -1)
 
     def _codes_of_bits(self, bits: np.ndarray) -> np.ndarray:
@@ -153,27 +154,27 @@ class _OneColumn:
         codes = self.index.find(bits)
         return codes if self.places is None else np.where(codes < 0, -1, self.places.take(codes))
 
-    def _text_codes(self, found: pa.Array) -> np.ndarray:
-        found = found if pa.types.is_string(found.type) else found.cast(pa.string())
-        if len(self.strings) <= max(SMALL, len(found) // 8):
-            places = pc.index_in(found, value_set=self.strings, skip_nulls=True)
+    def _text_codes(self, values: pa.Array) -> np.ndarray:
+        values = values if pa.types.is_string(values.type) else values.cast(pa.string())
+        if len(self.strings) <= max(SMALL, len(values) // 8):
+            places = pc.index_in(values, value_set=self.strings, skip_nulls=True)
             return raw(pc.fill_null(places, -1)).astype(np.int64)
-        bits = _hash64(found)
+        bits = _hash64(values)
         codes = self.index.find(bits)
-        same = pc.equal(self.strings.take(pa.array(np.maximum(codes, 0))), found)
+        same = pc.equal(self.strings.take(pa.array(np.maximum(codes, 0))), values)
         codes = np.where(np.asarray(pc.fill_null(same, False)), codes, -1)
         if self.shared_hashes is not None:
             rows = np.flatnonzero(np.isin(bits, self.shared_hashes))
-            odd = raw(pc.fill_null(pc.index_in(found.take(pa.array(rows)), value_set=self.odd), -1))
+            odd = raw(pc.fill_null(pc.index_in(values.take(pa.array(rows)), value_set=self.odd), -1))
             codes[rows] = np.where(odd < 0, -1, self.odd_places.take(odd, mode="clip"))
         return codes
 
 
 class HashTable:
-    """Places of int64 keys by open addressing: 4 bytes for each of twice to four times as many slots as keys.
+    """Places of int64 keys by open addressing, with two to four times as many slots (of 4 bytes) as keys.
 
-    Built and asked in blocks, so that temporaries stay in the cache. `repeated` are the places of keys that another
-    place holds already; only one of equal keys is found. Read-only once made, so any threads may ask.
+    Inserts and finds keys in blocks, so that temporaries stay in the cache. `repeated` are the places of keys that
+    equal a key inserted before; `find` returns one place for equal keys. Read-only once built: any thread may use it.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -195,7 +196,7 @@ class HashTable:
         places, slots, repeated = np.arange(start, start + len(keys)), self._first_slots(keys), []
         while len(places):
             free = self.slots.take(slots) < 0
-            self.slots[slots[free]] = places[free]  # of several for one slot the last stays
+            self.slots[slots[free]] = places[free]  # if several keys want one slot, the last one gets it
             holder = self.slots.take(slots)
             lost = np.flatnonzero(holder != places)
             places, slots, holder = places[lost], slots[lost], holder[lost]
@@ -205,15 +206,15 @@ class HashTable:
         return np.concatenate(repeated) if repeated else places
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
-        """int64 place of each key, -1 where it is none."""
+        """The place of each of the wanted keys, int64; -1 for a key that is not in the table."""
         out = np.full(len(wanted), -1, dtype=np.int64)
         for start in range(0, len(wanted) if len(self.keys) else 0, BLOCK):
             keys = np.ascontiguousarray(wanted[start : start + BLOCK])
-            rows, slots, found = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
+            rows, slots, codes = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
             while len(rows):
                 places = self.slots.take(slots)
                 hit = (self.keys.take(places) == keys) & (places >= 0)
-                found[rows[hit]] = places[hit]
+                codes[rows[hit]] = places[hit]
                 left = np.flatnonzero(~hit & (places >= 0))
                 rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & self.mask
         return out

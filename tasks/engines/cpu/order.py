@@ -1,4 +1,4 @@
-"""Rows in another order, on the CPU: cutting a partition by position and putting a file together."""
+"""Reorders rows, on the CPU: cuts a partition by position, and assembles the rows of a file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import Column, array, build, column, raw
+from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.cpu.columns import Column, array, column
 
-PADDING = 256  # bytes of a column that count for nothing
+PADDING = 256  # spare bytes per column that do not count as memory of other rows
 
 
 def take(frame: dict[str, Column], index: np.ndarray) -> dict[str, Column]:
+    """Rows of a frame by number."""
     return {name: column(_take(array(values), index)) for name, values in frame.items()}
 
 
 def slice_rows(frame: dict[str, Column], start: int, stop: int) -> dict[str, Column]:
+    """Rows [start, stop) of a frame; a view."""
     return {name: column(array(values).slice(start, stop - start)) for name, values in frame.items()}
 
 
 def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
+    """The rows of frames of the same columns, one frame after another."""
     if len(frames) == 1:
         return frames[0]
     return {name: column(_join([array(f[name]) for f in frames])) for name in frames[0]}
@@ -31,7 +35,7 @@ def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A partition cut into equal ranges of position: rows sorted by range, `offsets[r]` the first row of range r."""
+    """The rows of a partition sorted by equal ranges of position; `offsets[r]` is the first row of range r."""
 
     table: pa.Table
     positions: np.ndarray
@@ -46,13 +50,13 @@ class Pieces:
         return int(self.table.nbytes + self.positions.nbytes)
 
     def ranges(self, first: int, last: int) -> Pieces:
-        """The rows of ranges [first, last), a view."""
+        """The rows of ranges [first, last); a view."""
         low, high = int(self.offsets[first]), int(self.offsets[last])
         table = self.table.slice(low, high - low)
         return Pieces(table, self.positions[low:high], self.offsets[first : last + 1] - low)
 
     def packed(self) -> Pieces:
-        """The same rows in buffers of their own, so that the partition can be let go; as they are if they have them."""
+        """The same rows in buffers of their own (copied if necessary), so that the partition can be freed."""
         if self._are_alone():
             return self
         columns = [
@@ -61,15 +65,17 @@ class Pieces:
         return Pieces(pa.table(columns, schema=self.table.schema), self.positions.copy(), self.offsets)
 
     def _are_alone(self) -> bool:
-        """Whether their buffers hold little else: bits and ends of them may be shared or padded."""
+        """Whether the buffers hold hardly more than these rows: bitmaps and buffer ends may have padding."""
         base = self.positions.base if isinstance(self.positions.base, np.ndarray) else self.positions
-        held = self.table.get_total_buffer_size() + base.nbytes
-        return held <= self.nbytes + PADDING * (1 + self.table.num_columns)
+        buffer_bytes = self.table.get_total_buffer_size() + base.nbytes
+        return buffer_bytes <= self.nbytes + PADDING * (1 + self.table.num_columns)
 
 
 def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> Pieces:
-    """The frame's rows by range of position; inside a range they keep their order. `edges` are the ranges' first
-    positions."""
+    """The rows of the frame by range of position, in their own order inside a range.
+
+    `edges` are the first positions of the ranges, then the number of positions.
+    """
     ranges = len(edges) - 1
     place = _range_of(positions, edges)
     order = np.argsort(place, kind="stable")
@@ -81,7 +87,7 @@ def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> P
 
 
 def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The range of each position: a division by the (almost) equal width, mended by at most one."""
+    """The range of each position: a division by the nearly equal width of ranges, corrected by at most one."""
     ranges, total = len(edges) - 1, int(edges[-1])
     small = np.uint16 if ranges < 1 << 16 else np.uint32
     if total * ranges >= 1 << 63 or total == 0:
@@ -92,16 +98,16 @@ def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:
-    """Rows `skip` to `skip + rows` of all pieces in the order of (position, order of the pieces)."""
+    """Rows [skip, skip + rows) of all pieces, sorted by (position, order of the pieces)."""
     pieces = [p for p in pieces if len(p.positions)] or list(pieces[:1])
     positions = np.concatenate([p.positions for p in pieces])
     order = ordered(positions)[skip : skip + rows]
     columns = []
     for i in range(pieces[0].table.num_columns):
-        found = _join(
+        joined = _join(
             [c for p in pieces for c in p.table.column(i).chunks] or [pa.array([], pieces[0].table.schema.types[i])]
         )
-        columns.append(_take(found, order))
+        columns.append(_take(joined, order))
     return pa.table(columns, pieces[0].table.column_names)
 
 
@@ -111,7 +117,7 @@ def table_rows(table: pa.Table, index: np.ndarray) -> pa.Table:
 
 
 def ordered(positions: np.ndarray) -> np.ndarray:
-    """The stable order of positions; dense distinct ones (the ordinary case) are placed, not sorted."""
+    """The stable order of positions; dense distinct positions (the usual case) are placed without a sort."""
     if not len(positions):
         return np.zeros(0, dtype=np.int64)
     low = int(positions.min())
@@ -138,33 +144,35 @@ def _join(arrays: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays(list(arrays))
 
 
-def _take(found: pa.Array, index: np.ndarray) -> pa.Array:
-    """Rows by number. Fixed-width values by numpy's gather, twice as fast as Arrow's; all else by Arrow."""
-    if pa.types.is_dictionary(found.type):
-        return pa.DictionaryArray.from_arrays(_take(found.indices, index), found.dictionary)
-    plain = pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_temporal(found.type)
-    if not plain or pa.types.is_float16(found.type) or not len(found):
-        return found.take(pa.array(index))
+def _take(values: pa.Array, index: np.ndarray) -> pa.Array:
+    """Rows by number: fixed-width values with numpy's take, twice as fast as Arrow's, all other values with Arrow's."""
+    if pa.types.is_dictionary(values.type):
+        return pa.DictionaryArray.from_arrays(_take(values.indices, index), values.dictionary)
+    plain = pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_temporal(values.type)
+    if not plain or pa.types.is_float16(values.type) or not len(values):
+        return values.take(pa.array(index))
     valid = None
-    if found.null_count:
-        valid = found.is_valid().to_numpy(zero_copy_only=False).take(index, mode="clip")
-    return build(raw(found).take(index, mode="clip"), valid, found.type)
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False).take(index, mode="clip")
+    return build(raw(values).take(index, mode="clip"), valid, values.type)
 
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> pa.Table:
-    """All rows by (hash of the keys, keys, sort columns, row number); columns whose names begin with `hidden` are
-    dropped."""
+    """All rows sorted by (hash of the keys, keys, sort columns, row number).
+
+    The result lacks the columns whose names begin with `hidden`.
+    """
     table = pa.concat_tables([p.table for p in pieces]).unify_dictionaries()
     sort: dict[str, pa.Array] = {"hash": pa.array(np.concatenate([p.positions for p in pieces]))}
     for kind, names in (("key", order.keys), ("sort", order.sort_by)):
         for i in range(len(names)):
-            found = array(table.column(f"{hidden}{kind}{i}"))
-            found = found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-            sort[f"{kind}{i}"] = found.cast(pa.uint8()) if pa.types.is_boolean(found.type) else found
+            values = array(table.column(f"{hidden}{kind}{i}"))
+            values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+            sort[f"{kind}{i}"] = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
     sort["row"] = array(table.column(f"{hidden}row"))
     index = pc.sort_indices(pa.table(sort), sort_keys=[(n, "ascending", "at_start") for n in sort])
-    kept = [n for n in table.column_names if not n.startswith(hidden)]
-    return pa.table([_take(array(table.column(n)), raw(index).astype(np.int64)) for n in kept], kept)
+    visible = [n for n in table.column_names if not n.startswith(hidden)]
+    return pa.table([_take(array(table.column(n)), raw(index).astype(np.int64)) for n in visible], visible)
 
 
 def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
@@ -173,5 +181,5 @@ def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray, mapped: bool) -> Pieces:
-    """What `pieces_to_host` gave; `mapped`: out of a mapped file."""
+    """The pieces from the values of `pieces_to_host`; `mapped`: the values are in a mapped file."""
     return Pieces(table, positions, offsets)

@@ -1,4 +1,4 @@
-"""Rows of equal keys, on the CPU: their codes, their order inside a run, and sums of runs."""
+"""Rows of equal keys, on the CPU: codes of keys, the order inside a run, sums of runs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import array, raw
-from tasks.engines.cpu.groups import group_rows, plain
+from tasks.engines.algorithms.arrow_arrays import raw
+from tasks.engines.algorithms.host_tables import group_rows, plain
+from tasks.engines.cpu.columns import array
 
 
 def run_codes(keys: Sequence[Any]) -> np.ndarray:
-    """0, 1, .. for every row, the same number for the same keys; a null is a key like any other."""
+    """A code (0, 1, ..) for each row, equal for equal keys; a null is a key like any other."""
     return group_rows([array(k) for k in keys])[0].astype(np.int64, copy=False)
 
 
 def sorted_within(codes: np.ndarray, columns: Sequence[Any], ascending: bool = True) -> np.ndarray:
-    """The rows by (code, columns), rows that are equal in all of them in the order they had; nulls stand first."""
+    """The row numbers sorted by (code, columns), stable, nulls first; codes ascend also if `ascending` is False."""
     sort: dict[str, pa.Array] = {"code": pa.array(codes)}
     for i, values in enumerate(columns):
-        found = plain(array(values))
-        sort[str(i)] = found.cast(pa.uint8()) if pa.types.is_boolean(found.type) else found
+        arrow = plain(array(values))
+        sort[str(i)] = arrow.cast(pa.uint8()) if pa.types.is_boolean(arrow.type) else arrow
     way = "ascending" if ascending else "descending"
     keys = [(name, "ascending" if name == "code" else way, "at_start") for name in sort]
     return raw(pc.sort_indices(pa.table(sort), sort_keys=keys)).astype(np.int64)
 
 
 def run_sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The sum of every run of float64 values; no run is empty. Pairwise sums inside a run."""
+    """The pairwise sum of each run of float64 values; no run is empty."""
     return np.add.reduceat(values, starts[:-1]) if len(values) else np.zeros(0)

@@ -1,4 +1,4 @@
-"""Rows by group, on the CPU: the group of each row, and what is known of the rows of a group."""
+"""Rows by group, on the CPU: the group of each row, sums and extremes of each group."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.host_tables import group_rows, host_table
 from tasks.engines.cpu.columns import array
-from tasks.engines.cpu.groups import group_rows, host_table
 
 
 def group_codes(keys: Sequence[Any], names: Sequence[str]) -> tuple[np.ndarray, pa.Table]:
-    """(the group of each row, int64; the groups' keys as a table in host memory). A null is a key like any other."""
+    """(the group of each row, int64; the keys of the groups as an Arrow table). A null is a key like any other."""
     codes, distinct = group_rows([array(k) for k in keys])
     return codes.astype(np.int64, copy=False), host_table(pa.table(list(distinct), list(names)))
 
@@ -29,15 +29,17 @@ def sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
 
 
 def exact_sums_by(codes: np.ndarray, groups: int, values: np.ndarray, most_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(sum, rest) by group of float64 values: exact, see `tasks.engines.algorithms.exact_sums.sums`; no group has more
-    than most_rows."""
+    """(sum, rest) by group of float64 values, as `tasks.engines.algorithms.exact_sums.sums` computes them.
+
+    No group has more than `most_rows` rows.
+    """
     return exact_sums.sums(
-        values, lambda found: np.bincount(codes, weights=found, minlength=groups) + 0.0, most_rows, np
+        values, lambda layer: np.bincount(codes, weights=layer, minlength=groups) + 0.0, most_rows, np
     )
 
 
 def extremes_by(codes: np.ndarray, groups: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(smallest, largest) value by group, in the values' type; a group without rows has 0."""
+    """(least, greatest) value by group, in the type of the values; 0 for a group without rows."""
     low, high = np.zeros(groups, dtype=values.dtype), np.zeros(groups, dtype=values.dtype)
     low[codes] = values  # any value of the group, to begin with
     high[codes] = values

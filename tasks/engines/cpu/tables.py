@@ -1,22 +1,27 @@
-"""Tables of distinct keys and numbers, on the CPU: split by hash, joined, put in order."""
+"""Tables of distinct keys and numbers, on the CPU: split by hash, joined, sliced, sorted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.cpu.columns import array, build, raw
-from tasks.engines.cpu.groups import group_rows, hash_columns, host_table
+from tasks.core.schema import Schema
+from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.host_tables import ascending, sortable
+from tasks.engines.convert import host_files
+from tasks.engines.cpu.columns import array
+from tasks.engines.cpu.groups import hash_columns
 
-SMALL = 1 << 16  # rows below which one general sort is quick enough
-COMMON = 255  # counts up to this are sorted by as one byte; few values have larger ones
+SMALL = 1 << 16  # tables with fewer rows are sorted by Arrow
+COMMON = 255  # the largest count that one byte holds; few values have larger counts
 
 
 def split_table(table: pa.Table, keys: Sequence[str], parts: int) -> list[pa.Table]:
-    """The rows in `parts` tables (a power of two up to 256) by the first bits of the keys' hash; no views."""
+    """The rows in `parts` tables (a power of two up to 256), by the first bits of the hash of the keys; copies."""
     bits = parts.bit_length() - 1
     place = (hash_columns([table.column(k) for k in keys]).astype(np.uint64) << np.uint64(bits)) >> np.uint64(32)
     place = place.astype(np.uint8)
@@ -35,18 +40,8 @@ def slice_table(table: pa.Table, start: int, stop: int) -> pa.Table:
     return table.slice(start, stop - start)
 
 
-def ascending(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Sort keys: each column ascending, nulls first."""
-    return [(name, "ascending", "at_start") for name in names]
-
-
-def sort_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """By the key columns ascending: strings by bytes, false before true, nulls first."""
-    return table.take(pc.sort_indices(sortable(table, names), sort_keys=ascending(names)))
-
-
 def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
-    """By count descending, then by value ascending: strings by bytes, false before true, nulls first."""
+    """The rows by count descending, then by value ascending: strings by bytes, false before true, nulls first."""
     if len(counts) >= SMALL and len(names) == 1 and not counts.column(0).null_count:
         values = array(counts.column(0))
         if _fixed_width(values.type) or pa.types.is_string(values.type):
@@ -55,33 +50,12 @@ def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
     return counts.take(order)
 
 
-def sortable(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with key columns of types that Arrow sorts."""
-    for name in names:
-        i = table.column_names.index(name)
-        if pa.types.is_boolean(table.column(i).type):
-            table = table.set_column(i, name, table.column(i).cast(pa.uint8()))
-    return table
-
-
-def sorted_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
-    """(the distinct keys in order, nulls first; for each row of the table its key's place)."""
-    if not len(table):
-        return table.select(list(keys)), np.zeros(0, dtype=np.int64)
-    codes, uniques = group_rows([array(table.column(k)) for k in keys])
-    distinct = pa.table(list(uniques), list(keys))
-    order = pc.sort_indices(sortable(distinct, keys), sort_keys=ascending(keys))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[raw(order).astype(np.int64)] = np.arange(len(order))
-    return host_table(distinct.take(order)), rank[codes]
-
-
 def _fixed_width(dtype: pa.DataType) -> bool:
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_temporal(dtype)
 
 
 def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> pa.Table:
-    """The values of one count lie together after one pass over the counts; then each such run is sorted by itself."""
+    """The rows by count descending, then value: one stable sort by count, then a sort of the values of each count."""
     names = table.column_names
     common = np.where(counts <= COMMON, COMMON - counts, 0).astype(np.uint8)
     frequent = np.flatnonzero(counts > COMMON)
@@ -98,16 +72,16 @@ def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> 
             order[start:stop] = order[start:stop][order_of_strings(values.take(pa.array(order[start:stop])))]
         tail = values.take(pa.array(order))
     else:
-        found = raw(values)[order]
+        numbers = raw(values)[order]
         for start, stop in runs:
-            found[start:stop].sort()
-        tail = build(found, dtype=values.type)
+            numbers[start:stop].sort()
+        tail = build(numbers, dtype=values.type)
     rest = pa.table([tail, pa.array(counts[order])], schema=table.schema)
     return pa.concat_tables([head, rest]) if len(head) else rest
 
 
 def order_of_strings(values: pa.Array) -> np.ndarray:
-    """The places of strings (none is null) in the order of their bytes: by 8 bytes as one number, then the ties."""
+    """The places of non-null strings in the order of their bytes: sorted by their first 8 bytes, then the ties."""
     if len(values) < 1 << 10:
         return raw(pc.sort_indices(values)).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
@@ -127,7 +101,7 @@ def order_of_strings(values: pa.Array) -> np.ndarray:
 
 
 def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
-    """The first 8 bytes of each string as a number that orders like them, shorter ones filled up with zeros."""
+    """The first 8 bytes of each string as a number with the order of the bytes; shorter strings padded with zeros."""
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.zeros(last - first + 8, dtype=np.uint8)
     if buffer is not None:
@@ -135,5 +109,11 @@ def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
     word_at = np.ndarray(last - first + 1, np.dtype(">u8"), data, strides=(1,))
     words = word_at[offsets[:-1] - first].astype(np.uint64)
     short = np.maximum(8 - np.diff(offsets), 0).astype(np.uint64) * np.uint64(8)
-    kept = np.where(short >= 64, np.uint64(0), ~np.uint64(0) << np.minimum(short, np.uint64(63)))
-    return words & kept
+    mask = np.where(short >= 64, np.uint64(0), ~np.uint64(0) << np.minimum(short, np.uint64(63)))
+    return words & mask
+
+
+def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
+    """The named columns of a table or frame in host memory, in the types of the schema."""
+    columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
+    return host_files.conform(pa.table(columns), schema)

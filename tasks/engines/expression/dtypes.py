@@ -1,4 +1,4 @@
-"""The types of expressions: families of Arrow types, and units of times."""
+"""Types in expressions: families of Arrow types, and units of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NANOSECONDS = {"day": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns"
 
 
 def family(dtype: pa.DataType) -> str:
-    """What the rules tell apart: bool, int, float, string, time, decimal, list, none or other."""
+    """The family of a type, by which the rules decide: bool, int, float, string, time, decimal, list, none or other."""
     if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):
         return "time"
     tests = {"bool": pa.types.is_boolean, "int": pa.types.is_integer, "float": pa.types.is_floating,
@@ -21,5 +21,5 @@ def family(dtype: pa.DataType) -> str:
 
 
 def unit_of(dtype: pa.DataType) -> str:
-    """The unit in which a time type counts: day for dates, else s, ms, us or ns."""
+    """The unit of a time type: day for dates, else s, ms, us or ns."""
     return "day" if pa.types.is_date32(dtype) else dtype.unit

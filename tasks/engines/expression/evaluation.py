@@ -1,4 +1,4 @@
-"""Running the typed steps of an expression over the columns of a frame, on the engine that the columns belong to."""
+"""Evaluates the typed steps of expressions on the columns of a frame, with the engine of the columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLAT = ("bool", "int", "float", "time")
 
 
 def engine_of(column: Any) -> ModuleType:
-    """The module of engine verbs for a column."""
+    """The module with the verbs of the engine of a column."""
     if type(column).__module__.partition(".")[0] == "cudf":
         from tasks.engines.expression import verbs_cudf
 
@@ -44,11 +44,12 @@ def evaluate(
     schema: Schema | None = None,
     failed: Failed | None = None,
 ) -> Any:
-    """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the same kind comes back.
+    """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the result is of the same kind.
 
-    The index is that of the first column used, the type exactly `dtype_of(expression, schema)`. Types are those of the
-    columns; a `schema` is needed only for dates under cuDF, which has them as timestamps. `failed` counts the rows that
-    are null because a cast failed, under the expression's text. DataError for whole numbers beyond 64 bits.
+    It has the index of the first column that the expression uses and exactly the type `dtype_of(expression, schema)`.
+    A `schema` is needed only for dates in cuDF, where they are timestamps; all other types are those of the columns.
+    `failed` counts, under the text of the expression, the rows that are null because a cast failed. DataError for whole
+    numbers beyond 64 bits.
     """
     root, like = _steps(expression, columns, schema), columns[expression.columns[0]]
     return engine_of(like).column(_answer(root, columns, expression, failed), root.dtype, like)
@@ -57,9 +58,9 @@ def evaluate(
 def filter_mask(
     condition: Expression, columns: Mapping[str, Any], schema: Schema | None = None, failed: Failed | None = None
 ) -> Any:
-    """Which rows to keep, as numpy (or CuPy) array: true where the condition is true, false where it is false or null.
+    """Which rows pass a filter, as numpy (or CuPy) array: true where the condition is true, false where false or null.
 
-    JobError for an expression that is not true or false. `schema` and `failed` as for `evaluate`.
+    JobError for an expression whose type is not boolean. `schema` and `failed` as for `evaluate`.
     """
     root = _steps(condition, columns, schema)
     if root.dtype != pa.bool_():
@@ -73,8 +74,7 @@ def filter_mask(
 
 
 def true_mask(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Any:
-    """For each row of a frame as its engine has it (categories not decoded) whether the condition is true (null is
-    not). JobError and `failed` as for `filter_mask`."""
+    """`filter_mask` for a frame of an engine, whose columns may be dictionary-encoded."""
     verbs = engine_of(frame[condition.columns[0]])
     columns = {name: verbs.decoded(frame[name]) for name in condition.columns}
     return verbs.xp.asarray(filter_mask(condition, columns, failed=failed))
@@ -86,12 +86,13 @@ def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | 
 
 
 def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:
-    """The schema that the columns of a frame have by themselves; those that are dates in `dates` are dates."""
-    found = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
-    told = {name: dates[name].dtype for name in found if dates is not None and name in dates}
-    return Schema(
-        Column(name, pa.date32() if told.get(name) == pa.date32() else dtype) for name, dtype in found.items()
-    )
+    """The schema of the columns of a frame: their own types, but dates for columns that are dates in `dates`."""
+    types = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
+    dates = dates or {}
+    for name in types:
+        if name in dates and dates[name].dtype == pa.date32():
+            types[name] = pa.date32()
+    return Schema(Column(name, dtype) for name, dtype in types.items())
 
 
 def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | None) -> Typed:
@@ -111,9 +112,9 @@ def _answer(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Fai
 
 
 class _Runner:
-    """Values of steps: a Flat for numbers, truth and times, the engine's text for strings, else the column itself.
+    """Computes the values of steps: a Flat for numbers, booleans and times, a text for strings, else the column itself.
 
-    `failed` are the rows in which a cast failed, if there are any.
+    `failed` are the rows in which a cast failed, None without such rows.
     """
 
     def __init__(self, columns: Mapping[str, Any], engine: ModuleType, rows: int, of: Expression) -> None:
@@ -121,8 +122,7 @@ class _Runner:
         self.failed: Any = None
 
     def settled(self, value: Any) -> Any:
-        """The value, of whose nulls none stands for a lost number any more: integers beyond their type are refused,
-        failed casts counted."""
+        """The value without lost numbers: DataError for integers beyond their type; failed casts go to `failed`."""
         for step, gone in value.lost if isinstance(value, Flat) else ():
             rows = self.engine.xp.broadcast_to(gone if value.valid is None else gone & ~value.valid, (self.rows,))
             if not any_true(rows):
@@ -195,7 +195,7 @@ class _Runner:
             return Flat(self.engine.is_null(value))
         null = self.engine.xp.zeros(self.rows, dtype=bool) if value.valid is None else ~value.valid
         known, beyond = None, tuple((step, gone) for step, gone in value.lost if step.verb != "convert")
-        for _, gone in beyond:  # there is a number, which nothing holds
+        for _, gone in beyond:  # the number exists, but is beyond its type
             known = ~gone if known is None else known & ~gone
         return Flat(null, known, beyond)
 
@@ -225,14 +225,14 @@ class _Runner:
         value = self.value(source)
         if here in (*FLAT, "none") and there in FLAT:
             return verbs_numbers.convert(step, value, self.engine.xp)
-        found = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
+        arrow = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
         if there == "string":
-            return self.engine.text_from_arrow(format_text(found))
+            return self.engine.text_from_arrow(format_text(arrow))
         parsed = (
-            decimal_numbers(found, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(found, step.dtype)
+            decimal_numbers(arrow, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(arrow, step.dtype)
         )
-        made = self.engine.from_arrow(parsed, step.dtype)
-        if parsed.null_count == found.null_count:
-            return made
-        gone = pc.and_(found.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
-        return replace(made, lost=((step, self.engine.xp.asarray(gone)),))
+        flat = self.engine.from_arrow(parsed, step.dtype)
+        if parsed.null_count == arrow.null_count:
+            return flat
+        gone = pc.and_(arrow.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
+        return replace(flat, lost=((step, self.engine.xp.asarray(gone)),))

@@ -1,4 +1,4 @@
-"""What an expression is parsed to, and the error that shows its place."""
+"""The nodes of parsed expressions, and errors that show a place in an expression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.errors import JobError
 
 @dataclass(frozen=True)
 class Node:
-    """One step of an expression: a verb, its arguments, what is literal in it, its place (start, end) in the text."""
+    """One step of an expression: a verb, its arguments, its literal value, its place (start, end) in the text."""
 
     verb: str
     args: tuple[Node, ...]
@@ -19,7 +19,7 @@ class Node:
 
 
 def failure(what: str, text: str, place: tuple[int, int], do: str = "", why: str = "") -> JobError:
-    """The error that shows where in the expression it is."""
+    """A JobError that marks the place in the text of the expression."""
     start, end = place
     caret = " " * (len("  where: ") + start) + "^" * max(end - start, 1)
     return JobError(f"expression: {what}", where=f"{text}\n{caret}", why=why, do=do)

@@ -1,4 +1,4 @@
-"""The small language of Lambda, Filter and source.filter: the same rule on both engines, never eval.
+"""The small language of Lambda, Filter and source.filter: the same rules on both engines; no code is evaluated.
 
     price * 1.2 > 10 and brand in ["apple", "lg"] and col("event time") >= "2020-01-01"
 
@@ -11,10 +11,10 @@ Rules, the same on both engines:
 - Null in, null out: also in comparisons and `in`; `and`, `or`, `not` are those of three-valued logic (Kleene). NaN is
   null. `where` with a null condition gives null.
 - Whole numbers of any width, and booleans, are computed in int64, uint64 in uint64, which does not mix with signed
-  columns. What leaves these 64 bits is an error that names the expression, its part, the columns and the cure; in rows
-  for which another branch of `where`, `and` or `or` answers it is none. `abs(x)` of the least int8 is 128.
+  columns. A number beyond these 64 bits is an error that names the expression, its part, the columns and the cure, but
+  not in rows that another branch of `where`, `and` or `or` decides. `abs(x)` of the least int8 is 128.
 - If one side is a float, both are computed in float64, in comparisons too: whole numbers beyond 2**53 are rounded, so
-  that `x == 9007199254740992.0` is true of 9007199254740993. What is beyond float64 is infinite.
+  that `x == 9007199254740992.0` is true for 9007199254740993. Numbers beyond float64 are infinite.
 - `/` gives float64: `x / 0` is infinite with the sign of x, `0 / 0` null. `//` and `%` round down, as in Python; by
   zero they are null for whole numbers. For floats `x // y` is floor(x / y), so that `x // 0` is infinite; `x % 0` is
   null, and a zero that `%` gives has the sign of the divisor.
@@ -46,7 +46,7 @@ from tasks.errors import JobError, near
 MAX_DEPTH = 100
 MAX_LENGTH = 20_000
 
-# Name -> the least and the largest number of arguments.
+# Name -> (least, greatest) number of arguments.
 FUNCTIONS = {
     "abs": (1, 1), "log": (1, 1), "exp": (1, 1), "sqrt": (1, 1), "round": (1, 2), "lower": (1, 1), "upper": (1, 1),
     "length": (1, 1), "contains": (2, 2), "startswith": (2, 2), "where": (3, 3), "cast": (2, 2),
@@ -72,7 +72,7 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression; equal, hashed and pickled by its text. `columns` are the names it uses, in order."""
+    """A parsed expression; equal, hashed and pickled by its text. `columns` are the names that it uses, in order."""
 
     text: str
     root: Node = field(compare=False, repr=False)
@@ -83,7 +83,7 @@ class Expression:
 
     @property
     def conjuncts(self) -> list[Expression]:
-        """What has to be true, each by itself, for a filter to be true.
+        """The conditions that must all be true for the expression to be true: the operands of its outer `and`s.
 
         >>> [part.columns for part in parse("a > 1 and (b or c) and (a and d)").conjuncts]
         [('a',), ('b', 'c'), ('a',), ('d',)]
@@ -92,7 +92,7 @@ class Expression:
 
 
 def parse(text: str) -> Expression:
-    """Read an expression; JobError, with the place, for anything that is not part of the language."""
+    """Parse an expression; JobError, with the place, for text that is not part of the language."""
     if not isinstance(text, str) or not text.strip():
         raise JobError(f"{text!r} is no expression", do='write one as text, such as "price > 0"')
     lines = text.strip().splitlines()
@@ -101,7 +101,7 @@ def parse(text: str) -> Expression:
         raise JobError(f"an expression of {len(text)} characters is too long", why=f"the limit is {MAX_LENGTH}")
     if len(lines) > 1 and "#" in text:
         raise failure("a sign # in an expression of several lines", text, (text.index("#"), text.index("#") + 1),
-                      why="what follows it would be taken for a comment", do="write it in one line")  # fmt: skip
+                      why="the text after it would be a comment", do="write it in one line")  # fmt: skip
     tree = _syntax_tree(text)
     _refuse_depth(tree, text)
     root = _Reader(text).read(tree)
@@ -115,10 +115,13 @@ _one_at_a_time = threading.Lock()
 
 
 def _syntax_tree(text: str) -> ast.expr:
-    """One thread at a time: Python 3.11 counts the depth of a tree for all threads together (SystemError)."""
+    """Python's syntax tree of the text, parsed by one thread at a time.
+
+    Python 3.11 counts the depth of trees for all threads together, and raises SystemError if several parse at once.
+    """
     try:
         with _one_at_a_time, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes in texts
+            warnings.simplefilter("ignore")  # about invalid escapes in texts
             return ast.parse(text, mode="eval").body
     except SyntaxError as error:
         start = min(max((error.offset or 1) - 1, 0), len(text))
@@ -148,7 +151,7 @@ def _columns(node: Node) -> list[str]:
 
 
 class _Reader:
-    """Turns Python's syntax tree into nodes, refusing everything that is not named here."""
+    """Turns Python's syntax tree into nodes; JobError for everything that is not part of the language."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -213,10 +216,10 @@ class _Reader:
         if isinstance(op, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
                 raise self.fail(right, "`is` goes with None only", "write ==")
-            found = Node("is None", (self.read(left),), None, place)
+            node = Node("is None", (self.read(left),), None, place)
         else:
-            found = Node("in", (self.read(left),), self.items(right), place)
-        return Node("not", (found,), None, place) if isinstance(op, ast.IsNot | ast.NotIn) else found
+            node = Node("in", (self.read(left),), self.items(right), place)
+        return Node("not", (node,), None, place) if isinstance(op, ast.IsNot | ast.NotIn) else node
 
     def items(self, tree: ast.expr) -> tuple[Node, ...]:
         if not isinstance(tree, ast.List | ast.Tuple):

@@ -1,6 +1,6 @@
 """The type rules of expressions: from nodes and a schema to typed steps, before any data is read.
 
-A typed step says exactly what is done and what type comes out, so that an engine has nothing left to decide.
+A typed step has the exact operation and the type of its result, so that engines decide nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.errors import JobError, near
 
 @dataclass(frozen=True)
 class Typed:
-    """A step with the type of its result; `value` is what is literal in it, `place` where it stands in the text."""
+    """A step with the type of its result, its literal `value` and its `place` in the text."""
 
     verb: str
     args: tuple[Typed, ...]
@@ -35,17 +35,17 @@ class Typed:
 
 
 def columns_of(step: Typed) -> list[str]:
-    """The columns that a step computes with."""
+    """The names of the columns that a step uses."""
     return [step.value] if step.verb == "column" else [name for arg in step.args for name in columns_of(arg)]
 
 
 def typed(expression: Expression, schema: Schema) -> Typed:
-    """The typed steps of an expression; JobError with the place where it does not fit the schema."""
+    """The typed steps of an expression; JobError, with the place, if the expression does not fit the schema."""
     return _Rules(schema, expression.text).type(expression.root)
 
 
 def dtype_of(expression: Expression, schema: Schema) -> pa.DataType:
-    """The type of the result; JobError, with the place, for what does not fit the schema."""
+    """The type of the result; JobError, with the place, if the expression does not fit the schema."""
     return typed(expression, schema).dtype
 
 
@@ -85,7 +85,7 @@ class _Rules:
     # numbers
 
     def common(self, steps: list[Typed]) -> pa.DataType:
-        """The type in which numbers are reckoned together: float64 if one is a float, uint64 if one is, else int64."""
+        """The type in which numbers are computed: float64 if one is a float, uint64 if one is uint64, else int64."""
         for step in steps:
             if family(step.dtype) == "decimal":
                 raise self.fail(step, "decimals are not reckoned with", "write cast(x, 'float64')")
@@ -167,13 +167,13 @@ class _Rules:
         return verb, tuple(_convert(arg, dtype) for arg in args), BOOL
 
     def _ticks(self, args: list[Typed]) -> tuple[Typed, ...]:
-        """Times as int64 counts of the finest unit among them, those out of its range moved to its ends."""
+        """Times as int64 counts of the finest unit among them, clipped to the range of int64."""
         steps = [self._moment(arg) if family(arg.dtype) == "string" else arg for arg in args]
         unit = min((unit_of(step.dtype) for step in steps), key=lambda u: NANOSECONDS[u])
         return tuple(Typed("ticks", (step,), INT64, unit, step.place) for step in steps)
 
     def _moment(self, step: Typed) -> Typed:
-        """A literal time from ISO 8601 text."""
+        """The literal time of a literal ISO 8601 text."""
         if not step.is_literal:
             raise self.fail(step, "a column of text does not compare with a time", "write cast(x, 'timestamp[us]')")
         try:
@@ -248,7 +248,7 @@ class _Rules:
         return Typed("where", (condition, *(self._as(choice, dtype) for choice in choices)), dtype, place=node.place)
 
     def _chosen(self, node: Node, choices: list[Typed]) -> pa.DataType:
-        """Equal types stay; a literal takes the type of the column beside it if it fits; else numbers as reckoned."""
+        """The type of the columns if it is one and all literals fit it, else the common type of the numbers."""
         real = [c for c in choices if family(c.dtype) != "none"]
         if not real:
             raise self.fail(node, "chooses between None and None")
@@ -290,7 +290,7 @@ def _literal_type(value: Any) -> pa.DataType:
 
 
 def _fits(literal: Typed, dtype: pa.DataType) -> bool:
-    """Whether a literal can stand beside a column of this type without changing the type."""
+    """Whether the type of a column can hold a literal, so that a choice of both keeps the type."""
     if not literal.is_literal:
         return False
     here, there = family(literal.dtype), family(dtype)

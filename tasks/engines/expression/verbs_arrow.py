@@ -1,6 +1,7 @@
-"""The verbs of expressions that depend on the engine, for pandas columns of Arrow types: in and out, and strings.
+"""The engine-specific verbs of expressions, for pandas columns of Arrow types: conversions and strings.
 
-A text is a plain Arrow string array here, a literal one a Python str. `verbs_cudf` has the same functions for cuDF.
+A text is an Arrow string array without dictionary encoding, a literal text a Python str. `verbs_cudf` has the same
+functions for cuDF.
 """
 
 from __future__ import annotations
@@ -38,30 +39,31 @@ def arrow_type(column: Any) -> pa.DataType:
 
 def array(column: Any) -> pa.Array:
     """The column as one Arrow array of its plain type."""
-    found = columns.array(column)
-    return found if found.type == plain_type(found.type) else found.cast(plain_type(found.type))
+    values = columns.array(column)
+    return values if values.type == plain_type(values.type) else values.cast(plain_type(values.type))
 
 
 def decoded(column: Any) -> Any:
-    """The column with its values in place of the codes of a dictionary."""
+    """The column without dictionary encoding."""
     return columns.decode(column)
 
 
 def flat(column: Any, dtype: pa.DataType) -> Flat:
-    """A column of numbers, truth values or times; NaN is null."""
+    """A column of numbers, booleans or times as a Flat; NaN is null."""
     return from_arrow(array(column), dtype)
 
 
-def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
-    values = raw_values(found)
+def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
+    """An Arrow array of numbers, booleans or times as a Flat; NaN is null."""
+    values = raw_values(arrow)
     if family(dtype) == "time":
         values = values.astype(np.int64, copy=False)
-    valid = None if found.null_count == 0 else found.is_valid().to_numpy(zero_copy_only=False)
+    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
     return nan_to_null(Flat(values, valid), np)
 
 
 def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A flat column, a text or a column as it is, in host memory."""
+    """A Flat, a text or a column as an Arrow array in host memory."""
     if isinstance(value, pa.Array):
         return value
     if not isinstance(value, Flat):
@@ -76,16 +78,16 @@ def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
 
 def column(value: Any, dtype: pa.DataType, like: Any) -> Any:
     """The result as a pandas Series of exactly this type, with the index of `like`."""
-    found = to_arrow(value, dtype, len(like))
-    return pd.Series(pd.arrays.ArrowExtensionArray(found), index=getattr(like, "index", None), copy=False)
+    arrow = to_arrow(value, dtype, len(like))
+    return pd.Series(pd.arrays.ArrowExtensionArray(arrow), index=getattr(like, "index", None), copy=False)
 
 
 def text(column: Any) -> pa.Array:
     return array(column)
 
 
-def text_from_arrow(found: pa.Array) -> pa.Array:
-    return found
+def text_from_arrow(arrow: pa.Array) -> pa.Array:
+    return arrow
 
 
 def literal_text(value: str | None, rows: int) -> pa.Array:
@@ -101,8 +103,8 @@ def text_compare(verb: str, a: Any, b: Any) -> Flat:
 
 
 def text_in(a: pa.Array, items: list[str]) -> Flat:
-    found = pc.is_in(a, value_set=pa.array(items, pa.string())).to_numpy(zero_copy_only=False)
-    return Flat(found, a.is_valid().to_numpy(zero_copy_only=False) if a.null_count else None)
+    is_item = pc.is_in(a, value_set=pa.array(items, pa.string())).to_numpy(zero_copy_only=False)
+    return Flat(is_item, a.is_valid().to_numpy(zero_copy_only=False) if a.null_count else None)
 
 
 def lower(a: pa.Array) -> pa.Array:

@@ -1,8 +1,8 @@
-"""The verbs of expressions that depend on the engine, for cuDF Series: in and out, and strings.
+"""The engine-specific verbs of expressions, for cuDF Series: conversions and strings.
 
-A text is a Series of strings with a plain index here, a literal one a Python str. Nulls are kept apart from the start,
-so that nothing depends on how cuDF's string methods treat them. What cuDF and Arrow would answer differently (letters
-beyond ASCII, casts of text) is answered by Arrow on the host. Needs a GPU: imported only when a cuDF Series comes in.
+A text is a Series of strings with a plain index, a literal text a Python str. Nulls are handled apart from values, so
+that nothing depends on how cuDF's string methods treat them. Where cuDF and Arrow differ (letters beyond ASCII, casts
+of text), Arrow computes on the host. Needs a GPU: imported only for cuDF Series.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ _COMPARE = {
 
 
 def arrow_type(column: Any) -> pa.DataType:
-    """The Arrow type of a column; the engine's dates are timestamps that are called so, other types have stand-ins."""
+    """The Arrow type of a column, which its name marks if cuDF lacks the type (dates, and types with stand-ins)."""
     return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
 
 
 def decoded(column: Any) -> Any:
-    """The column itself: `to_arrow` decodes categories where it is asked for one."""
+    """The column itself: `to_arrow` decodes categories."""
     return column
 
 
 def flat(column: Any, dtype: pa.DataType) -> Flat:
-    """A column of numbers, truth values or times; NaN is null."""
+    """A column of numbers, booleans or times as a Flat; NaN is null."""
     values, valid = canonical_cudf.raw_values(column, dtype)
     return nan_to_null(Flat(values, valid), cupy)
 
 
-def from_arrow(found: pa.Array, dtype: pa.DataType) -> Flat:
-    return flat(cudf.Series.from_arrow(stand_in(found) if is_foreign(found.type) else found), dtype)
+def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
+    return flat(cudf.Series.from_arrow(stand_in(arrow) if is_foreign(arrow.type) else arrow), dtype)
 
 
 def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A flat column, a text or a column as it is, in host memory."""
+    """A Flat, a text or a column as an Arrow array in host memory."""
     series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
-    found = series.to_arrow()
+    arrow = series.to_arrow()
     if pa.types.is_decimal(dtype):
-        return found
-    if pa.types.is_timestamp(found.type) and pa.types.is_date32(dtype):
-        return found.cast(pa.date32())
-    return found if found.type == dtype else found.cast(dtype)
+        return arrow
+    if pa.types.is_timestamp(arrow.type) and pa.types.is_date32(dtype):
+        return arrow.cast(pa.date32())
+    return arrow if arrow.type == dtype else arrow.cast(dtype)
 
 
 def _series(value: Flat, dtype: pa.DataType, rows: int) -> Any:
-    """A flat column as Series of the type that cuDF has for it."""
+    """A Flat as a Series of the type that cuDF has for it."""
     values = cupy.ascontiguousarray(cupy.broadcast_to(value.values, (rows,)))
     if pa.types.is_date32(dtype):
         values = values * TICKS_PER_DAY["s"]
@@ -95,8 +95,8 @@ def text(column: Any) -> Any:
     return canonical_cudf.decategorized(column).reset_index(drop=True)
 
 
-def text_from_arrow(found: pa.Array) -> Any:
-    return cudf.Series.from_arrow(found)
+def text_from_arrow(arrow: pa.Array) -> Any:
+    return cudf.Series.from_arrow(arrow)
 
 
 def literal_text(value: str | None, rows: int) -> Any:
@@ -112,7 +112,7 @@ def _valid(series: Any) -> Any | None:
 
 
 def _filled(series: Any) -> Any:
-    """The texts with "" in a null's place."""
+    """The texts with "" in place of nulls."""
     return series.fillna("") if series.null_count else series
 
 

@@ -1,10 +1,10 @@
-"""The verbs of expressions on numbers, truth values and times: one body for numpy and CuPy.
+"""The verbs of expressions on numbers, booleans and times: one body for numpy and CuPy.
 
-A column is flat here: plain values, and where they are valid. What stands in a null's place is any value. A literal is
-a flat column of one row, which broadcasts. Run under `numpy.errstate(all="ignore")`: overflow and division are defined.
+A column is a `Flat`: values, and which of them are valid; in place of a null there is any value. A literal is a Flat of
+one row, which broadcasts. Callers set `numpy.errstate(all="ignore")`: overflow and division are defined here.
 
-An integer that leaves its type, and a value that a cast cannot give, are null and are noted in `lost` with their step.
-Whoever runs the steps refuses the first and counts the second, where the result is null for it.
+An integer beyond its type, and a value that a cast cannot represent, become null; `lost` has their rows and the step.
+If the result is null for this reason, `evaluation` raises DataError for the integers and counts the failed casts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.engines.expression.dtypes import NANOSECONDS, family, unit_of
 from tasks.engines.expression.typing import Typed
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-FEW_ITEMS = 8
+FEW_ITEMS = 8  # `in` compares with each of so few items; more items are sorted
 
-Lost = tuple[tuple[Typed, Any], ...]  # steps, and the rows whose value each of them lost
+Lost = tuple[tuple[Typed, Any], ...]  # (step, mask of the rows whose value the step lost)
 Bounds = tuple[int, int]
 
 
@@ -32,7 +32,7 @@ Bounds = tuple[int, int]
 class Flat:
     """Values and where they are valid (None: everywhere), both arrays of one engine, of n rows or of one.
 
-    `bounds` are numbers between which all integers lie, where they are known without a look at the values.
+    `bounds` are a lower and an upper bound of all integers, if they are known without reading the values.
     """
 
     values: Any
@@ -54,7 +54,7 @@ def nan_to_null(flat: Flat, xp: ModuleType) -> Flat:
 
 
 def numpy_dtype(dtype: pa.DataType) -> str:
-    """The name of the numpy type in which values of an Arrow type are flat: int64 for times."""
+    """The name of the numpy type of a Flat of an Arrow type: int64 for times."""
     if family(dtype) == "time":
         return "int64"
     return {"float": "float32", "double": "float64", "halffloat": "float32"}.get(str(dtype), str(dtype))
@@ -77,7 +77,7 @@ def arithmetic(step: Typed, a: Flat, b: Flat, xp: ModuleType) -> Flat:
 
 
 def bounds_of(flat: Flat) -> Bounds:
-    """Numbers between which all integers lie."""
+    """A lower and an upper bound of all integers."""
     if flat.bounds is not None:
         return flat.bounds
     if not len(flat.values):
@@ -100,23 +100,23 @@ def _holds(dtype: Any, bounds: Bounds, xp: ModuleType) -> bool:
     return int(info.min) <= bounds[0] and bounds[1] <= int(info.max)
 
 
-def _leaves(verb: str, a: Any, b: Any, made: Any, xp: ModuleType) -> Any:
-    """Where a sum, a difference or a product leaves its type: `made` has wrapped around there."""
-    signed = made.dtype.kind == "i"
+def _leaves(verb: str, a: Any, b: Any, values: Any, xp: ModuleType) -> Any:
+    """Where a sum, a difference or a product is beyond its type: `values` has wrapped around there."""
+    signed = values.dtype.kind == "i"
     if verb == "+":
-        return ((a ^ made) & (b ^ made)) < 0 if signed else made < a
+        return ((a ^ values) & (b ^ values)) < 0 if signed else values < a
     if verb == "-":
-        return ((a ^ b) & (a ^ made)) < 0 if signed else a < b
+        return ((a ^ b) & (a ^ values)) < 0 if signed else a < b
     safe = xp.where(a == 0, xp.ones_like(a), a)
-    wrong = xp.floor_divide(made, safe) != b
+    wrong = xp.floor_divide(values, safe) != b
     if signed:
-        least = made.dtype.type(INT64_MIN)
+        least = values.dtype.type(INT64_MIN)
         wrong |= ((a == -1) & (b == least)) | ((b == -1) & (a == least))
     return (a != 0) & wrong
 
 
 def _without(flat: Flat, step: Typed, gone: Any) -> Flat:
-    """The column with null where the step lost the value."""
+    """The column with null in the rows `gone`, which the step lost."""
     gone = gone if flat.valid is None else gone & flat.valid
     if not any_true(gone):
         return flat
@@ -134,7 +134,7 @@ def _modulo(a: Any, b: Any, xp: ModuleType) -> Any:
 
 
 def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: ModuleType) -> Flat:
-    """Whole division rounding down; by zero null. By -1 it is a negation."""
+    """// and % of integers, rounding down; null for a divisor of zero. Division by -1 is a negation."""
     verb, a, b = step.verb, left.values, right.values
     minus = (b == -1) if b.dtype.kind == "i" else xp.zeros_like(b, dtype=bool)
     safe = xp.where((b == 0) | minus, xp.ones_like(b), b)
@@ -143,10 +143,10 @@ def _divide_whole(step: Typed, left: Flat, right: Flat, valid: Any | None, xp: M
     else:
         values = xp.where(minus, xp.zeros_like(a), xp.remainder(a, safe))
     zero = b == 0
-    made = Flat(values, _meet(valid, ~zero) if any_true(zero) else valid, left.lost + right.lost)
+    quotient = Flat(values, _meet(valid, ~zero) if any_true(zero) else valid, left.lost + right.lost)
     if verb == "//" and any_true(minus):
-        return _without(made, step, minus & (a == a.dtype.type(INT64_MIN)))
-    return made
+        return _without(quotient, step, minus & (a == a.dtype.type(INT64_MIN)))
+    return quotient
 
 
 def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
@@ -162,22 +162,22 @@ def compare(verb: str, a: Flat, b: Flat, xp: ModuleType) -> Flat:
 
 
 def is_in(a: Flat, items: Sequence[Flat], xp: ModuleType) -> Flat:
-    """Whether a value is one of the literals, which have its type."""
+    """Whether each value equals one of the literals, which have the same type."""
     if len(items) > FEW_ITEMS:
         return Flat(xp.isin(a.values, xp.concatenate([item.values for item in items])), a.valid, a.lost)
-    found = xp.zeros(a.values.shape, dtype=bool)
-    return Flat(reduce(lambda so_far, item: so_far | (a.values == item.values), items, found), a.valid, a.lost)
+    nowhere = xp.zeros(a.values.shape, dtype=bool)
+    return Flat(reduce(lambda so_far, item: so_far | (a.values == item.values), items, nowhere), a.valid, a.lost)
 
 
 def logic(verb: str, args: Sequence[Flat], xp: ModuleType) -> Flat:
-    """and, or of any number of columns and not of one, in three-valued logic."""
+    """`and`, `or` of any number of columns, `not` of one column, in three-valued logic."""
     if verb == "not":
         return Flat(~args[0].values, args[0].valid, args[0].lost)
     return reduce(lambda a, b: _kleene(verb == "and", a, b), args)
 
 
 def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
-    """A known side that decides (false for and, true for or) decides; else null if one side is null."""
+    """A non-null side that decides alone (false for `and`, true for `or`) decides; else null if a side is null."""
     values = (a.values & b.values) if both else (a.values | b.values)
     lost = a.lost + b.lost
     if a.valid is None and b.valid is None:
@@ -193,17 +193,17 @@ def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
     if step.verb == "round":
         return Flat(_round(a.values, step.value or 0, xp), a.valid, a.lost)
     body = {"negate": xp.negative, "abs": xp.absolute, "log": xp.log, "exp": xp.exp, "sqrt": xp.sqrt}[step.verb]
-    made = Flat(body(a.values), a.valid, a.lost)
-    if made.values.dtype.kind != "i":
-        return nan_to_null(made, xp)
+    computed = Flat(body(a.values), a.valid, a.lost)
+    if computed.values.dtype.kind != "i":
+        return nan_to_null(computed, xp)
     low, high = bounds_of(a)
     if low > INT64_MIN:
-        return replace(made, bounds=(-high, -low) if step.verb == "negate" else (0, max(abs(low), abs(high))))
-    return _without(made, step, a.values == a.values.dtype.type(INT64_MIN))
+        return replace(computed, bounds=(-high, -low) if step.verb == "negate" else (0, max(abs(low), abs(high))))
+    return _without(computed, step, a.values == a.values.dtype.type(INT64_MIN))
 
 
 def _round(values: Any, digits: int, xp: ModuleType) -> Any:
-    """Halves to even, of values times a power of ten; values without a fraction at that size stay."""
+    """Values rounded to `digits` digits, halves to even; values too large for such a fraction stay."""
     power = 10.0**digits
     scaled = values * power
     return xp.where(xp.abs(scaled) < 2.0**52, xp.rint(scaled) / power, values)
@@ -222,7 +222,7 @@ def where(condition: Flat, a: Flat, b: Flat, xp: ModuleType) -> Flat:
 
 
 def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:
-    """Another type for numbers, truth values and times; values that it cannot hold become null."""
+    """Numbers, booleans or times in another type; values that it cannot hold become null."""
     here, there = step.args[0].dtype, step.dtype
     if family(here) == "none":
         return Flat(xp.zeros(1, dtype=numpy_dtype(there)), xp.zeros(1, dtype=bool))
@@ -238,11 +238,11 @@ def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:
 
 
 def _to_float(step: Typed, flat: Flat, name: str, xp: ModuleType) -> Flat:
-    made = Flat(flat.values.astype(name), flat.valid, flat.lost)
+    converted = Flat(flat.values.astype(name), flat.valid, flat.lost)
     if name == "float64" or flat.values.dtype.kind != "f":
-        return made
-    infinite = xp.isinf(made.values)
-    return _without(made, step, infinite & xp.isfinite(flat.values)) if any_true(infinite) else made
+        return converted
+    infinite = xp.isinf(converted.values)
+    return _without(converted, step, infinite & xp.isfinite(flat.values)) if any_true(infinite) else converted
 
 
 def _to_integer(step: Typed, flat: Flat, least: int, most: int, name: str, xp: ModuleType) -> Flat:
@@ -267,7 +267,7 @@ def _to_integer(step: Typed, flat: Flat, least: int, most: int, name: str, xp: M
 
 
 def _change_unit(step: Typed, flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
-    """Times in another unit: a coarser one rounds down, what is out of range of a finer one becomes null."""
+    """Times in another unit: rounded down in a coarser one, null where a finer one cannot hold the count."""
     multiply, divide = _factors(here, there)
     if multiply == 1:
         return Flat(flat.values // divide if divide > 1 else flat.values, flat.valid, flat.lost)
@@ -278,7 +278,7 @@ def _change_unit(step: Typed, flat: Flat, here: str, there: str, xp: ModuleType)
 
 
 def ticks(flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
-    """Times as counts of a unit that is as fine or finer, held within int64, for comparing."""
+    """Times as counts of a unit that is as fine or finer, clipped to int64, for comparisons."""
     multiply, _ = _factors(here, there)
     if multiply == 1:
         return flat
@@ -287,6 +287,6 @@ def ticks(flat: Flat, here: str, there: str, xp: ModuleType) -> Flat:
 
 
 def _factors(here: str, there: str) -> tuple[int, int]:
-    """By how much counts are multiplied and then divided."""
+    """(multiplier, divisor) from counts of one unit to counts of another."""
     a, b = NANOSECONDS[here], NANOSECONDS[there]
     return (a // b, 1) if a >= b else (1, b // a)

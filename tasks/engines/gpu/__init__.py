@@ -2,7 +2,6 @@
 
 import cupy as xp
 
-from tasks.engines.cpu.tables import sort_keys, sorted_groups
 from tasks.engines.gpu.columns import (
     affine,
     array,
@@ -139,8 +138,6 @@ __all__ = [
     "slice_rows",
     "slice_table",
     "sort_counts",
-    "sort_keys",
-    "sorted_groups",
     "sorted_within",
     "split_nulls",
     "split_table",

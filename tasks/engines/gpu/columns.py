@@ -20,6 +20,7 @@ import pylibcudf as plc
 
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import leaf_type, plain_type
+from tasks.engines.algorithms import arrow_arrays
 from tasks.engines.algorithms.moments import power_of, within
 from tasks.engines.algorithms.reductions import all_true, extremes
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, restored, stand_in
@@ -326,9 +327,7 @@ def fill_null(values: Column, value: Any) -> Column:
 def clip(values: Column, low: float | None, high: float | None) -> Column:
     here = dtype(values)
     if not _is_plain(here):
-        from tasks.engines.cpu import columns
-
-        return column(columns.array(columns.clip(columns.column(host(values)), low, high)))
+        return column(arrow_arrays.clip(host(values), low, high))
     data, valid = numbers(values)
     if low is not None:
         data = cupy.maximum(data, data.dtype.type(pa.scalar(low, here).as_py()))

@@ -19,8 +19,8 @@ from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import leaf_type
 from tasks.core.plan import File, rows_together
 from tasks.core.schema import Schema, described
+from tasks.engines.convert import host_files
 from tasks.engines.convert.gpu_types import mark_of
-from tasks.engines.cpu import writing as cpu_writing
 from tasks.engines.gpu.columns import (
     DATE,
     DECIMALS,
@@ -175,7 +175,7 @@ def write_file(table: cudf.DataFrame | Mapping[str, Any], path: str, writing: An
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
         return _write_parquet(_stored(table, writing.schema), path, writing)
-    cpu_writing.write_file(host_columns(table, writing.schema), path, writing)
+    host_files.write_file(host_columns(table, writing.schema), path, writing)
     return None
 
 
@@ -185,7 +185,7 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: Any) -> str
     The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
     """
     if not _on_device(writing):
-        cpu_writing.write_runs((host_columns(table, writing.schema) for table in tables), path, writing)
+        host_files.write_runs((host_columns(table, writing.schema) for table in tables), path, writing)
         return None
     writer = None
     with DigestedFile(path) as file:
@@ -205,7 +205,7 @@ def run_unit(writing: Any) -> int:
     cuDF's writer by runs marks all times as UTC, so that files with times of no zone are only written at once.
     """
     if not _on_device(writing):
-        return cpu_writing.run_unit(writing)
+        return host_files.run_unit(writing)
     unzoned = any(pa.types.is_timestamp(c.leaf) and c.leaf.tz is None for c in writing.schema.columns)
     return 0 if unzoned else writing.output.row_group_size or ROW_GROUP
 

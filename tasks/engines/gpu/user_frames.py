@@ -9,8 +9,9 @@ import cupy
 import pyarrow as pa
 
 from tasks.core.dtypes import is_list
+from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.convert.gpu_types import is_foreign, lacks_zone, marked_type, stand_in
-from tasks.engines.convert.libraries import LACKED
+from tasks.engines.convert.libraries import LACKED, arrow_values
 from tasks.engines.gpu.columns import NULL, Column, column, dtype, finite, from_numbers, host, numbers, renumbered
 from tasks.engines.gpu.kernels import canonical_cudf
 
@@ -62,6 +63,4 @@ def adopt(result: Any) -> Column:
         return column(result)
     if isinstance(result, cupy.ndarray):
         return finite(from_numbers(result))
-    from tasks.engines.cpu import columns
-
-    return column(columns.array(columns.adopt(result)))
+    return column(one_array(arrow_values(result)))

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# How many units of a time type make a microsecond (divide, floor) or how many microseconds make a unit (multiply).
+# (multiplier, divisor) from counts of a time unit to microseconds; divisions round down.
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 DAY_MS = 86_400_000
-DIGITS = 18  # of a decimal that int64 holds
-EXACT_DIGITS, EXACT_SCALE = 15, 22  # of a decimal whose digits, and whose power of ten, a float64 holds exactly
+DIGITS = 18  # the most digits of a decimal that int64 holds
+EXACT_DIGITS, EXACT_SCALE = 15, 22  # a float64 holds so many digits, and 10 to this power, exactly
 
 
 def is_text(dtype: pa.DataType) -> bool:
@@ -57,7 +57,7 @@ def canonical_bits(values: Any, dtype: pa.DataType, xp: ModuleType) -> Any:
 
 
 def decimal_text(array: pa.Array) -> pa.Array:
-    """Decimals as fixed-point text with all digits of their scale (never an exponent); null stays."""
+    """Decimals as fixed-point text with all digits of their scale, without an exponent; null stays."""
     text = pc.cast(array, pa.string())
     if not pc.any(pc.match_substring(text, "E"), min_count=0).as_py():
         return text
@@ -72,7 +72,7 @@ def decimal_floats(array: pa.Array) -> pa.Array:
         low, high = words[::2], words[1::2]
         if dtype.precision <= EXACT_DIGITS or ((high == low >> 63) & (low >= -(2**53)) & (low <= 2**53)).all():
             mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-            return pa.array(low / 10.0**dtype.scale, mask=mask)  # both exact, so that one rounding is left
+            return pa.array(low / 10.0**dtype.scale, mask=mask)  # both operands are exact: one rounding
     return pc.cast(pc.cast(array, pa.string()), pa.float64())
 
 
@@ -82,14 +82,14 @@ def unscaled(array: pa.Array) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     words = max(array.type.bit_width // 64, 1)
     width = np.int64 if array.type.bit_width >= 64 else np.int32
-    found = np.frombuffer(array.buffers()[1], width)[words * array.offset : words * (array.offset + len(array)) : words]
-    return found.astype(np.int64)
+    first, stop = words * array.offset, words * (array.offset + len(array))
+    return np.frombuffer(array.buffers()[1], width)[first:stop:words].astype(np.int64)
 
 
 def decimal_halves(low: pa.Array, high: pa.Array) -> pa.Array:
-    """The means of pairs of decimals as the nearest float64; null where either is."""
+    """The means of pairs of decimals as the nearest float64; null where either is null."""
     dtype = low.type
-    if dtype.precision > 74:  # the digits of a sum and of a half more are too many for Arrow
+    if dtype.precision > 74:  # Arrow lacks the digits for the sum and its half
         return pc.divide(pc.add(decimal_floats(low), decimal_floats(high)), 2.0)
     wide = pa.decimal256(dtype.precision, dtype.scale)
     half = pa.scalar(Decimal("0.5"), pa.decimal256(1, 1))

@@ -1,8 +1,9 @@
 """MurmurHash3_x86_32 of whole columns: the same 32-bit numbers on CPU and GPU and in every version.
 
-What is hashed are canonical bytes, so that a value has one hash whatever its storage: integers, booleans and timestamps
-(in microseconds) as int64, dates as days in int64, floats as float64 with -0.0 = 0.0, strings as UTF-8, decimals as
-their fixed-point text, all little-endian. A null hashes to 0xFFFFFFFF whatever the seed; so does NaN, a null here.
+The hash is that of canonical bytes, so that a value has one hash for all its storage types: integers, booleans and
+timestamps (in microseconds) as int64, dates as days in int64, floats as float64 with -0.0 = 0.0, strings as UTF-8,
+decimals as their fixed-point text, all little-endian. A null hashes to 0xFFFFFFFF for every seed; so does NaN, which
+counts as null.
 
 Reference: Austin Appleby, MurmurHash3.cpp, function MurmurHash3_x86_32 (public domain).
 """
@@ -22,9 +23,9 @@ from tasks.engines.hashing.canonical import canonical_values, decimal_text, is_t
 from tasks.errors import JobError
 
 NULL_HASH = 0xFFFFFFFF
-BLOCK_ROWS = 1 << 13  # the words, hashes and one temporary of a block stay in the first levels of cache
+BLOCK_ROWS = 1 << 13  # rows of a block: its words, hashes and one temporary stay in the first levels of cache
 BLOCK_BYTES = 1 << 18
-FEW_ROWS = 16  # below this many rows a step over words costs more in numpy than in Python
+FEW_ROWS = 16  # for fewer rows a step over words is slower in numpy than in Python
 
 _C1, _C2, _C3 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(0xE6546B64)
 _F1, _F2, _FIVE = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(5)
@@ -33,16 +34,16 @@ _F1, _F2, _FIVE = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(5)
 def hash_fixed(values: Any, seed: int, xp: ModuleType) -> Any:
     """The hash of every 8-byte item of a uint64 array (the bits of int64 or float64) as a uint32 array of `xp`.
 
-    `xp` is numpy or CuPy and owns `values`. The fold of a row is made of this hash of its row number, seed `fold_seed`.
+    `xp` is numpy or CuPy, the library of `values`. This hash of a row number, with seed `fold_seed`, decides the fold.
     """
     words = xp.ascontiguousarray(values).view(xp.uint32).reshape(-1, 2)
     return _hash_columns([words[:, 0], words[:, 1]], seed, xp)
 
 
 def hash_words(columns: Sequence[Any], seed: int, xp: ModuleType) -> Any:
-    """Per row the hash of n 4-byte little-endian words, one from each of n uint32 arrays: the hash of a composite key.
+    """The hash of a composite key for each row: of n 4-byte little-endian words, one from each of n uint32 arrays.
 
-    A composite key is hashed by its columns' own hashes, written one after another, seed 0.
+    The words are the hashes of the columns of the key, one after another, with seed 0.
     """
     return _hash_columns(columns, seed, xp)
 
@@ -62,7 +63,7 @@ def _hash_columns(columns: Sequence[Any], seed: int, xp: ModuleType) -> Any:
 
 
 def _rotate(x: Any, bits: int, spare: Any, xp: ModuleType) -> None:
-    """Rotate left in place; `spare` is overwritten."""
+    """Rotate left in place; overwrites `spare`."""
     xp.right_shift(x, np.uint32(32 - bits), out=spare)
     xp.left_shift(x, np.uint32(bits), out=x)
     xp.bitwise_or(x, spare, out=x)
@@ -75,7 +76,7 @@ def _scramble(k: Any, spare: Any, xp: ModuleType) -> None:
 
 
 def _mix(h: Any, k: Any, spare: Any, xp: ModuleType) -> None:
-    """Take one word per row into the hashes, in place; `k` is overwritten."""
+    """Mix one word per row into the hashes, in place; overwrites `k`."""
     _scramble(k, spare, xp)
     xp.bitwise_xor(h, k, out=h)
     _rotate(h, 13, spare, xp)
@@ -84,7 +85,7 @@ def _mix(h: Any, k: Any, spare: Any, xp: ModuleType) -> None:
 
 
 def _finish(h: Any, length: Any, spare: Any, xp: ModuleType) -> None:
-    """The last avalanche; `length` in bytes, one number or one per row."""
+    """The final mix; `length` in bytes, one number or one per row."""
     xp.bitwise_xor(h, length, out=h)
     for shift, factor in ((16, _F1), (13, _F2)):
         xp.right_shift(h, np.uint32(shift), out=spare)
@@ -126,7 +127,7 @@ def _text_blocks(offsets: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _hash_text_block(offsets: np.ndarray, data: np.ndarray, seed: int) -> np.ndarray:
-    """Hash the rows of a block, longest first: rows that still have words are then always the first ones."""
+    """Hash the rows of a block, longest first, so that the rows with words left are always the first rows."""
     first, last = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(last - first + 4, dtype=np.uint8)
     padded[: last - first] = data[first:last]
@@ -162,7 +163,7 @@ def _hash_text_block(offsets: np.ndarray, data: np.ndarray, seed: int) -> np.nda
 
 
 def _fold_words(h: int, words: np.ndarray) -> int:
-    """Take the words of one long string into its hash one after another."""
+    """Mix the words of one long string into its hash, one after another."""
     words = words.copy()
     _scramble(words, np.empty_like(words), np)
     for k in words.tolist():
@@ -186,7 +187,7 @@ def _mask_nulls(hashes: np.ndarray, array: pa.Array) -> np.ndarray:
 
 
 def hash_array(array: pa.Array | pa.ChunkedArray, seed: int = 0) -> np.ndarray:
-    """The hash of every value of an Arrow column by the rule of canonical bytes, as numpy uint32; null -> 0xFFFFFFFF.
+    """The hash of the canonical bytes of every value of an Arrow column, as numpy uint32; null -> 0xFFFFFFFF.
 
     JobError for lists and other nested types, which have no canonical bytes.
     """
@@ -211,7 +212,7 @@ def _has_nan(array: pa.Array) -> bool:
 
 
 def refuse_nested(dtype: pa.DataType) -> None:
-    """A JobError for a type whose values are made of others."""
+    """JobError for a type whose values consist of other values."""
     if is_list(dtype) or pa.types.is_nested(dtype):
         raise JobError(f"a column of type {dtype} cannot be hashed", why="only single values have canonical bytes",
                        do="hash single values; Categorify codes the elements of lists")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Writing a table to a file, on the CPU. The bytes depend on rows, order and types alone."""
+"""Writes Arrow tables as Parquet, Arrow, CSV or ORC files. The bytes depend only on rows, their order and types."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from tasks.core.schema import Schema, described
-from tasks.engines.cpu.columns import array
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
 ORC_BATCH = 1024
-FAST = ("snappy", "lz4")  # codecs that are chosen for their speed
-SAVED = 1 / 8  # of a column's bytes that a fast codec has to save to be worth its time
-SAMPLE, RUNS = 1 << 16, 8  # rows that tell it, in so many runs
+FAST = ("snappy", "lz4")  # codecs that users choose for speed
+LEAST_SAVING = 1 / 8  # of the bytes of a column: a fast codec that saves less costs more time than it is worth
+SAMPLE, RUNS = 1 << 16, 8  # rows of the sample that shows the saving, and the runs of rows that the sample has
 
 
 def conform(table: pa.Table, schema: Schema) -> pa.Table:
-    """The columns and exact types that were promised; dictionaries decoded, since their order tells of how pieces
-    came."""
+    """The columns of the schema in its exact types, without dictionary encoding.
+
+    The order of a dictionary would depend on the order in which pieces arrived.
+    """
     columns = [_of_type(table.column(name), column.dtype) for name, column in schema.items()]
     return pa.table(columns, schema=schema.to_arrow())
 
@@ -37,8 +38,7 @@ def _of_type(values: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
 
 
 def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
-    """Batches of so many rows in buffers of their own: of a slice Arrow would store some bytes of the rows after it,
-    too."""
+    """Append batches of `rows` rows, copied to buffers of their own: with a slice Arrow stores bytes of later rows."""
     for start in range(0, table.num_rows, rows):
         slices = [c.combine_chunks() for c in table.slice(start, rows).columns]
         own = [_zero_where_null(pa.concat_arrays([s.slice(0, 0), s])) for s in slices]
@@ -46,7 +46,7 @@ def _append_batches(file: Any, table: pa.Table, rows: int) -> None:
 
 
 def _zero_where_null(values: pa.Array) -> pa.Array:
-    """What lies under a null may be anything, and Arrow stores it: zero, so that the same rows are the same bytes."""
+    """The values with zero bytes in place of nulls: Arrow stores these bytes, and equal rows must give equal files."""
     if not values.null_count or values.type.num_buffers != 2 or pa.types.is_nested(values.type):
         return values
     mask, data = values.buffers()
@@ -58,27 +58,22 @@ def _zero_where_null(values: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(values.type, len(values), [mask, pa.py_buffer(rows)])
 
 
-def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
-    """The named columns of a table or frame in host memory, in the types of the schema."""
-    columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
-    return conform(pa.table(columns), schema)
-
-
 def write_file(table: pa.Table, path: str, writing: Any) -> None:
     """The table as one file in the format, compression and row groups of the section `output`."""
     write_runs(iter([table]), path, writing)
 
 
 def write_runs(tables: Iterator[pa.Table], path: str, writing: Any) -> None:
-    """Tables one after another as one file, of which the iterator makes the next when one is written.
+    """Tables one after another as one file; the iterator creates the next table when one is written.
 
-    The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
+    The file has the same bytes as one table of all rows if the number of rows of each table but the last is a multiple
+    of `run_unit`.
     """
     table = _next(tables, writing)
     with _opened(path, writing, column_codecs(table, writing)) as append:
         while table is not None:
             append(table)
-            del table  # before the next one is made
+            del table  # free its memory before the next table
             table = _next(tables, writing)
 
 
@@ -90,12 +85,11 @@ def _next(tables: Iterator[pa.Table], writing: Any) -> pa.Table | None:
 
 
 def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
-    """The codec of each column of a Parquet file that begins with this table; one name where all have the same.
+    """The codec of each column of a Parquet file that begins with this table; one name if all columns have the same.
 
-    Snappy and lz4 are asked for to be fast. A column of which they save less than an eighth, such as numbers drawn at
-    random, is stored as it is: that is faster to write and to read. Rows of the first row group tell it, so that it
-    does not matter in how many tables the rows come. Files of few rows, and codecs that are asked for to save space,
-    are left as they are.
+    Users choose snappy and lz4 for speed. A column of which they save less than an eighth, such as random numbers, is
+    stored uncompressed: that is faster to write and to read. A sample of the first row group decides, so the number of
+    tables does not matter. Files of few rows, and codecs that save space, always compress all columns.
     """
     output, codec = writing.output, str(writing.output.compression)
     rows = min(table.num_rows, run_unit(writing)) if table is not None else 0
@@ -107,24 +101,24 @@ def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
     group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
     return {
-        c.path_in_schema: codec if c.total_compressed_size <= (1 - SAVED) * c.total_uncompressed_size else "none"
+        c.path_in_schema: codec if c.total_compressed_size <= (1 - LEAST_SAVING) * c.total_uncompressed_size else "none"
         for c in columns
     }
 
 
 def run_unit(writing: Any) -> int:
-    """The rows that a file stores together; 0 where it can only be written at once."""
+    """The number of rows that a file stores together; 0 if a file cannot be written in runs."""
     together = {"csv": 1, "orc": ORC_BATCH}
     return together.get(writing.output.format) or writing.output.row_group_size or ROW_GROUP
 
 
 def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
-    """Lines of one value: a null would be an empty line, which readers pass over."""
+    """Append a table of one column; DataError for a null, which would be an empty line, which readers skip."""
     if nulls := table.column(0).null_count:
         raise DataError(
             f"{nulls:,} null(s) of the only column {table.column_names[0]!r} cannot be written as CSV",
             where="output.format",
-            why="each would be an empty line, which readers pass over",
+            why="each would be an empty line, which readers skip",
             do="fill them (FillMissing), write a second column, or choose parquet, arrow or orc",
         )
     file.write_table(table)
@@ -132,7 +126,7 @@ def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
 
 @contextmanager
 def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
-    """A new file of the output's format and compression: what appends a table to it."""
+    """Open a new file of the format and compression of the output; yields the function that appends a table."""
     output, schema = writing.output, writing.schema.to_arrow().with_metadata(described(writing.schema))
     rows, codec = output.row_group_size or ROW_GROUP, output.compression
     if output.format == "parquet":
