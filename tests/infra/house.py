@@ -95,3 +95,13 @@ def width(folder: Path) -> int:
     """Modules and folders in a folder."""
     entries = [entry for entry in folder.iterdir() if entry.suffix == ".py" or any(entry.glob("*.py"))]
     return sum(entry.name not in ("__init__.py", "__pycache__") for entry in entries)
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """The names in a module: variables, arguments, functions, classes and attributes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name

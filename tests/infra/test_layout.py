@@ -213,16 +213,25 @@ def test_flows_and_infra_have_no_circle_of_modules_or_rooms(whole: house.Graph) 
     assert house.circle(house.rooms(whole, ROOT)) == []
 
 
-def test_tasks_have_at_most_10_floors(tasks_alone: house.Graph) -> None:
+def test_the_house_has_at_most_13_floors(whole: house.Graph) -> None:
+    """Every folder is a room, also one within another: `tasks/engines/cpu` beside `tasks/engines`."""
+    floors = house.floors(house.rooms(whole, ROOT))
+    assert max(floors.values()) <= 13, floors
+
+
+def test_tasks_have_at_most_9_floors_of_outer_rooms(tasks_alone: house.Graph) -> None:
     """A room counts with the folders in it: `tasks/engines` with its six."""
-    found = house.floors(house.rooms(tasks_alone, ROOT, depth=2))
-    assert max(found.values()) <= 10, found
+    floors = house.floors(house.rooms(tasks_alone, ROOT, depth=2))
+    assert max(floors.values()) <= 9, floors
 
 
-def test_the_house_has_at_most_12_floors(whole: house.Graph) -> None:
-    """Nine of tasks, with the stages on top; above them runs beside previews, flows beside commands, and millrace."""
-    floors = house.floors(house.rooms(whole, ROOT, depth=2))
-    assert max(floors.values()) <= 12, floors
+WORDS = ("found", "given", "asked", "told", "said", "kept", "made", "held")
+
+
+@every_module
+def test_names_say_what_a_thing_is(path: Path) -> None:
+    """These words say that something happened to a thing, not what the thing is: the style of the code has none."""
+    assert [name for name in house.identifiers(path) if name in WORDS] == []
 
 
 def test_nothing_is_registered_upwards() -> None:
