@@ -115,12 +115,14 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 READ = """
 import resource, sys
+import psutil
 from tasks.sources.reader import read
 from tasks.errors import DataError
 from tasks.sources.planning import make_plan
 from tasks.core.settings import Source
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+limit = psutil.Process().memory_info().vms + (1 << 30)  # threads of many cores have reserved some
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     plan = make_plan(Source(path=sys.argv[1]))
     for partition in plan.partitions:

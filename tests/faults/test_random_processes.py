@@ -119,9 +119,13 @@ def test_whatever_is_killed_the_same_command_completes_the_work(
 @pytest.mark.parametrize("seed", seeds(few=1, all=100))
 def test_a_killed_nanny_of_a_cluster_elsewhere(
     seed: int, place: Path, round_data: Path, folder: Path, rounds: Rounds, undisturbed: dict[str, Known],
-    usual_seconds: float,
+    usual_seconds: float, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Both processes of `dask worker`: the nanny, which is not started again, or its worker, which is."""
+    """Both processes of `dask worker`: the nanny, which is not started again, or its worker, which is.
+
+    The workers see no GPU: `undisturbed` are files of the CPU's engine.
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     draws = random.Random(2000 + seed)
     name = draws.choice(sorted(VARIANTS))
     port = free_port()

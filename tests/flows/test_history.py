@@ -92,7 +92,7 @@ def test_runs_beside_each_other_lose_nothing_and_the_file_stays_small(
         list(pool.map(lambda i: history.record(request(), done(1000 + i, 1.0)), range(40)))
     rows = [json.loads(line)["rows"] for line in (state / "rates.jsonl").read_text().splitlines()]
     assert sorted(rows) == list(range(1000, 1040))
-    monkeypatch.setattr(history, "KEPT", 10)
+    monkeypatch.setattr(history, "MOST_RUNS", 10)
     history.record(request(), done(5000, 1.0))
     kept = [json.loads(line)["rows"] for line in (state / "rates.jsonl").read_text().splitlines()]
     assert kept == [*rows[-9:], 5000]

@@ -199,11 +199,11 @@ def test_a_delimiter_for_another_format_is_still_refused(tmp_path: Path) -> None
 
 def test_a_workflow_of_python_reads_new_files_as_those_it_was_fitted_on(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(WORDS.replace(",", ";"))
-    data = Dataset(tmp_path / "a.csv", null_values=["NA"], delimiter=";", schema={"n": "int8"})
+    data = Dataset(tmp_path / "a.csv", engine="pandas", null_values=["NA"], delimiter=";", schema={"n": "int8"})
     Workflow((["w"] >> ops.Categorify()) + ["n"]).fit(data).save(tmp_path / "fitted")
     loaded = Workflow.load(tmp_path / "fitted")
     loaded.save(tmp_path / "again")
-    new = Dataset(tmp_path / "a.csv")
+    new = Dataset(tmp_path / "a.csv", engine="pandas")
     assert list(new.schema) == ["w;n"]  # what was planned before is planned anew
 
     for workflow in (loaded, Workflow.load(tmp_path / "again"), loaded.remove_inputs(["n"])):
@@ -218,18 +218,23 @@ def test_a_workflow_of_python_reads_new_files_as_those_it_was_fitted_on(tmp_path
 
 def test_a_data_set_that_says_otherwise_is_read_otherwise_with_a_warning(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "a.csv").write_text(WORDS)
-    workflow = Workflow(["w"] >> ops.Categorify()).fit(Dataset(tmp_path / "a.csv", null_values=["NA"]))
+    workflow = Workflow(["w"] >> ops.Categorify()).fit(Dataset(tmp_path / "a.csv", engine="pandas", null_values=["NA"]))
     with caplog.at_level(logging.WARNING, "millrace"):
-        assert list(workflow.transform(Dataset(tmp_path / "a.csv", null_values=[""])).head()["w"]) == [2, 3, 3, 2]
+        assert list(workflow.transform(Dataset(tmp_path / "a.csv", engine="pandas", null_values=[""])).head()["w"]) == [
+            2,
+            3,
+            3,
+            2,
+        ]
     assert caplog.messages == ["different from the fit: source.null_values is [''], in the fit ['NA']"]
 
 
 def test_rows_that_were_brought_together_are_read_as_those_of_the_fit_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(WORDS)
-    data = Dataset(tmp_path / "a.csv", null_values=["NA"]).shuffle_by_keys("w", sort_by="n")
+    data = Dataset(tmp_path / "a.csv", engine="pandas", null_values=["NA"]).shuffle_by_keys("w", sort_by="n")
     workflow = Workflow((["w"] >> ops.Categorify()) + ["n"]).fit(data)
     workflow.save(tmp_path / "fitted")
-    new = Dataset(tmp_path / "a.csv").shuffle_by_keys("n")
+    new = Dataset(tmp_path / "a.csv", engine="pandas").shuffle_by_keys("n")
 
     assert read_fitted(tmp_path / "fitted")["source"] == {
         "format": "csv", "null_values": ["NA"], "keys": ["w"], "sort_by": ["n"],
