@@ -24,6 +24,7 @@ from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
+from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult
 from tasks.job.request import PlanOf, Request
@@ -54,6 +55,7 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
     _done.set(None)
     with (
         signs_of_life(str(staging.target)),
+        TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
         staging.locked(wait=waits) as owner,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -14,9 +15,14 @@ from infra.environment import INTERNAL_LEVEL
 from infra.workers import dashboard_access
 from infra.workers.forked import adopt
 
+SWITCH_SECONDS = 0.001
+
 
 def dask_setup(worker: Any) -> None:
     """Set a worker up, on any host.
+
+    Threads that compute hold the interpreter for at most a millisecond: with Python's five, Dask's own thread, which
+    hands out tasks and moves results, waits for many of them at each step.
 
     The worker ignores Ctrl-C, which a terminal sends to every process: the process that started the cluster closes it.
     Its HTTP pages answer this user alone.
@@ -27,6 +33,7 @@ def dask_setup(worker: Any) -> None:
     """
     adopt()
     dashboard_access.dask_setup(worker)
+    sys.setswitchinterval(SWITCH_SECONDS)
     if os.environ.get(INTERNAL_LEVEL) == "CRITICAL":
         logging.raiseExceptions = False
     lines = logging.getLogger("distributed.worker")

@@ -42,6 +42,16 @@ HOOKS = {
         "an AttributeError in the stage that was lost, instead of another attempt",
         "https://github.com/PrefectHQ/prefect/issues/15442",
     ),
+    "client of the runner": Hook(
+        "infra/orchestration/task_runner.py", "_client",
+        "Dask computes a token of all arguments of a task run, though the id among them makes each different",
+        "20 ms for each task run",
+    ),
+    "settings of task runs": Hook(
+        "infra/orchestration/task_settings.py", "SettingsContext serialize",
+        "a task run reads all settings and loads all certificate authorities anew",
+        "0.1 to 0.2 s for each stage on a host with GPUs",
+    ),
     "tags of task runs": Hook(
         "flows/run/stages.py", "TagsContext current_tags",
         "a tag on a task run asks the server over a connection that it has closed",
@@ -127,6 +137,29 @@ def test_a_stage_s_future_is_one_of_dask(run: Mapping[str, Any]) -> None:
     assert future.client is run["runner"].client
     assert future.key in run["cluster"].scheduler.tasks
     future.release()
+
+
+def test_the_runner_has_its_client_in_one_attribute_and_submits_without_a_token() -> None:
+    from distributed import LocalCluster
+
+    from infra.orchestration.task_runner import Runner
+
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
+    with Runner(cluster_class=LocalCluster, cluster_kwargs=options) as runner:
+        client = runner.client
+        assert runner._client is client is runner.client
+        assert client.submit(sum, [1, 2]).key != client.submit(sum, [1, 2]).key
+
+
+def test_tasks_get_settings_by_the_method_that_is_overridden() -> None:
+    from prefect.context import SettingsContext, get_settings_context
+
+    from infra.orchestration.task_settings import TaskSettings
+
+    assert "serialize" in vars(TaskSettings)
+    assert callable(SettingsContext.serialize)
+    with TaskSettings.current() as settings:
+        assert get_settings_context() is settings
 
 
 def test_tags_of_a_flow_run_can_be_left_out() -> None:
