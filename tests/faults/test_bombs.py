@@ -137,7 +137,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def test_a_bomb_is_refused_before_it_takes_memory(bomb: str, tmp_path: Path) -> None:
     make, said = BOMBS[bomb]
     path = make(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": python_path()}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "MALLOC_ARENA_MAX": "1"}  # one arena for all threads
     done = subprocess.run([sys.executable, "-c", READ, str(path)], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     *message, megabytes = done.stdout.splitlines()
