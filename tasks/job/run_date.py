@@ -52,10 +52,11 @@ class RunDate:
     @property
     def sentence(self) -> str:
         """The date and where it comes from, for logs."""
+        at = self.time.isoformat(sep=" ", timespec="minutes")
         source = {
             "run.date": "of run.date",
-            "scheduled": f"of the run's schedule, {self.time.isoformat(sep=' ', timespec='minutes')}",
-            "started": f"of the run's start, {self.time.isoformat(sep=' ', timespec='minutes')}, since run.date is empty",
+            "scheduled": f"of the run's schedule, {at}",
+            "started": f"of the run's start, {at}, since run.date is empty",
             "begun": "of an earlier run, which was begun and not published",
         }[self.origin]
         return f"{self.day}, {source} ({self.timezone})"
@@ -67,7 +68,9 @@ def zone_of(timezone: str) -> ZoneInfo:
         return ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):
         raise JobError(
-            f"there is no time zone {timezone!r}", where="run.timezone", do=near(timezone, sorted(available_timezones()))
+            f"there is no time zone {timezone!r}",
+            where="run.timezone",
+            do=near(timezone, sorted(available_timezones())),
         ) from None
 
 
@@ -196,12 +199,24 @@ def _check_format(format: str, name: str, inside: str, where: str) -> None:
                            do=f"write {{hour:{format}}}")  # fmt: skip
 
 
-def described(run_date: RunDate, became: Mapping[str, Any]) -> dict[str, Any]:
-    """The date of a run as plain values, as manifest and notes have it; `became` by place in the job: pattern, text."""
-    return {
-        "date": run_date.day.isoformat(),
-        "run_date": run_date.text,
-        "timezone": run_date.timezone,
-        "origin": run_date.origin,
-        "became": {place: dict(one) for place, one in became.items()},
-    }
+@dataclass(frozen=True)
+class Dated:
+    """The date of a run, and what the patterns of its job became: by place in the job (pattern, text)."""
+
+    run_date: RunDate
+    became: Mapping[str, tuple[str, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, as manifests and notes have it."""
+        return {
+            "date": self.run_date.day.isoformat(),
+            "run_date": self.run_date.text,
+            "timezone": self.run_date.timezone,
+            "origin": self.run_date.origin,
+            "became": {place: {"pattern": pattern, "text": text} for place, (pattern, text) in self.became.items()},
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """What each pattern became, for people: `source.path: logs/{date-1} is logs/2026-11-22`."""
+        return [f"{place}: {pattern} is {text}" for place, (pattern, text) in self.became.items()]

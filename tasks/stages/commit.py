@@ -216,6 +216,7 @@ def _manifest(
         **({"differs_from_fit": differs} if differs else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
+        **({"dated": request.dated} if request.dated else {}),
     )
 
 

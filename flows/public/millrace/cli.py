@@ -22,6 +22,14 @@ Sampled = Annotated[
 ]
 
 
+Dated = Annotated[
+    str | None,
+    typer.Option(
+        "--date", help="what {date} and {hour} of paths and filters mean: 2026-11-22; this moment if left out"
+    ),
+]
+
+
 class Commands(TyperGroup):
     """The commands; `--debug` may stand before or after the command's name."""
 
@@ -133,6 +141,7 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
     ] = None,
     sample: Sampled = False,
+    date: Dated = None,
 ) -> None:
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
@@ -151,7 +160,7 @@ def run(
     """
     from flows.commands.launch import job_of, launch
 
-    launch(job_of(job, set_ or [], sample), "flows.preprocess", _preprocess, terminal(), debugging())
+    launch(job_of(job, set_ or [], sample, date), "flows.preprocess", _preprocess, terminal(), debugging())
 
 
 @app.command()
@@ -164,6 +173,7 @@ def fit(
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.on_existing=replace"),
     ] = None,
     sample: Sampled = False,
+    date: Dated = None,
 ) -> None:
     """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
@@ -180,7 +190,7 @@ def fit(
     from flows.commands.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
-    launch(job_of(job, [*(set_ or []), place], sample), "flows.fit", _fit, terminal(), debugging())
+    launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, terminal(), debugging())
 
 
 @app.command()
@@ -195,6 +205,7 @@ def apply(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="source, output, cluster, run: --set output.shuffle=none"),
     ] = None,
+    date: Dated = None,
 ) -> None:
     """Transform new data with what was learned before, shuffle and write them; nothing is learned.
 
@@ -213,7 +224,8 @@ def apply(
     """
     from flows.commands.launch import application_of, launch
 
-    launch(application_of(fitted, source or [], output, set_ or []), "flows.apply", _apply, terminal(), debugging())
+    data = application_of(fitted, source or [], output, set_ or [], date)
+    launch(data, "flows.apply", _apply, terminal(), debugging())
 
 
 @app.command()
