@@ -28,7 +28,7 @@ def with_date(job: S, date_of: DateOf = of_this_moment) -> tuple[S, Dated | None
     then its output is of that date.
     """
     run: Run = job.run  # type: ignore[attr-defined]
-    texts = {place: text for place, text in _texts(job).items() if "{" in text or "}" in text}
+    texts = {place: text for place, text in texts_of(job).items() if "{" in text or "}" in text}
     if not texts and run.date is None:
         return job, None, {}
     run_date = date_of(run)
@@ -59,13 +59,13 @@ def with_patterns(data: dict[str, Any], patterns: Mapping[str, str]) -> dict[str
     return data
 
 
-def _texts(job: Section) -> dict[str, str]:
-    """The texts of a job that may hold a date, by their places."""
+def texts_of(job: Any) -> dict[str, str]:
+    """The texts of a job, as a model or as plain values, that may hold a date, by their places."""
     texts: dict[str, str] = {}
     for place in PLACES:
-        value: Any = job
+        value = job
         for name in place:
-            value = getattr(value, name, None)
+            value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
         name = ".".join(place)
         if isinstance(value, str):
             texts[name] = value

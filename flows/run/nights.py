@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,13 +17,15 @@ from prefect.states import Completed
 
 from flows.job.dates import DateOf
 from flows.job.job import Application, Job
+from flows.job.nights import BACKFILL, Night, published
+from flows.run.nights_table import show_nights
 from tasks.core.settings import Run
 from tasks.errors import JobError, MillraceError
 from tasks.job.request import Request, output_slug
 from tasks.job.run_date import (
-    BRACES,
     Dated,
     RunDate,
+    as_glob,
     fixed_folder,
     is_pattern,
     names_hour,
@@ -79,6 +82,20 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     own = make(date_of_this_run)
     if own.dated is None:
         return _run(own, run)
+    outcomes: dict[date, str] = {}
+    try:
+        return _in_order(own, make, run, outcomes)
+    finally:
+        show_nights(outcomes)
+
+
+def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
+    """Run the job of each date; note in `outcomes` how those ended that have no output."""
+    assert own.dated is not None
+    if night := _published_before(own):
+        text = f"{night.day} is published already: {night.path}"
+        get_run_logger().info("%s", text)
+        return Completed(message=text, data=[])
     folders: list[str] = []
     tries = 0
     while True:
@@ -97,10 +114,12 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
                 ) from None  # fmt: skip
             continue
         except MillraceError as error:
+            outcomes[job.dated.run_date.day if job.dated else own.dated.run_date.day] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
+            outcomes[job.dated.run_date.day if job.dated else own.dated.run_date.day] = "no data"
             return done if not begun or _is_same_command(own) else folders or done
         folders += done
         if job is own:
@@ -111,6 +130,15 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
                 own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
             )  # fmt: skip
             return folders
+
+
+def _published_before(own: Job | Application) -> Night | None:
+    """The published output of the date of a run that a backfill has started; None for other runs."""
+    context = FlowRunContext.get()
+    tags = getattr(context.flow_run, "tags", None) if context else None
+    if own.dated is None or BACKFILL not in (tags or []):
+        return None
+    return published(str(own.as_written()["output"]["path"]), Path.cwd()).get(own.dated.run_date.day)
 
 
 def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
@@ -276,18 +304,9 @@ def _staging_folders(own: Job | Application) -> list[Path]:
     written = str(own.as_written()["output"]["path"])
     if not is_pattern(written):
         return [here]
-    path = Path(_globbed(str(Path.cwd() / written)))
+    path = Path(as_glob(str(Path.cwd() / written)))
     if own.run.scratch:
         wanted = Path(glob.escape(str(Path.cwd() / own.run.scratch))) / f".{path.name}.*.millrace"
     else:
         wanted = path.parent / f".{path.name}.millrace"
     return [folder.resolve() for folder in sorted(Path("/").glob(str(wanted).lstrip("/")))]
-
-
-def _globbed(text: str) -> str:
-    """A path with patterns as a pattern of glob."""
-    parts, end = [], 0
-    for match in BRACES.finditer(text):
-        parts += [glob.escape(text[end : match.start()]), "*" if match["inside"] is not None else match[0][0]]
-        end = match.end()
-    return "".join([*parts, glob.escape(text[end:])])

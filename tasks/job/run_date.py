@@ -5,6 +5,7 @@ Pure functions of a text, a time and a time zone: no clock, no Prefect.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,6 +120,19 @@ def is_pattern(text: Any) -> bool:
     (True, False, False)
     """
     return isinstance(text, str) and any(match["inside"] is not None for match in BRACES.finditer(text))
+
+
+def as_glob(path: str) -> str:
+    """A path as a pattern of glob, in which any text may stand in the place of a date.
+
+    >>> as_glob("out/{date}/{{a}}[1]")
+    'out/*/{a}[[]1]'
+    """
+    parts, end = [], 0
+    for match in BRACES.finditer(path):
+        parts += [glob.escape(path[end : match.start()]), "*" if match["inside"] is not None else match[0][0]]
+        end = match.end()
+    return "".join([*parts, glob.escape(path[end:])])
 
 
 def names_hour(text: str) -> bool:

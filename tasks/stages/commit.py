@@ -175,7 +175,8 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         {name: value for name, value in one.items() if name != "fit"}
         for one in sample if bool(request.fitted) == bool(one.get("fit")) and "of" not in one
     ]  # fmt: skip
-    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from)
+    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
+                request.dated if request.flow == "fit" else None)  # fmt: skip
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:

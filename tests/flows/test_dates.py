@@ -87,9 +87,7 @@ def test_a_job_without_a_date_has_none(tmp_path: Path) -> None:
     data = nightly(tmp_path)
     data["source"]["path"] = "in"
     assert make_job(data).dated is None
-    assert (
-        make_job({**data, "run": {"date": "2026-11-22"}}).dated is not None
-    )  # the output is of that date all the same
+    assert make_job({**data, "run": {"date": "2026-11-22"}}).dated is not None  # its output is of that date
 
 
 @pytest.mark.parametrize(

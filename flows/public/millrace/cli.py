@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
 from flows.commands.preview import preview
@@ -387,7 +388,7 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy):
+for command in (preview, serve, deploy, backfill):
     app.command()(reported(command))
 
 
