@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from datetime import date
 from typing import Annotated, Any, TypeVar
@@ -73,9 +74,7 @@ def backfill(
         if at_most is not None and started == at_most:
             break
         started += 1
-        run = _run_of(nights, day)
-        console.print(f"{day}  {server.ui_url}/runs/flow-run/{run.id}", markup=False)
-        ended = _ended(run.id, deployment, lambda text: console.print(text, markup=False))
+        ended = _run_day(nights, day, lambda text: console.print(text, markup=False), server.ui_url)
         night = nights.published().get(day)
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{day}  {state}", markup=False)
@@ -110,16 +109,18 @@ def _deployed(name: str) -> Any:
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_of(nights: Any, day: date) -> Any:
-    """The run of a day that has not ended: one that an earlier backfill has made, else a new one.
+def _run_day(nights: Any, day: date, say: Callable[[str], None], ui_url: str) -> Any:
+    """The flow run of a day once it has ended: one that an earlier backfill has started, if it is completed, else a new
+    one.
 
     Each attempt of a day has an idempotency key, so that a second backfill, or one that was cut off before it heard of
-    its run, gets the same run.
+    its run, gets the same run. An earlier attempt that failed, or whose host is gone, is followed by another.
     """
     from prefect import get_client
 
     from flows.job.nights import BACKFILL
 
+    own = uuid.uuid4().hex
     for attempt in range(MOST_ATTEMPTS):
         key = f"{BACKFILL}-{nights.id}-{day}-{attempt}"
 
@@ -127,12 +128,17 @@ def _run_of(nights: Any, day: date) -> Any:
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
                     nights.id, parameters={"run": {"date": day.isoformat()}}, idempotency_key=key,
-                    tags=["millrace", BACKFILL], name=f"{nights.name} {day}",
+                    tags=["millrace", BACKFILL], name=f"{nights.name} {day}", labels={BACKFILL: own},
                 )  # fmt: skip
 
         run = _patiently(create)
-        if run.state is None or not run.state.is_final():
-            return run
+        is_new = run.labels.get(BACKFILL) == own
+        if run.state is not None and run.state.is_final() and not is_new:
+            continue
+        say(f"{day}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
+        ended = _ended(run.id, nights.name, say)
+        if is_new or ended.state.is_completed():
+            return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {day}", where=nights.name, do="look at the last one")
 
 

@@ -193,13 +193,6 @@ class Output(Section):
 class Run(Section):
     """How the work is done; none of it changes a row of the output."""
 
-    date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
-        None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
-    )
-    timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
-    if_empty: Literal["fail", "skip"] = Field(
-        "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
-    )
     exchange: Literal["auto", "memory", "disk"] = "auto"
     scratch: str | None = Field(None, description="folder for the work in progress, instead of one beside the output")
     retries: int = Field(2, ge=0, le=20, description="how often a stage is tried again after what may pass")
@@ -213,6 +206,13 @@ class Run(Section):
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
+    date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
+        None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
+    )
+    timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
+    if_empty: Literal["fail", "skip"] = Field(
+        "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
+    )
 
 
 def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:

@@ -125,12 +125,14 @@ def is_pattern(text: Any) -> bool:
 def as_glob(path: str) -> str:
     """A path as a pattern of glob, in which any text may stand in the place of a date.
 
-    >>> as_glob("out/{date}/{{a}}[1]")
-    'out/*/{a}[[]1]'
+    >>> as_glob("out/{date}/{{a}}[1]"), as_glob("out/{date:%Y/%m}")
+    ('out/*/{a}[[]1]', 'out/*/*')
     """
     parts, end = [], 0
     for match in BRACES.finditer(path):
-        parts += [glob.escape(path[end : match.start()]), "*" if match["inside"] is not None else match[0][0]]
+        folders = (match["inside"] or "").count("/")  # of a format: {date:%Y/%m/%d}
+        stars = "/".join(["*"] * (folders + 1))
+        parts += [glob.escape(path[end : match.start()]), match[0][0] if match["inside"] is None else stars]
         end = match.end()
     return "".join([*parts, glob.escape(path[end:])])
 
