@@ -46,7 +46,8 @@ def fit(
         output: Where the fitted workflow goes.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: scratch, retries, stalled_after, min_partition_size, lock.
+        run: Which date it is of, and how it is done. More keys as JSON: scratch, retries, stalled_after,
+            min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {

@@ -48,8 +48,8 @@ def preprocess(
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: exchange, scratch, retries, stalled_after, min_partition_size, lock,
-            report.
+        run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
+            min_partition_size, lock, report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {

@@ -41,7 +41,7 @@ from tasks.storage.staging import Staging
 
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
-SCHEDULED_AHEAD = 30.0  # seconds between the making of a run and its start, above which somebody has chosen its start
+CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 J = TypeVar("J", Job, Application)
 log = logging.getLogger("millrace")
@@ -67,8 +67,8 @@ def date_of_this_run(run: Run) -> RunDate:
     if flow_run is None or flow_run.expected_start_time is None:
         raise JobError("the run has no time", where="run.date", do="give run.date, such as 2026-11-22")
     expected = flow_run.expected_start_time
-    ahead = (expected - flow_run.created).total_seconds() if flow_run.created else 0.0
-    scheduled = getattr(flow_run, "auto_scheduled", False) or ahead > SCHEDULED_AHEAD
+    apart = abs((expected - flow_run.created).total_seconds()) if flow_run.created else 0.0
+    scheduled = getattr(flow_run, "auto_scheduled", False) or apart > CHOSEN_SECONDS
     return run_date_at(expected, run.timezone, "scheduled" if scheduled else "started")
 
 

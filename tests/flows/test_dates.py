@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +19,13 @@ from typer.testing import CliRunner
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
 from flows.preprocess import preprocess
+from flows.run.nights import date_of_this_run
 from tasks.core.settings import Run
 from tasks.errors import DataError, JobError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
 from tasks.manifest import Manifest
 from tests.flows.runs import key_of, rows_of, run_on
+from tests.running import section_of
 
 pytestmark = pytest.mark.xdist_group("flows")
 
@@ -177,6 +180,69 @@ def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, cap
     assert Manifest.load(out).data["dated"]["origin"] == "started"
     assert f"the date is {day}, of the run's start" in caplog.text
     assert f"source.path: {tmp_path}/in/{{date}} is {tmp_path}/in/{day}" in caplog.text
+
+
+NIGHTS = {  # half past midnight in each zone, on both sides of a change of the clocks
+    "Europe/Berlin": ["2026-03-28T23:30Z", "2026-03-29T22:30Z", "2026-10-24T22:30Z", "2026-10-25T23:30Z"],
+    "America/New_York": ["2026-03-08T05:30Z", "2026-03-09T04:30Z", "2026-11-01T04:30Z", "2026-11-02T05:30Z"],
+}
+
+
+@pytest.mark.parametrize("zone", NIGHTS)
+def test_a_schedule_has_the_day_before_over_a_change_of_the_clocks(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    for text in NIGHTS[zone]:
+        scheduled = datetime.fromisoformat(text)
+        flow_run = SimpleNamespace(expected_start_time=scheduled, created=scheduled, auto_scheduled=True)
+        monkeypatch.setattr("prefect.context.FlowRunContext.get", lambda run=flow_run: SimpleNamespace(flow_run=run))
+        job = make_job(nightly(Path("/data"), timezone=zone), date_of=date_of_this_run)
+        assert job.dated is not None
+        assert job.dated.run_date.origin == "scheduled"
+        shown.append(f"{job.dated.run_date.day} reads {Path(str(job.source.path)).name}")
+
+    spring, autumn = (29, 25) if zone == "Europe/Berlin" else (8, 1)
+    month = 10 if zone == "Europe/Berlin" else 11
+    before = "2026-10-24" if zone == "Europe/Berlin" else "2026-10-31"
+    assert shown == [
+        f"2026-03-{spring:02d} reads 2026-03-{spring - 1:02d}",
+        f"2026-03-{spring + 1:02d} reads 2026-03-{spring:02d}",
+        f"2026-{month}-{autumn:02d} reads {before}",
+        f"2026-{month}-{autumn + 1:02d} reads 2026-{month}-{autumn:02d}",
+    ]
+
+
+def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
+    tmp_path: Path, api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was due at half past midnight in Berlin begins now; it fails, and is tried again by the server."""
+    from prefect.flow_engine import run_flow
+    from prefect.states import Scheduled
+
+    from infra.clusters.model import Cluster
+    from infra.orchestration.task_runner import runner
+
+    day_of(tmp_path, "2026-03-28")
+    where = section_of(cluster)
+    on_cluster: Any = runner(Cluster(**where))
+    flow = preprocess.with_options(task_runner=on_cluster)
+    due = Scheduled(scheduled_time=datetime.fromisoformat("2026-03-28T23:30Z"))
+    data = {**nightly(tmp_path, timezone="Europe/Berlin"), "cluster": where}
+    flow_run = api.create_flow_run(flow, parameters=data, state=due)
+
+    def cut_off(*_: Any, **__: Any) -> None:
+        raise DataError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.preprocess.transformed", cut_off)
+        with pytest.raises(DataError, match="cut off"):
+            run_flow(flow, flow_run=api.read_flow_run(flow_run.id), parameters=data)
+    api.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry"), force=True)
+    run_flow(flow, flow_run=api.read_flow_run(flow_run.id), parameters=data)
+
+    dated = Manifest.load(tmp_path / "out").data["dated"]
+    assert (dated["date"], dated["origin"]) == ("2026-03-29", "scheduled")
+    assert dated["run_date"] == "2026-03-29T00:30:00+01:00"
+    assert dates(tmp_path / "out") == {"v0001": "2026-03-29"}
 
 
 def begin(run: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

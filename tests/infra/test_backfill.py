@@ -211,6 +211,11 @@ class Host:
         psutil.wait_procs([process], 20)
 
     @property
+    def api(self) -> str:
+        port = json.loads((self.home / "millrace-server.json").read_text())["port"]
+        return f"http://127.0.0.1:{port}/api"
+
+    @property
     def log(self) -> str:
         return (self.folder / "log.txt").read_text()
 
@@ -247,6 +252,8 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(t
         assert host.millrace(*command).wait(60) == 0
         assert host.days() == DAYS
         assert "4 day(s), 4 of them are published" in host.log
+        table = httpx.get(f"{host.api}/artifacts/millrace-nights-preprocess-nights/latest").json()["data"]
+        assert table.startswith("**")  # this month has no run
     finally:
         killed(serving, signal.SIGTERM)
         host.kill_server()
