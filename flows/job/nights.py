@@ -115,11 +115,16 @@ class Deployed:
 
         return [day for day in days if has_run(day)]
 
+    def first_day(self) -> date:
+        """The first published day; the day on which the deployment was made where none is published."""
+        return min(self.published(), default=self.created.astimezone(zone_of(self.run.timezone)).date())
+
     def missing(self, first: date | None = None, last: date | None = None) -> list[date]:
-        """The days of a range, by default from the first published one until now, that have no published output."""
+        """The days of a range, by default from the first one until now, that have no published output."""
         nights = self.published()
-        first = first or min(nights, default=self.created.astimezone(zone_of(self.run.timezone)).date())
-        return [day for day in self.scheduled_days(first, last or self.today()) if day not in nights]
+        return [
+            day for day in self.scheduled_days(first or self.first_day(), last or self.today()) if day not in nights
+        ]
 
     def check(self) -> None:
         """A JobError if the job cannot have one output for each day."""

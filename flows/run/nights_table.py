@@ -67,9 +67,11 @@ def nights_text(nights: Deployed, runs: Mapping[date, Any], outcomes: Mapping[da
     `runs` has the newest flow run of each day.
     """
     outputs, today = nights.published(), nights.today()
-    missing = [day for day in nights.missing() if day not in outcomes or outcomes[day] != "no data"]
     oldest = today - timedelta(days=DAYS - 1)
-    days = sorted({*nights.missing(), *outputs, *runs, *outcomes}, reverse=True)
+    expected = nights.missing(max(nights.first_day(), oldest)) if nights.schedules else []
+    missing = [day for day in sorted({*expected, *runs, *outcomes}) if day not in outputs and day >= oldest]
+    missing = [day for day in missing if outcomes.get(day) != "no data"]
+    days = sorted({*missing, *outputs, *runs, *outcomes}, reverse=True)
     rows = []
     for day in [day for day in days if day >= oldest]:
         night, flow_run = outputs.get(day), runs.get(day)
