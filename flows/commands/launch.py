@@ -23,6 +23,8 @@ from infra.environment import INTERNAL_LEVEL
 from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, MillraceError
 
+SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
+
 
 def job_of(source: str, changes: Sequence[str], sample: bool = False, date: str | None = None) -> dict[str, Any]:
     """The content of a job file or recipe with changes and the date of `--date`; modules beside the file and here
@@ -101,7 +103,8 @@ def launch(
         with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
             output = flow(**data)
             manifests = [] if name == "fit" else load_outputs(output)
-            watch.finish(dict(zip(splits, manifests[-len(splits) :], strict=False)) if splits else {})
+            if output:
+                watch.finish(dict(zip(splits, manifests[-len(splits) :], strict=False)) if splits else {})
     except Exception as error:
         raise typer.Exit(_say_failure(error, pages, name, server.api_url)) from None
     finally:
@@ -265,6 +268,9 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
             f"written  {rows} in {len(manifest.parts)} files, {amount(nbytes)}, in {manifest.seconds:.1f} s ({stages})"
         )
         console.print(text, soft_wrap=True, markup=False)
+        if dated := manifest.data.get("dated"):
+            text = f"date     {dated['date']} ({SOURCES.get(dated['origin'], dated['origin'])}, {dated['timezone']})"
+            console.print(text, soft_wrap=True, markup=False)
         if manifest.data.get("left_out"):
             names = ", ".join(manifest.data["left_out"])
             console.print(f"left out {names}: the source lacks what they need", soft_wrap=True, markup=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +20,16 @@ from typer.testing import CliRunner
 
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
+from flows.job.nights import published
 from flows.preprocess import preprocess
 from flows.run.nights import date_of_this_run
 from tasks.core.settings import Run
 from tasks.errors import DataError, JobError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
 from tasks.manifest import Manifest
+from tests.conftest import python_path
 from tests.flows.runs import key_of, rows_of, run_on
+from tests.infra.elsewhere import until
 from tests.running import section_of
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -361,6 +366,31 @@ def test_a_day_without_data_may_be_skipped(tmp_path: Path, run: Any, api: Any) -
     key = f"{key_of(tmp_path / 'out')}-skipped"
     [artifact] = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
     assert "there are no data for 2026-11-22" in artifact.data
+    slug = key.removeprefix("preprocess-").removesuffix("-skipped")
+    wanted = {"event": {"name": ["millrace.run.skipped"]}, "resource": {"id": [f"millrace.output.{slug}"]}}
+
+    def events() -> Any:
+        return api.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
+
+    assert until(events, "the event")[0]["payload"]["date"] == "2026-11-22"
+
+
+@pytest.mark.slow
+def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_server: Any) -> None:
+    day_of(tmp_path, "2026-11-22")
+    data = nightly(tmp_path, if_empty="skip")
+    (tmp_path / "job.yaml").write_text(json.dumps({**data, "cluster": {"kind": "cpu", "threads_per_worker": 1}}))
+
+    def millrace(day: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "millrace", "run", "job.yaml", "--date", day]
+        environment = os.environ | {"PYTHONPATH": python_path()}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+
+    empty, full = millrace("2026-11-22"), millrace("2026-11-23")
+    assert (empty.returncode, full.returncode) == (0, 0), empty.stderr + full.stderr
+    assert "skipped  nothing was written: there are no data" in empty.stdout
+    assert "date     2026-11-23 (run.date, UTC)" in full.stdout
+    assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
 
 
 def test_a_mistyped_path_is_no_empty_day(tmp_path: Path, run: Any) -> None:
@@ -390,6 +420,14 @@ def test_the_fitted_workflow_of_a_date_is_applied(tmp_path: Path, run: Any) -> N
     application = make_application({**given, "run": {"date": "2026-11-24"}})
 
     assert (application.fitted, application.output.path) == (f"{tmp_path}/out/2026-11-23", "2026-11-24")
+
+
+def test_a_fitted_workflow_says_its_date(tmp_path: Path, cluster: Any, prefect_server: Any) -> None:
+    from flows.fit import fit
+
+    day_of(tmp_path, "2026-11-22")
+    run_on(fit, nightly(tmp_path, date="2026-11-23"), cluster)
+    assert [*published(str(tmp_path / "out"), tmp_path)] == [date(2026, 11, 23)]
 
 
 # The command line
