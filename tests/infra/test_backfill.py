@@ -247,9 +247,7 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(t
         until(lambda: len(host.days()) >= 2, "the second day", 150)
         host.kill_server()
         host.start_server()
-        if (
-            serving.poll() is not None
-        ):  # a server that is away for long ends Prefect's runner: a service starts it again
+        if serving.poll() is not None:  # Prefect's runner ends when a server is away for long
             serving = host.millrace("serve", "--file", "nights.yaml")
         assert second.wait(240) == 0, host.log
         assert host.days() == DAYS
