@@ -150,14 +150,14 @@ def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 
-    began, told = time.monotonic(), False
+    began, is_announced = time.monotonic(), False
     while True:
         run = _patiently(read)
         if run.state is not None and run.state.is_final():
             return run
         waits = run.state is None or run.state.is_scheduled() or run.state.is_pending()
-        if waits and not told and time.monotonic() - began > IDLE_SECONDS:
-            told = True
+        if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
+            is_announced = True
             say(f"nobody has begun with it yet: start `millrace serve`, or the worker of {name}")
         time.sleep(POLL_SECONDS)
 

@@ -144,7 +144,7 @@ def _published_before(own: Job | Application) -> Night | None:
 def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
     """The dates of earlier runs to the same output, or to that of an earlier date, that were begun and not published
     and that no run works on; the oldest first."""
-    here, found = _staging(own), list[RunDate]()
+    here, dates = _staging(own), list[RunDate]()
     for folder in _staging_folders(own):
         note = read_json(folder / NOTE)
         if not isinstance(note, dict) or not (folder / "plan.json").exists():
@@ -154,8 +154,8 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
         if staging.folder != folder or staging.in_use() or note.get("night") == _night(own):
             continue
         if folder == here.folder or begun.time < own.dated.run_date.time:  # type: ignore[union-attr]
-            found.append(begun)
-    yield from sorted(found, key=lambda begun: begun.time)
+            dates.append(begun)
+    yield from sorted(dates, key=lambda begun: begun.time)
 
 
 def note_night(job: Job | Application, staging: Staging) -> None:

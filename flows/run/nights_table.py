@@ -105,13 +105,13 @@ def _runs_by_day(client: Any, nights: Deployed) -> dict[date, Any]:
     zone = zone_of(nights.run.timezone)
     since = datetime.combine(nights.today() - timedelta(days=DAYS), time(), zone)
     expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
-    found = client.read_flow_runs(
+    flow_runs = client.read_flow_runs(
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
         flow_run_filter=FlowRunFilter(expected_start_time=expected),
         sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=RUNS,
     )  # fmt: skip
     runs: dict[date, Any] = {}
-    for run in found:
+    for run in flow_runs:
         section = run.parameters.get("run")
         text = section.get("date") if isinstance(section, Mapping) else None
         try:
