@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
@@ -10,11 +11,13 @@ from flows.job.form import application_form, with_form
 from flows.job.job import Application, make_application
 from flows.job.parameters import job_data
 from flows.preview.dry_run import show_preview
+from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, on_cluster, published, started
+from flows.run.session import committing, ingested, on_cluster, published, started, transformed
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
+from tasks.core.stage_results import StageResult
 from tasks.stages import task
 
 
@@ -38,16 +41,17 @@ def apply(
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: exchange, scratch, retries, stalled_after, min_partition_size, lock,
-            report.
+        run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
+            min_partition_size, lock, report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
-    job = make_application(job_data(parameters))
+    make = partial(make_application, job_data(parameters))
     if dry_run:
-        show_preview(job, "apply")
+        show_preview(make(date_of_this_run), "apply")
         return []
-    return run_apply(job)
+    folders: list[str] = run_in_order(make, run_apply)
+    return folders
 
 
 with_form(apply, application_form())
@@ -56,9 +60,9 @@ with_form(apply, application_form())
 def run_apply(job: Application) -> list[str]:
     """Run the three stages in the current flow run; return the folder that is committed."""
     with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.apply")) as request:
-        results = [ingested(job, request)]
+        results: list[StageResult] = [ingested(job, request)]
         with committing(job, request) as closing:
             for split in request.splits:
-                results.append(run_stage(task.transform, job, request, split))
+                results.append(transformed(job, request, split))
                 results.append(run_stage(task.shuffle_write, job, request, split))
             return published(job, request, results, closing)

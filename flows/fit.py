@@ -10,8 +10,9 @@ from prefect import flow, get_run_logger
 from flows.job import history
 from flows.job.form import job_form, with_form
 from flows.job.job import Job
-from flows.job.parameters import job_of
+from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
+from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
 from flows.run.session import COMMITTED, ingested, make_samples, on_cluster, started
 from flows.run.stages import run_stage
@@ -45,18 +46,20 @@ def fit(
         output: Where the fitted workflow goes.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: scratch, retries, stalled_after, min_partition_size, lock.
+        run: Which date it is of, and how it is done. More keys as JSON: scratch, retries, stalled_after,
+            min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
         "output": output, "cluster": cluster, "run": run,
     }  # fmt: skip
-    whole = job_of(parameters)
+    make = job_maker(parameters)
     if dry_run:
-        show_preview(without_valid(whole), "fit")
+        show_preview(without_valid(make(date_of_this_run)), "fit")
         return ""
-    return run_fit(whole)
+    done = run_in_order(make, lambda job: [run_fit(job)])
+    return str(done[-1]) if isinstance(done, list) else done
 
 
 with_form(fit, job_form(source=("path", "format", "filter"), output=("path", "on_existing")))

@@ -9,10 +9,11 @@ from prefect import flow
 
 from flows.job.form import job_form, with_form
 from flows.job.job import Job
-from flows.job.parameters import job_of
+from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
+from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, make_samples, on_cluster, published, started
+from flows.run.session import committing, ingested, make_samples, on_cluster, published, started, transformed
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -47,8 +48,8 @@ def preprocess(
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
-        run: How it is done, as JSON: exchange, scratch, retries, stalled_after, min_partition_size, lock,
-            report.
+        run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
+            min_partition_size, lock, report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {
@@ -61,11 +62,12 @@ def preprocess(
         "cluster": cluster,
         "run": run,
     }
-    whole = job_of(parameters)
+    make = job_maker(parameters)
     if dry_run:
-        show_preview(whole)
+        show_preview(make(date_of_this_run))
         return []
-    return run_job(whole)
+    folders: list[str] = run_in_order(make, run_job)
+    return folders
 
 
 with_form(preprocess, job_form())
@@ -78,7 +80,7 @@ def run_job(job: Job) -> list[str]:
         results = [ingested(job, request), run_stage(task.statistics, job, request)]
         with committing(job, request) as closing:
             for split in request.splits:
-                results.append(run_stage(task.transform, job, request, split))
+                results.append(transformed(job, request, split))
                 results.append(run_stage(task.shuffle_write, job, request, split))
             return published(job, request, results, closing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -22,14 +23,16 @@ from infra.environment import INTERNAL_LEVEL
 from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, MillraceError
 
+SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
 
-def job_of(source: str, changes: Sequence[str], sample: bool = False) -> dict[str, Any]:
-    """The content of a job file or recipe with changes; modules beside the file and here become importable."""
+
+def job_of(source: str, changes: Sequence[str], sample: bool = False, date: str | None = None) -> dict[str, Any]:
+    """The content of a job file or recipe with changes and the date of `--date`; modules beside the file and here
+    become importable."""
     from flows.job.job import load_job
 
     importable(Path(source).resolve().parent if Path(source).exists() else Path.cwd(), Path.cwd())
-    job = load_job(source, changes, sample)
-    data = job.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    data = load_job(source, [*changes, *_date_change(date)], sample).as_written()
     return {key: value for key, value in data.items() if value is not None}
 
 
@@ -40,7 +43,13 @@ def importable(*folders: Path) -> None:
             sys.path.append(str(folder))
 
 
-def application_of(fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+def _date_change(date: str | None) -> list[str]:
+    return [] if date is None else [f"run.date={json.dumps(date)}"]
+
+
+def application_of(
+    fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
+) -> dict[str, Any]:
     """The parameters of `apply` as typed; modules beside the current folder become importable."""
     from flows.job.job import Application, set_key
 
@@ -50,7 +59,7 @@ def application_of(fitted: Path, source: Sequence[str], output: Path | None, cha
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
     if output:
         data["output"] = {"path": str(output)}
-    for change in changes:
+    for change in [*changes, *_date_change(date)]:
         set_key(data, change, Application)
     return data
 
@@ -94,11 +103,17 @@ def launch(
         with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
             output = flow(**data)
             manifests = [] if name == "fit" else load_outputs(output)
-            watch.finish(dict(zip(splits, manifests, strict=True)))
+            if output:
+                watch.finish(dict(zip(splits, manifests[-len(splits) :], strict=False)) if splits else {})
     except Exception as error:
         raise typer.Exit(_say_failure(error, pages, name, server.api_url)) from None
     finally:
         _started.clear()
+    if not output:
+        console.print("skipped  nothing was written: there are no data", soft_wrap=True)
+        for page in pages:
+            console.print(f"run      {page}", soft_wrap=True)
+        return []
     if name == "fit":
         _next(console, "fitted  ", Path(output), pages)
         return [output]
@@ -253,6 +268,9 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str]) -
             f"written  {rows} in {len(manifest.parts)} files, {amount(nbytes)}, in {manifest.seconds:.1f} s ({stages})"
         )
         console.print(text, soft_wrap=True, markup=False)
+        if dated := manifest.data.get("dated"):
+            text = f"date     {dated['date']} ({SOURCES.get(dated['origin'], dated['origin'])}, {dated['timezone']})"
+            console.print(text, soft_wrap=True, markup=False)
         if manifest.data.get("left_out"):
             names = ", ".join(manifest.data["left_out"])
             console.print(f"left out {names}: the source lacks what they need", soft_wrap=True, markup=False)

@@ -19,6 +19,7 @@ def preview(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, max=50, help="rows to show before and after")] = 3,
     sample: Annotated[bool, typer.Option("--sample", help="as in millrace run")] = False,
+    date: Annotated[str | None, typer.Option(help="what {date} means: 2026-11-22; today if left out")] = None,
 ) -> None:
     """Show what a job would do, and do none of it: columns, rows before and after, plan, needs, time.
 
@@ -34,7 +35,7 @@ def preview(
     """
     from flows.commands.launch import job_of
 
-    console, data = terminal(), job_of(job, set_ or [], sample)
+    console, data = terminal(), job_of(job, set_ or [], sample, date)
     with console.status("looking at the job and its data"):
         from flows.preview.own_process import looked
 

@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.listeners import listening
+from flows.run.listeners import folder_of_work, listening
 from tasks.core.stage_results import StageResult
 from tasks.core.units import rate
 from tasks.manifest import Manifest
@@ -62,7 +62,8 @@ class Watch:
 
     def look(self) -> None:
         """Read the progress file once; stages before the one it names are done."""
-        progress = read_json(self.path)
+        folder = folder_of_work()
+        progress = read_json(folder / self.path.name if folder else self.path)
         if not isinstance(progress, dict) or progress.get("at", 0) < self.began:
             return
         key = (progress.get("stage"), progress.get("split", ""))

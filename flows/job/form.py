@@ -23,6 +23,7 @@ Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
 TEXTS = ("title", "description")
 SOURCE = ("path", "valid", "format", "filter")
+RUN = ("date", "timezone", "if_empty")
 OUTPUT = ("path", "seed", "shuffle", "files", "on_existing")
 
 
@@ -53,7 +54,7 @@ def application_form() -> dict[str, Schema | type]:
 def where_and_how() -> dict[str, Schema]:
     """The last fields of every flow's form."""
     cluster = section(Cluster, ("kind", "workers", "address"))
-    return {"cluster": cluster, "dry_run": {"type": "boolean", "default": False}, "run": section(Run, ())}
+    return {"cluster": cluster, "dry_run": {"type": "boolean", "default": False}, "run": section(Run, RUN)}
 
 
 class FormField:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 import flows
 from flows.job.access import check_access, check_fitted, limit_deployment
+from flows.job.dates import DateOf, of_this_moment, with_date, with_patterns
 from flows.job.yaml_lines import Lines, parse_yaml
 from infra import bounded_yaml
 from infra.clusters.model import Cluster
@@ -24,6 +26,7 @@ from tasks.graph.node import Node
 from tasks.graph.saved_workflow import read_fitted
 from tasks.job.apply_fitted import applying_request
 from tasks.job.request import Request, make_request
+from tasks.job.run_date import Dated, is_pattern
 from tasks.ops.base import operator_class
 from tasks.ops.schema_ops import AddTags
 from tasks.storage.files import refuse_inside
@@ -47,7 +50,30 @@ class Feature(Section):
         return strict
 
 
-class Job(Section):
+class DatedJob(Section):
+    """A job whose patterns are resolved."""
+
+    _dated: Dated | None = PrivateAttr(None)
+    _written: dict[str, str] = PrivateAttr({})
+
+    @property
+    def dated(self) -> Dated | None:
+        """The date of the run and what its patterns became; None for a job without patterns and without `run.date`."""
+        return self._dated
+
+    def with_date(self, date_of: DateOf) -> Self:
+        """The job with its patterns resolved; it remembers what they became."""
+        job, dated, written = with_date(self, date_of)
+        job._dated, job._written = dated, written
+        return job
+
+    def as_written(self) -> dict[str, Any]:
+        """The job as plain values, with the patterns that its author wrote."""
+        data = self.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        return with_patterns(data, self._written)
+
+
+class Job(DatedJob):
     """A whole job: where rows come from, what becomes of them, where they go, and on which workers."""
 
     recipe: str | None = None
@@ -92,10 +118,11 @@ class Job(Section):
         )
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        return make_request(source, self.graph(), output, run, engine, self.label)
+        request = make_request(source, self.graph(), output, run, engine, self.label)
+        return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
-class Application(Section):
+class Application(DatedJob):
     """A fitted workflow over new data: which one, where the rows come from, where they go, and on which workers."""
 
     fitted: str = Field(description="folder of a fitted workflow, or an output that holds one")
@@ -109,17 +136,25 @@ class Application(Section):
         source = self.source.model_copy(update={"path": _absolute(self.source.path)})
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        return applying_request(source, Path(_absolute(self.fitted)), output, run, engine)
+        request = applying_request(source, Path(_absolute(self.fitted)), output, run, engine)
+        return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
-def make_application(data: Mapping[str, Any]) -> Application:
-    """The application of plain values; the fitted workflow is there and whole as far as its JSON says."""
+def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Application:
+    """The application of plain values; the fitted workflow is there and whole as far as its JSON says.
+
+    `date_of` says which date its patterns mean.
+    """
     _check_size(data)
     fitted = data.get("fitted")
-    check_fitted(fitted)
-    if fitted:
-        read_fitted(Path(fitted))
-    application: Application = _valid(Application, data)
+    if not is_pattern(fitted):
+        check_fitted(fitted)
+        if fitted:
+            read_fitted(Path(fitted))
+    application: Application = _valid(Application, data).with_date(date_of)
+    if is_pattern(fitted):
+        check_fitted(application.fitted)
+        read_fitted(Path(application.fitted))
     for name in ("valid", "sample"):
         if getattr(application.source, name) is not None:
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
@@ -181,16 +216,18 @@ def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()
     return make_job({**data, "source": dict(whole)}, lines)
 
 
-def make_job(data: Mapping[str, Any], lines: Lines | None = None) -> Job:
+def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateOf = of_this_moment) -> Job:
     """The job of plain values; what a recipe says is the base (maps merge, lists replace).
 
-    `features` may be YAML text. Messages name the line, of that text or of the file that `lines` knows.
+    `features` may be YAML text. Messages name the line, of that text or of the file that `lines` knows. `date_of` says
+    which date the job's patterns mean.
     """
     limit_deployment()
     _check_size(data)
     lines = lines or Lines()
     job: Job = _valid(Job, with_recipe(_with_features(data, lines)), lines)
     try:
+        job = job.with_date(date_of)
         graph = job.graph()
         _check_filter(job.source)
     except MillraceError as error:

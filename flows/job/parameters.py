@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from prefect import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 
+from flows.job.dates import DateOf
 from flows.job.deployed import enter_folder
 from flows.job.job import Job, laid_over, make_job, read_yaml
 from flows.job.run_labels import label_host
@@ -18,10 +19,11 @@ from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
 
 
-def job_of(parameters: Mapping[str, Any]) -> Job:
-    """The job of a run's parameters; messages name the line of its job file."""
+def job_maker(parameters: Mapping[str, Any]) -> Callable[[DateOf], Job]:
+    """A function that gives the job of a run's parameters on a date; messages name the line of its job file."""
     lines = Lines()
-    return make_job(job_data(parameters, lines), lines)
+    data = job_data(parameters, lines)
+    return lambda date_of: make_job(data, lines, date_of)
 
 
 def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def show_preview(job: Job | Application, flow: str = "preprocess") -> None:
     from tasks.job.request import output_slug
     from tasks.storage.files import local_path
 
-    preview = looked(job.model_dump(by_alias=True, mode="json", exclude_unset=True), flow)
+    preview = looked(job.as_written(), flow, job.dated.run_date if job.dated else None)
     key = f"{flow}-{output_slug(local_path(job.output.path))}-preview"
     create_markdown_artifact(markdown(preview), key=key, description=summary_line(preview))
     log: Any = get_run_logger()

@@ -17,6 +17,7 @@ from tasks.errors import DataError, GiveUpError, MillraceError
 
 if TYPE_CHECKING:
     from flows.preview.plan import Preview
+    from tasks.job.run_date import RunDate
 
 # Not by -m: this would look for a flows/ in the current folder.
 CODE = (
@@ -26,14 +27,15 @@ CODE = (
 KILLED = signal.SIGKILL
 
 
-def looked(data: Mapping[str, Any], flow: str = "preprocess") -> Preview:
-    """Return `flows.preview.plan.preview` of a job of plain values, made in its own process; raises its errors here.
+def looked(data: Mapping[str, Any], flow: str = "preprocess", run_date: RunDate | None = None) -> Preview:
+    """Return `flows.preview.plan.preview` of a job of plain values on a date, by default the job's own or that of this
+    moment; its errors are raised here.
 
     If a signal ends that process, a DataError names the files that it was reading.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
         place = Path(folder)
-        request = {"data": dict(data), "flow": flow, "blocks": "tasks.stages.task" in sys.modules}
+        request = {"data": dict(data), "flow": flow, "run_date": run_date, "blocks": "tasks.stages.task" in sys.modules}
         (place / "request").write_bytes(pickle.dumps(request))
         command = [sys.executable, "-P", "-c", CODE, json.dumps(sys.path), folder]
         with subprocess.Popen(
@@ -92,10 +94,14 @@ def look(folder: str) -> None:
     try:
         if request["blocks"]:
             import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
+        from flows.job.dates import of_this_moment
         from flows.job.job import make_application, make_job
         from flows.preview.plan import preview
 
-        job: Any = make_application(request["data"]) if request["flow"] == "apply" else make_job(request["data"])
+        run_date = request["run_date"]
+        date_of = of_this_moment if run_date is None else lambda _: run_date
+        make: Any = make_application if request["flow"] == "apply" else make_job
+        job = make(request["data"], date_of=date_of)
         answer = "preview", preview(job, request["flow"])
     except Exception as error:
         answer = "error", _portable(error)

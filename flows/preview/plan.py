@@ -25,6 +25,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.request import Request
+from tasks.job.run_date import Dated
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.sources.planning import make_plan
 from tasks.stages.ingest import check_columns, same_schema
@@ -63,6 +64,7 @@ class Preview:
     differs: list[str] = field(default_factory=list)
     made_up: str = ""
     scale: float = 1.0
+    dated: Dated | None = None
 
     @property
     def rows(self) -> int:
@@ -97,7 +99,7 @@ def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
         guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
         refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
         differs=differences_of(request, plans[request.splits[0]]),
-        made_up=_made_up(request, plans, request.source != wanted_source),
+        made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
     )  # fmt: skip
 
 

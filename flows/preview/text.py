@@ -17,6 +17,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import listed
+from tasks.job.run_date import Dated
 from tasks.report import markdown_table
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled
@@ -45,6 +46,7 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
     return [
         *([Section(REFUSED, "", [{"what": str(error)} for error in preview.refused])] if preview.refused else []),
         *([Section("Made-up data", preview.made_up)] if preview.made_up else []),
+        *([_date(preview.dated)] if preview.dated else []),
         *([Section("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
         *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),
@@ -58,6 +60,11 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
         Section("Needs", _because(preview), _needs(preview)),
         Section("Time", _time(preview)),
     ]  # fmt: skip
+
+
+def _date(dated: Dated) -> Section:
+    rows = [{"key": place, "pattern": pattern, "is": text} for place, (pattern, text) in dated.became.items()]
+    return Section("Date", dated.run_date.sentence, rows)
 
 
 def _failed(sample: Sampled) -> list[dict[str, str]]:

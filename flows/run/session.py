@@ -18,6 +18,8 @@ from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
 from flows.run.artifacts import all_shown
 from flows.run.links import links, links_of_this_run, run_page
+from flows.run.listeners import work_in
+from flows.run.nights import check_source, empty, needs_rows, note_night
 from flows.run.signs_of_life import signs_of_life
 from flows.run.stages import _done, run_stage
 from flows.sample import make_sample
@@ -26,11 +28,12 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
-from tasks.core.stage_results import IngestResult, StageResult
+from tasks.core.stage_results import IngestResult, StageResult, TransformResult
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
 from tasks.report.html import ReportWriter
 from tasks.shuffle.memory_exchange import release
+from tasks.sources.planning import NoRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.storage.atomic import read_json
 
@@ -48,6 +51,7 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
     staging = request.staging
     check_lasting(staging.target, "output.path")
     check_lasting(staging.folder, "run.scratch")
+    work_in(staging.folder)
     prepare(job.cluster, imports)
     use_cluster(job.cluster, imports)
     staging.check(job.output.on_existing)
@@ -61,6 +65,7 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
         staging.locked(wait=waits) as owner,
         _released(job, request),
     ):
+        note_night(job, staging)
         staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
         yield replace(request, owner=owner)
 
@@ -68,7 +73,13 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
 def ingested(job: Job | Application, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
-    result: IngestResult = run_stage(task.ingest, job, request)
+    check_source(job, request)
+    try:
+        result: IngestResult = run_stage(task.ingest, job, request)
+    except NoRowsError as error:
+        if needs_rows(job):
+            empty(job, f"{error.what}: {error.where}")
+        raise
     if result.made_up:
         mark_made_up()
         log.warning("made-up data: %s", result.made_up)
@@ -76,6 +87,15 @@ def ingested(job: Job | Application, request: Request) -> IngestResult:
         log.warning("left out, since the source lacks their columns: %s", result.left_out)
     if result.differs_from_fit:
         log.warning("different from the fit: %s", result.differs_from_fit)
+    return result
+
+
+def transformed(job: Job | Application, request: Request, split: str) -> TransformResult:
+    """Run the stage transform; a job whose source holds a date ends here where its filter leaves no row."""
+    result: TransformResult = run_stage(task.transform, job, request, split)
+    if not result.rows_out and split != "valid" and needs_rows(job):
+        request.staging.clean()
+        empty(job, f"none of {result.rows:,} rows is left by the filter")
     return result
 
 

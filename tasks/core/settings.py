@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -47,6 +48,11 @@ def parse_seconds(text: int | float | str) -> float:
         return float(number.removesuffix(unit).strip()) * SECONDS[unit]
     except (ValueError, KeyError):
         raise ValueError(f"{text!r} is no time: write seconds, or 30s, 10m, 2h, 1d") from None
+
+
+def date_text(value: Any) -> Any:
+    """A date of YAML, `date: 2026-11-22`, as text."""
+    return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds, json_schema_input_type=float | str), Field(ge=0, le=10**9)]
@@ -200,6 +206,13 @@ class Run(Section):
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
+    date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
+        None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
+    )
+    timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
+    if_empty: Literal["fail", "skip"] = Field(
+        "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
+    )
 
 
 def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:

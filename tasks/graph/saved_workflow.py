@@ -32,12 +32,12 @@ keys and sort_by always; delimiter, header and columns where they are of the sam
 
 def save_fitted(
     final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
-    saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (),
+    saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (), dated: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
 
     `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
-    the look-alike data among the rows (`tasks.storage.sample_data`).
+    the look-alike data among the rows (`tasks.storage.sample_data`), `dated` is the date of the run that fitted it.
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,7 @@ def save_fitted(
         "output": bound.output.to_json(),
         "source": dict(source or {}),
         **({"made_up": list(made_up)} if made_up else {}),
+        **({"dated": dict(dated)} if dated else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
     lines = [f"    {line}\n" for line in reading_lines(data["source"])]

@@ -37,6 +37,7 @@ class Request(PickledFields):
     `code` is the fingerprint of the code, `owner` the run that has the lock, `flow` the flow of the run. `fitted` is
     the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
     `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's host allows.
+    `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -48,6 +49,7 @@ class Request(PickledFields):
     flow: str = "preprocess"
     fitted: dict[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] | None = None
+    dated: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def source(self) -> Source:

@@ -32,6 +32,10 @@ PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
 BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
 
 
+class NoRowsError(DataError):
+    """The files of the source have no rows."""
+
+
 def make_plan(
     source: Source,
     *,
@@ -69,7 +73,7 @@ def make_plan(
     )
     full = [item for item in inspected if item.rows]
     if not full:
-        raise DataError(
+        raise NoRowsError(
             "the input has no rows at all",
             where=_some(listed[0].path, len(listed)),
             do="check source.path and how the files were written",

@@ -178,7 +178,8 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
         {name: value for name, value in one.items() if name != "fit"}
         for one in sample if bool(request.fitted) == bool(one.get("fit")) and "of" not in one
     ]  # fmt: skip
-    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from)
+    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
+                request.dated if request.flow == "fit" else None)  # fmt: skip
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:
@@ -219,6 +220,7 @@ def _manifest(
         **({"differs_from_fit": differs} if differs else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
+        **({"dated": request.dated} if request.dated else {}),
     )
 
 

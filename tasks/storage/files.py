@@ -32,6 +32,10 @@ STEP = 16 * 2**20  # bytes that are decompressed at a time
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
 
 
+class NoInputError(JobError):
+    """No file is at a path of the source."""
+
+
 def is_remote(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
@@ -106,7 +110,7 @@ def _would_match(folder: str, pattern: str) -> bool:
     return len(names) >= len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
 
 
-def _no_input(source: str) -> JobError:
+def _no_input(source: str) -> NoInputError:
     hint = ""
     if any(c in source for c in "*?["):
         why = "the pattern matches no file"
@@ -115,7 +119,7 @@ def _no_input(source: str) -> JobError:
     else:
         why = "the path does not exist"
         hint = "" if is_remote(source) else _nearby(local_path(source))
-    return JobError(
+    return NoInputError(
         "there is no input",
         where=source,
         why=why,

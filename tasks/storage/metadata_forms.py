@@ -102,6 +102,14 @@ class OutputForm(Form):
     partition_on: Names = []
 
 
+class DatedForm(Form):
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    run_date: str = ""
+    timezone: str = ""
+    origin: str = ""
+    became: dict[str, dict[str, str]] = {}
+
+
 class ManifestForm(Form):
     format: Annotated[int, Field(ge=1)]
     millrace: str = ""
@@ -113,6 +121,7 @@ class ManifestForm(Form):
     schema_: list[ColumnForm] = Field(alias="schema")
     labels: Names = []
     left_out: Names = []
+    dated: DatedForm | None = None
     output: OutputForm
     seed: int = 0
     permutation: int = 0

@@ -93,6 +93,7 @@ def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> 
         field(page, "output", "Path").fill(str(output))
         field(page, "output", "Seed").fill("7")
         field(page, "output", "Files").fill("3")
+        field(page, "run", "Date").fill("2026-11-22")
         page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
         keep(page, "form")
         submit(page, "shop-by-hand")
@@ -184,7 +185,8 @@ def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> No
     assert by_form.run.state_name == "Completed"
     assert by_form.run.parameters["recipe"] == "ecommerce"
     assert by_form.run.parameters["output"] == {"path": str(by_form.output), "seed": 7, "files": 3}
-    assert (train.data["seed"], valid.data["seed"]) == (7, 7)
+    assert by_form.run.parameters["run"] == {"date": "2026-11-22"}
+    assert (train.data["seed"], valid.data["seed"], train.data["dated"]["date"]) == (7, 7, "2026-11-22")
     assert [len(train.parts), train.rows["in"], valid.rows["in"]] == [3, 3000, 600]
     assert "TE_cat_2_brand_target" in rows_of(by_form.output / "train").column_names
 
@@ -281,7 +283,11 @@ def test_a_wrong_key_or_type_is_named_by_the_form_and_no_run_is_made(
 ) -> None:
     before = len(runs_of(api, served))
     open_form(page, served)
-    group(page.locator("body"), "run").locator(".cm-content").click()
+    section = group(page.locator("body"), "run")
+    section.get_by_role("button").first.click()
+    page.get_by_role("menuitem", name=re.compile("JSON")).click()
+    section.locator(".cm-content").click()
+    page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(json.dumps(typed))
     submit(page)
     message = page.get_by_text("Error creating flow run")

@@ -10,12 +10,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job import parameters
-from flows.job.parameters import job_of
+from flows.job.dates import of_this_moment
+from flows.job.job import Job
+from flows.job.parameters import job_maker
 from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tests.flows.runs import run_flow, run_on
 
 pytestmark = pytest.mark.xdist_group("flows")
+
+
+def job_of(parameters: dict[str, Any]) -> Job:
+    """The job of parameters, as a flow that is started now has it."""
+    return job_maker(parameters)(of_this_moment)
+
+
 JOB = """
 source: {path: in.parquet, filter: x > 0}
 features:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
 from flows.commands.preview import preview
@@ -19,6 +20,14 @@ from flows.commands.serve import deploy, serve
 
 Sampled = Annotated[
     bool, typer.Option("--sample", help="make the look-alike data of the job or recipe where nothing is at its paths")
+]
+
+
+Dated = Annotated[
+    str | None,
+    typer.Option(
+        "--date", help="what {date} and {hour} of paths and filters mean: 2026-11-22; this moment if left out"
+    ),
 ]
 
 
@@ -133,6 +142,7 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.seed=1; may be given many times"),
     ] = None,
     sample: Sampled = False,
+    date: Dated = None,
 ) -> None:
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
@@ -151,7 +161,7 @@ def run(
     """
     from flows.commands.launch import job_of, launch
 
-    launch(job_of(job, set_ or [], sample), "flows.preprocess", _preprocess, terminal(), debugging())
+    launch(job_of(job, set_ or [], sample, date), "flows.preprocess", _preprocess, terminal(), debugging())
 
 
 @app.command()
@@ -164,6 +174,7 @@ def fit(
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.on_existing=replace"),
     ] = None,
     sample: Sampled = False,
+    date: Dated = None,
 ) -> None:
     """Learn only: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
@@ -180,7 +191,7 @@ def fit(
     from flows.commands.launch import job_of, launch
 
     place = f"output.path={json.dumps(str(path))}"
-    launch(job_of(job, [*(set_ or []), place], sample), "flows.fit", _fit, terminal(), debugging())
+    launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, terminal(), debugging())
 
 
 @app.command()
@@ -195,6 +206,7 @@ def apply(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="source, output, cluster, run: --set output.shuffle=none"),
     ] = None,
+    date: Dated = None,
 ) -> None:
     """Transform new data with what was learned before, shuffle and write them; nothing is learned.
 
@@ -213,7 +225,8 @@ def apply(
     """
     from flows.commands.launch import application_of, launch
 
-    launch(application_of(fitted, source or [], output, set_ or []), "flows.apply", _apply, terminal(), debugging())
+    data = application_of(fitted, source or [], output, set_ or [], date)
+    launch(data, "flows.apply", _apply, terminal(), debugging())
 
 
 @app.command()
@@ -375,7 +388,7 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy):
+for command in (preview, serve, deploy, backfill):
     app.command()(reported(command))
 
 

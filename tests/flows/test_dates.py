@@ -1,0 +1,444 @@
+"""Jobs whose paths hold a date: what they become, what is begun is finished first, days without data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from millrace.cli import app
+from typer.testing import CliRunner
+
+from flows.job.dates import of_this_moment
+from flows.job.job import load_job, make_application, make_job
+from flows.job.nights import published
+from flows.preprocess import preprocess
+from flows.run.nights import date_of_this_run
+from tasks.core.settings import Run
+from tasks.errors import DataError, JobError
+from tasks.job.run_date import RunDate, parse_run_date, run_date_at
+from tasks.manifest import Manifest
+from tests.conftest import python_path
+from tests.flows.runs import key_of, rows_of, run_on
+from tests.infra.elsewhere import until
+from tests.running import section_of
+
+pytestmark = pytest.mark.xdist_group("flows")
+
+
+def day_of(folder: Path, day: str, rows: int = 3) -> Path:
+    """A file of one day, `in/DAY/a.parquet`, whose values say the day."""
+    (path := folder / "in" / day).mkdir(parents=True)
+    pq.write_table(pa.table({"x": [float(n) for n in range(rows)], "day": [day] * rows}), path / "a.parquet")
+    return path
+
+
+def nightly(folder: Path, **run: Any) -> dict[str, Any]:
+    """Learns from the day before its date, and writes a version."""
+    return {
+        "source": {"path": f"{folder}/in/{{date-1}}"},
+        "features": [{"columns": ["x"], "ops": [{"op": "Normalize"}]}, {"columns": ["day"]}],
+        "output": {"path": str(folder / "out"), "on_existing": "version", "shuffle": "none", "files": 1},
+        "run": {"report": False, **run},
+    }
+
+
+def on(day: str, timezone: str = "UTC") -> Any:
+    return lambda _: parse_run_date(day, timezone)
+
+
+def test_every_place_of_a_job_may_hold_a_date(tmp_path: Path) -> None:
+    data = nightly(tmp_path, date="2026-11-23")
+    data["source"] = {"path": ["a/{date}", "b"], "valid": "v/{date+1}", "filter": "day == '{date-1}'"}
+    data["output"]["path"] = "out/{date:%Y/%m}/{{x}}"
+    job = make_job(data)
+
+    assert job.source.path == ["a/2026-11-23", "b"]
+    assert (job.source.valid, job.source.filter) == ("v/2026-11-24", "day == '2026-11-22'")
+    assert job.output.path == "out/2026/11/{x}"
+    assert job.dated is not None
+    assert job.dated.to_json() == {
+        "date": "2026-11-23", "run_date": "2026-11-23", "timezone": "UTC", "origin": "run.date",
+        "became": {
+            "source.path[0]": {"pattern": "a/{date}", "text": "a/2026-11-23"},
+            "source.valid": {"pattern": "v/{date+1}", "text": "v/2026-11-24"},
+            "source.filter": {"pattern": "day == '{date-1}'", "text": "day == '2026-11-22'"},
+            "output.path": {"pattern": "out/{date:%Y/%m}/{{x}}", "text": "out/2026/11/{x}"},
+        },
+    }  # fmt: skip
+
+
+def test_a_job_is_passed_on_as_it_was_written(tmp_path: Path) -> None:
+    data = nightly(tmp_path)
+    assert make_job(data).as_written()["source"]["path"] == data["source"]["path"]
+    assert make_job(make_job(data).as_written(), date_of=on("2026-01-01")).source.path == f"{tmp_path}/in/2025-12-31"
+
+
+def test_the_date_of_yaml_is_a_text(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "source: {path: 'in/{date}'}\nfeatures: [{columns: [x]}]\noutput: {path: out}\nrun: {date: 2026-11-22}\n"
+    )
+    assert load_job(tmp_path / "job.yaml").source.path == "in/2026-11-22"
+    assert load_job(tmp_path / "job.yaml", ["run.date=2026-11-21"]).source.path == "in/2026-11-21"
+
+
+def test_a_job_without_a_date_has_none(tmp_path: Path) -> None:
+    data = nightly(tmp_path)
+    data["source"]["path"] = "in"
+    assert make_job(data).dated is None
+    assert make_job({**data, "run": {"date": "2026-11-22"}}).dated is not None  # its output is of that date
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": {"path": "in/{yesterday}"}}, "there is no {yesterday}\n  where: source.path (line 1 of job.yaml)"),
+        ({"source": {"path": ["a", "in/{dat}"]}}, "where: source.path[1]"),
+        ({"output": {"path": "out/{hour}"}}, "run.date has no hour, and {hour} needs one\n  where: output.path"),
+        ({"run": {"date": "monday"}}, "'monday' is no date\n  where: run.date"),
+        ({"run": {"date": "2026-11-22", "timezone": "Berlin"}}, "there is no time zone 'Berlin'"),
+        ({"run": {"if_empty": "ignore"}}, "run.if_empty"),
+        (
+            {"source": {"path": "in/{date}"}, "output": {"path": "in/2026-11-22/out"}},
+            "the output lies in its own source",
+        ),
+    ],
+)
+def test_a_mistake_in_a_date_is_found_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    data = {"source": {"path": "in"}, "features": [{"columns": ["x"]}], "output": {"path": "out"}}
+    whole = {**data, "run": {"date": "2026-11-22"}, **changes}
+    (tmp_path / "job.yaml").write_text("\n".join(f"{name}: {json.dumps(value)}" for name, value in whole.items()))
+    with pytest.raises(JobError) as caught:
+        load_job(tmp_path / "job.yaml")
+    assert message in str(caught.value).replace(str(tmp_path) + "/", "")
+
+
+def test_a_date_does_not_leave_the_allowed_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_ALLOWED_ROOTS", str(tmp_path / "data"))
+    data = {"source": {"path": f"{tmp_path}/data/{{date:../../secret/%d}}"}, "features": [{"columns": ["x"]}]}
+    with pytest.raises(JobError, match="allowed"):
+        make_job({**data, "output": {"path": str(tmp_path / "data/out")}})
+
+
+# Runs
+
+
+@pytest.fixture
+def run(cluster: Any, prefect_server: Any) -> Any:
+    """Run `preprocess` as a command would, today or on a date; returns the folders."""
+
+    def run(data: dict[str, Any]) -> list[Path]:
+        return [Path(folder) for folder in run_on(preprocess, data, cluster)]
+
+    return run
+
+
+@pytest.fixture
+def api(prefect_server: Any) -> Iterator[Any]:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
+    """Runs that have no date of their own begin on this day, at 2 o'clock."""
+
+    def date_of(run: Run) -> RunDate:
+        if run.date is not None:
+            return of_this_moment(run)
+        return run_date_at(datetime.fromisoformat(f"{day}T02:00:00+00:00").astimezone(UTC), run.timezone, "started")
+
+    monkeypatch.setattr("flows.run.nights.date_of_this_run", date_of)
+
+
+def test_the_manifest_says_what_the_patterns_became(tmp_path: Path, run: Any) -> None:
+    day_of(tmp_path, "2026-11-22")
+    [out] = run(nightly(tmp_path, date="2026-11-23"))
+
+    dated = Manifest.load(out).data["dated"]
+    assert (dated["date"], dated["origin"], dated["timezone"]) == ("2026-11-23", "run.date", "UTC")
+    pattern, text = f"{tmp_path}/in/{{date-1}}", f"{tmp_path}/in/2026-11-22"
+    assert dated["became"] == {"source.path": {"pattern": pattern, "text": text}}
+    assert rows_of(out)["day"].to_pylist() == ["2026-11-22"] * 3
+
+
+def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    data = nightly(tmp_path)
+    data["source"]["path"] = f"{tmp_path}/in/{{date}}"
+    day = datetime.now(UTC).date().isoformat()
+    day_of(tmp_path, day)
+    with caplog.at_level("INFO"):
+        [out] = run(data)
+
+    assert Manifest.load(out).data["dated"]["origin"] == "started"
+    assert f"the date is {day}, of the run's start" in caplog.text
+    assert f"source.path: {tmp_path}/in/{{date}} is {tmp_path}/in/{day}" in caplog.text
+
+
+NIGHTS = {  # half past midnight in each zone, on both sides of a change of the clocks
+    "Europe/Berlin": ["2026-03-28T23:30Z", "2026-03-29T22:30Z", "2026-10-24T22:30Z", "2026-10-25T23:30Z"],
+    "America/New_York": ["2026-03-08T05:30Z", "2026-03-09T04:30Z", "2026-11-01T04:30Z", "2026-11-02T05:30Z"],
+}
+
+
+@pytest.mark.parametrize("zone", NIGHTS)
+def test_a_schedule_has_the_day_before_over_a_change_of_the_clocks(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    for text in NIGHTS[zone]:
+        scheduled = datetime.fromisoformat(text)
+        flow_run = SimpleNamespace(expected_start_time=scheduled, created=scheduled, auto_scheduled=True)
+        monkeypatch.setattr("prefect.context.FlowRunContext.get", lambda run=flow_run: SimpleNamespace(flow_run=run))
+        job = make_job(nightly(Path("/data"), timezone=zone), date_of=date_of_this_run)
+        assert job.dated is not None
+        assert job.dated.run_date.origin == "scheduled"
+        shown.append(f"{job.dated.run_date.day} reads {Path(str(job.source.path)).name}")
+
+    spring, autumn = (29, 25) if zone == "Europe/Berlin" else (8, 1)
+    month = 10 if zone == "Europe/Berlin" else 11
+    before = "2026-10-24" if zone == "Europe/Berlin" else "2026-10-31"
+    assert shown == [
+        f"2026-03-{spring:02d} reads 2026-03-{spring - 1:02d}",
+        f"2026-03-{spring + 1:02d} reads 2026-03-{spring:02d}",
+        f"2026-{month}-{autumn:02d} reads {before}",
+        f"2026-{month}-{autumn + 1:02d} reads 2026-{month}-{autumn:02d}",
+    ]
+
+
+def test_a_scheduled_run_has_the_date_of_its_schedule_and_keeps_it(
+    tmp_path: Path, api: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was due at half past midnight in Berlin begins now; it fails, and is tried again by the server."""
+    from prefect.flow_engine import run_flow
+    from prefect.states import Scheduled
+
+    from infra.clusters.model import Cluster
+    from infra.orchestration.task_runner import runner
+
+    day_of(tmp_path, "2026-03-28")
+    where = section_of(cluster)
+    on_cluster: Any = runner(Cluster(**where))
+    flow = preprocess.with_options(task_runner=on_cluster)
+    due = Scheduled(scheduled_time=datetime.fromisoformat("2026-03-28T23:30Z"))
+    data = {**nightly(tmp_path, timezone="Europe/Berlin"), "cluster": where}
+    flow_run = api.create_flow_run(flow, parameters=data, state=due)
+
+    def cut_off(*_: Any, **__: Any) -> None:
+        raise DataError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.preprocess.transformed", cut_off)
+        with pytest.raises(DataError, match="cut off"):
+            run_flow(flow, flow_run=api.read_flow_run(flow_run.id), parameters=data)
+    api.set_flow_run_state(flow_run.id, Scheduled(name="AwaitingRetry"), force=True)
+    run_flow(flow, flow_run=api.read_flow_run(flow_run.id), parameters=data)
+
+    dated = Manifest.load(tmp_path / "out").data["dated"]
+    assert (dated["date"], dated["origin"]) == ("2026-03-29", "scheduled")
+    assert dated["run_date"] == "2026-03-29T00:30:00+01:00"
+    assert dates(tmp_path / "out") == {"v0001": "2026-03-29"}
+
+
+def begin(run: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is cut off after its statistics, as by a kill."""
+
+    def cut_off(*_: Any, **__: Any) -> None:
+        raise DataError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flows.preprocess.transformed", cut_off)
+        with pytest.raises(DataError, match="cut off"):
+            run(data)
+
+
+def dates(folder: Path) -> dict[str, str]:
+    """The date of each version."""
+    found = sorted(folder.glob("v*/_manifest.json"))
+    return {path.parent.name: json.loads(path.read_text())["dated"]["date"] for path in found}
+
+
+def test_the_same_command_after_midnight_keeps_its_date(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    day_of(tmp_path, "2026-11-21")
+    day_of(tmp_path, "2026-11-22")
+    today(monkeypatch, "2026-11-22")
+    begin(run, nightly(tmp_path), monkeypatch)
+    today(monkeypatch, "2026-11-23")
+    [out] = run(nightly(tmp_path))
+
+    assert rows_of(out)["day"].to_pylist() == ["2026-11-21"] * 3
+    assert dates(tmp_path / "out") == {"v0001": "2026-11-22"}
+    assert Manifest.load(out).data["dated"]["origin"] == "begun"
+    assert "2026-11-23 was not run: the same command goes on with 2026-11-22, which was begun" in caplog.text
+    run(nightly(tmp_path))
+    assert dates(tmp_path / "out") == {"v0001": "2026-11-22", "v0002": "2026-11-23"}
+
+
+def test_a_night_that_was_begun_is_finished_before_the_next(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The output has no date, so both nights work in one folder; nothing of the first is done twice."""
+    day_of(tmp_path, "2026-11-21")
+    day_of(tmp_path, "2026-11-22")
+    begin(run, nightly(tmp_path, date="2026-11-22"), monkeypatch)
+    state = tmp_path / "out/.out.millrace" if (tmp_path / "out/.out.millrace").exists() else tmp_path / ".out.millrace"
+    learned = (state / "state" / "state.json").stat().st_mtime_ns
+    assert json.loads((state / "night.json").read_text())["date"] == "2026-11-22"
+
+    folders = run(nightly(tmp_path, date="2026-11-23"))
+
+    assert dates(tmp_path / "out") == {"v0001": "2026-11-22", "v0002": "2026-11-23"}
+    assert [folder.name for folder in folders] == ["v0001", "v0002"]
+    assert "2026-11-22 was begun by an earlier run and not published: it is finished first" in caplog.text
+    assert Manifest.load(folders[0]).data["stages"]["statistics"]["rows"] == 3
+    assert learned
+    assert not state.exists()
+
+
+def test_a_night_of_another_folder_is_finished_first_too(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a date in output.path each night has a folder of its own: later ones are left alone."""
+    for day in ("2026-11-21", "2026-11-22", "2026-11-24"):
+        day_of(tmp_path, day)
+
+    def of(day: str) -> dict[str, Any]:
+        data = nightly(tmp_path, date=day, scratch=str(tmp_path / "scratch"))
+        return {**data, "output": {**data["output"], "path": f"{tmp_path}/out/{{date}}", "on_existing": "fail"}}
+
+    begin(run, of("2026-11-25"), monkeypatch)
+    begin(run, of("2026-11-22"), monkeypatch)
+    run(of("2026-11-23"))
+    there = sorted(path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith("."))
+    assert there == ["2026-11-22", "2026-11-23"]
+    assert [path.name[:11] for path in (tmp_path / "scratch").iterdir()] == [".2026-11-25"]
+
+
+def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = day_of(tmp_path, "2026-11-21")
+    day_of(tmp_path, "2026-11-22")
+    begin(run, nightly(tmp_path, date="2026-11-22"), monkeypatch)
+    (source / "a.parquet").unlink()
+    with pytest.raises(JobError) as caught:
+        run(nightly(tmp_path, date="2026-11-23"))
+
+    assert "the run of 2026-11-22, which was begun and not published, cannot be finished" in str(caught.value)
+    assert "millrace clean --older-than 0" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+# Days without data
+
+
+def test_a_day_without_data_is_a_clear_error(tmp_path: Path, run: Any) -> None:
+    day_of(tmp_path, "2026-11-20")
+    with pytest.raises(JobError) as caught:
+        run(nightly(tmp_path, date="2026-11-22"))
+    assert str(caught.value).splitlines()[:2] == [
+        "there are no data for 2026-11-22",
+        f"  where: source.path: {tmp_path}/in/{{date-1}} is {tmp_path}/in/2026-11-21",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_day_without_data_may_be_skipped(tmp_path: Path, run: Any, api: Any) -> None:
+    day_of(tmp_path, "2026-11-20")
+    assert run(nightly(tmp_path, date="2026-11-22", if_empty="skip")) == []
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterTags
+
+    [flow_run] = api.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[str(tmp_path / "out")])))
+    assert flow_run.state.name == "Completed"
+    assert "nothing was written: there are no data for 2026-11-22" in flow_run.state.message
+    key = f"{key_of(tmp_path / 'out')}-skipped"
+    [artifact] = api.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    assert "there are no data for 2026-11-22" in artifact.data
+    slug = key.removeprefix("preprocess-").removesuffix("-skipped")
+    wanted = {"event": {"name": ["millrace.run.skipped"]}, "resource": {"id": [f"millrace.output.{slug}"]}}
+
+    def events() -> Any:
+        return api.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
+
+    assert until(events, "the event")[0]["payload"]["date"] == "2026-11-22"
+
+
+@pytest.mark.slow
+def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_server: Any) -> None:
+    day_of(tmp_path, "2026-11-22")
+    data = nightly(tmp_path, if_empty="skip")
+    (tmp_path / "job.yaml").write_text(json.dumps({**data, "cluster": {"kind": "cpu", "threads_per_worker": 1}}))
+
+    def millrace(day: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "millrace", "run", "job.yaml", "--date", day]
+        environment = os.environ | {"PYTHONPATH": python_path()}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+
+    empty, full = millrace("2026-11-22"), millrace("2026-11-23")
+    assert (empty.returncode, full.returncode) == (0, 0), empty.stderr + full.stderr
+    assert "skipped  nothing was written: there are no data" in empty.stdout
+    assert "date     2026-11-23 (run.date, UTC)" in full.stdout
+    assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
+
+
+def test_a_mistyped_path_is_no_empty_day(tmp_path: Path, run: Any) -> None:
+    data = nightly(tmp_path, date="2026-11-22", if_empty="skip")
+    data["source"]["path"] = f"{tmp_path}/inn/{{date-1}}"
+    with pytest.raises(JobError, match=f"the folder {tmp_path}/inn does not exist"):
+        run(data)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_filter_that_leaves_no_row_leaves_no_data(tmp_path: Path, run: Any, rows: int) -> None:
+    day_of(tmp_path, "2026-11-20", rows)
+    data = nightly(tmp_path, date="2026-11-22")
+    data["source"] = {"path": f"{tmp_path}/in", "filter": "day == '{date-1}'"}
+    with pytest.raises(JobError, match="there are no data for 2026-11-22"):
+        run(data)
+    assert run({**data, "run": {**data["run"], "if_empty": "skip"}}) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_the_fitted_workflow_of_a_date_is_applied(tmp_path: Path, run: Any) -> None:
+    day_of(tmp_path, "2026-11-22")
+    data = nightly(tmp_path, date="2026-11-23")
+    data["output"]["path"] = f"{tmp_path}/out/{{date}}"
+    run({**data, "output": {**data["output"], "on_existing": "fail"}})
+    given = {"fitted": f"{tmp_path}/out/{{date-1}}", "source": {"path": "x"}, "output": {"path": "{date}"}}
+    application = make_application({**given, "run": {"date": "2026-11-24"}})
+
+    assert (application.fitted, application.output.path) == (f"{tmp_path}/out/2026-11-23", "2026-11-24")
+
+
+def test_a_fitted_workflow_says_its_date(tmp_path: Path, cluster: Any, prefect_server: Any) -> None:
+    from flows.fit import fit
+
+    day_of(tmp_path, "2026-11-22")
+    run_on(fit, nightly(tmp_path, date="2026-11-23"), cluster)
+    assert [*published(str(tmp_path / "out"), tmp_path)] == [date(2026, 11, 23)]
+
+
+# The command line
+
+
+def test_preview_shows_what_a_date_became(tmp_path: Path) -> None:
+    day_of(tmp_path, "2026-11-22")
+    (tmp_path / "job.yaml").write_text(json.dumps(nightly(tmp_path)))
+    arguments = ["preview", str(tmp_path / "job.yaml"), "--date", "2026-11-23"]
+    shown = CliRunner().invoke(app, arguments, env={**os.environ, "COLUMNS": "300"})
+
+    assert shown.exit_code == 0, shown.output
+    assert "Date  2026-11-23, of run.date (UTC)" in shown.output
+    assert f"{tmp_path}/in/2026-11-22" in shown.output

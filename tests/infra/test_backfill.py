@@ -1,0 +1,261 @@
+"""Backfills: which days a deployment has, which are published, and real runs over restarts of server and command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from prefect.client.schemas.schedules import CronSchedule
+
+from flows.commands import backfill
+from flows.job.nights import Deployed, days_between, deployed, published
+from flows.run.nights_table import nights_text
+from tasks.errors import GiveUpError, JobError
+from tests.conftest import free_port, python_path
+from tests.infra.elsewhere import until
+
+pytestmark = pytest.mark.xdist_group("backfill")
+
+
+def output_of(path: Path, day: str, run: str = "", rows: int = 5) -> None:
+    """A folder with as much of a manifest as says which day it is of."""
+    path.mkdir(parents=True)
+    content = {"dated": {"date": day}, "run": run, "rows": {"out": rows}, "seconds": 1.5}
+    (path / "_manifest.json").write_text(json.dumps(content))
+
+
+def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> Deployed:
+    schedules = tuple(CronSchedule(cron=cron, timezone=timezone) for cron in crons)
+    whole = {
+        "source": {"path": "in/{date-1}"},
+        "output": {"path": "out", "on_existing": "version"},
+        "run": {"timezone": timezone},
+        **job,
+    }
+    return Deployed("preprocess/n", "id", datetime(2026, 3, 1, tzinfo=UTC), schedules, whole, folder)
+
+
+def test_the_days_of_versions_are_those_that_their_manifests_name(tmp_path: Path) -> None:
+    for number, day in enumerate(["2026-03-02", "2026-03-01", "2026-03-02"], 1):
+        output_of(tmp_path / f"out/v{number:04d}", day)
+    (tmp_path / "out/v0004").mkdir()
+    output_of(tmp_path / "out/v0005/train", "2026-03-09")
+
+    names = {night.day.day: night.path.name for night in published("out", tmp_path).values()}
+    assert names == {1: "v0002", 2: "v0003", 9: "v0005"}
+
+
+def test_the_days_of_an_output_with_a_date_are_those_of_its_folders(tmp_path: Path) -> None:
+    output_of(tmp_path / "out/2026/03/01", "2026-03-01")
+    output_of(tmp_path / "out/2026/03/02", "2026-03-05")  # renamed by somebody: the manifest counts
+    (tmp_path / "out/2026/03/03").mkdir()
+
+    both = [date(2026, 3, 1), date(2026, 3, 5)]
+    assert sorted(published("out/{date:%Y/%m/%d}", tmp_path)) == both
+    assert sorted(published("out/{date:%Y}/03/{date:%d}", tmp_path)) == both
+    assert sorted(published("out/{date}", tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("zone", "days"),
+    [
+        ("Europe/Berlin", ["2026-03-28", "2026-03-29", "2026-03-30"]),
+        ("America/New_York", ["2026-03-07", "2026-03-08", "2026-03-09"]),
+    ],
+)
+def test_a_day_of_the_schedule_is_missing_until_it_is_published(tmp_path: Path, zone: str, days: list[str]) -> None:
+    """At half past two: that time does not exist in the night in which the clocks go forward."""
+    nights = nights_of(tmp_path, "30 2 * * *", timezone=zone)
+    first, second, third = (date.fromisoformat(day) for day in days)
+
+    assert nights.scheduled_days(first, third) == [first, second, third]
+    output_of(tmp_path / "out/v0001", days[0])
+    output_of(tmp_path / "out/v0002", days[2])
+    assert nights.missing(last=third) == [second]
+
+
+def test_days_without_a_schedule_are_not_missing(tmp_path: Path) -> None:
+    weekdays, march = nights_of(tmp_path, "0 2 * * 1-5"), (date(2026, 3, 5), date(2026, 3, 10))
+    assert [day.day for day in weekdays.missing(*march)] == [5, 6, 9, 10]
+    assert [day.day for day in nights_of(tmp_path).missing(*march)] == [5, 6, 7, 8, 9, 10]
+    assert nights_of(tmp_path, "0 2 * * *").missing(date(2999, 1, 1), date(2999, 1, 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"source": {"path": "in"}}, "names no date"),
+        ({"source": {"path": "in/{date}/{hour}"}}, "names hours"),
+        ({"output": {"path": "out", "on_existing": "replace"}}, "have one output"),
+    ],
+)
+def test_what_has_no_output_for_each_day_is_refused(tmp_path: Path, job: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        nights_of(tmp_path, **job).check()
+
+
+def test_a_deployment_has_the_job_of_its_file_and_recipe(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("{recipe: toy, source: {path: 'in/{date}'}, run: {timezone: Europe/Berlin}}")
+    known = SimpleNamespace(
+        id="id", created=datetime(2026, 3, 1, tzinfo=UTC), schedules=[],
+        job_variables={"env": {"MILLRACE_FOLDER": str(tmp_path)}},
+        parameters={"job": "job.yaml", "dry_run": False, "output": {"path": "nights", "on_existing": "version"}},
+    )  # fmt: skip
+    nights = deployed("preprocess/n", known)
+
+    assert (nights.output, nights.run.timezone, nights.folder) == ("nights", "Europe/Berlin", tmp_path)
+    nights.check()
+
+
+def test_the_table_names_each_day(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path)
+    today = nights.today()
+    days = days_between(date.fromordinal(today.toordinal() - 3), today)
+    output_of(tmp_path / "out/v0001", days[0].isoformat(), "11111111-aaaa", 1234)
+    output_of(tmp_path / "out/v0002", days[3].isoformat())
+    crashed = SimpleNamespace(id="22222222-bbbb", state_name="Crashed")
+    text = nights_text(nights, {days[1]: crashed}, {days[2]: "no data"})
+
+    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| 2")]
+    assert [(line[0][2:], line[2], line[3], line[4].strip(" |")) for line in lines] == [
+        (days[3].isoformat(), "5", "1.5", "published: v0002"),
+        (days[2].isoformat(), "", "", "no data"),
+        (days[1].isoformat(), "", "", "Crashed"),
+        (days[0].isoformat(), "1,234", "1.5", "published: v0001"),
+    ]
+    head = f"**1 day(s) without a published output**: {days[1]}. `millrace backfill preprocess/n --missing`"
+    assert text.startswith(head)
+
+
+def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "POLL_SECONDS", 0.0)
+    answers = iter([httpx.ConnectError("refused"), httpx.ReadError("reset"), "an answer"])
+
+    def call() -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def always_away() -> Any:
+        raise httpx.ConnectError("refused")
+
+    assert backfill._patiently(call) == "an answer"
+    monkeypatch.setattr(backfill, "AWAY_SECONDS", 0.0)
+    with pytest.raises(GiveUpError, match="give the same command again: it goes on"):
+        backfill._patiently(always_away)
+
+
+# A real server of the test's own, which is killed and started again
+
+DAYS = ["2026-03-27", "2026-03-28", "2026-03-29", "2026-03-30"]
+START = "from infra.orchestration.server import ensure_server; print(ensure_server().api_url)"
+
+
+class Host:
+    """A folder with data of each day, a deployment over them, and a Prefect server of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "prefect"
+        for day in ["2026-03-26", *DAYS]:
+            (folder / "in" / day).mkdir(parents=True)
+            pq.write_table(pa.table({"x": [1.0, 2.0], "day": [day] * 2}), folder / "in" / day / "a.parquet")
+        job = {
+            "source": {"path": "in/{date-1}"},
+            "features": [{"columns": ["x", "day"]}],
+            "output": {"path": "out", "on_existing": "version", "shuffle": "none", "files": 1},
+            "cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1},
+            "run": {"report": False, "timezone": "Europe/Berlin"},
+        }
+        schedule = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "active": False, "slug": "nightly"}
+        spec = {
+            "name": "nights", "entrypoint": "flows.preprocess.preprocess", "parameters": job, "schedules": [schedule],
+        }  # fmt: skip
+        (folder / "nights.yaml").write_text(yaml.safe_dump({"name": "n", "deployments": [spec]}))
+        known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
+        self.environment = known | {
+            "PREFECT_HOME": str(self.home), "PREFECT_SERVER_API_PORT": str(free_port()), "PYTHONPATH": python_path(),
+            "PREFECT_RUNNER_POLL_FREQUENCY": "3", "HOME": str(folder),
+        }  # fmt: skip
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        with (self.folder / "log.txt").open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", *arguments], cwd=self.folder, env=self.environment, text=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def millrace(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start("-m", "millrace", *arguments)
+
+    def start_server(self) -> None:
+        assert self.start("-c", START).wait(150) == 0, self.log
+
+    def kill_server(self) -> None:
+        pid = json.loads((self.home / "millrace-server.json").read_text())["pid"]
+        process = psutil.Process(pid)
+        process.kill()
+        psutil.wait_procs([process], 20)
+
+    @property
+    def api(self) -> str:
+        port = json.loads((self.home / "millrace-server.json").read_text())["port"]
+        return f"http://127.0.0.1:{port}/api"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
+    def days(self) -> list[str]:
+        """The day of each version, in the order in which they were published."""
+        paths = sorted((self.folder / "out").glob("v*/_manifest.json"))
+        return [json.loads(path.read_text())["dated"]["date"] for path in paths]
+
+
+def killed(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, how)
+    process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.start_server()
+    serving = host.millrace("serve", "--file", "nights.yaml")
+    command = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])
+    try:
+        until(lambda: "Ctrl-C ends it" in host.log, "serve", 120)
+        first = host.millrace(*command)
+        until(lambda: len(host.days()) >= 1, "the first day", 150)
+        killed(first)  # the host of the command is gone
+        second = host.millrace(*command)
+        until(lambda: len(host.days()) >= 2, "the second day", 150)
+        host.kill_server()
+        host.start_server()
+        if serving.poll() is not None:  # Prefect's runner ends when a server is away for long
+            serving = host.millrace("serve", "--file", "nights.yaml")
+        assert second.wait(240) == 0, host.log
+        assert host.days() == DAYS
+        assert host.millrace(*command).wait(60) == 0
+        assert host.days() == DAYS
+        assert "4 day(s), 4 of them are published" in host.log
+        table = httpx.get(f"{host.api}/artifacts/millrace-nights-preprocess-nights/latest").json()["data"]
+        assert table.startswith("**")  # this month has no run
+    finally:
+        killed(serving, signal.SIGTERM)
+        host.kill_server()
