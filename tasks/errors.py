@@ -40,6 +40,10 @@ class HostError(JobError):
     """This host does not allow a function or path, or lacks its code; the job may be right on another host."""
 
 
+class NoInputError(JobError):
+    """No file is at a path of the source."""
+
+
 class TransientError(MillraceError):
     """A condition that may pass, such as a lost worker or short memory: run again."""
 

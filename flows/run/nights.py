@@ -20,7 +20,7 @@ from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Night, published
 from flows.run.nights_table import show_nights
 from tasks.core.settings import Run
-from tasks.errors import JobError, MillraceError
+from tasks.errors import JobError, MillraceError, NoInputError
 from tasks.job.request import Request, output_slug
 from tasks.job.run_date import (
     Dated,
@@ -36,7 +36,7 @@ from tasks.job.run_date import (
 from tasks.sources.planning import read_options
 from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.files import NoInputError, expand, is_remote
+from tasks.storage.files import expand, is_remote
 from tasks.storage.staging import Staging
 
 NOTE = "night.json"  # in the staging folder: the date of the work in it

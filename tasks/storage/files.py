@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from tasks.core.plan import File
-from tasks.errors import DataError, JobError, near
+from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.own_files import LATEST
@@ -30,10 +30,6 @@ MOST_NAMES = 10_000  # of a folder that are looked at for near ones
 LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
 STEP = 16 * 2**20  # bytes that are decompressed at a time
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
-
-
-class NoInputError(JobError):
-    """No file is at a path of the source."""
 
 
 def is_remote(path: str) -> bool:

@@ -18,7 +18,7 @@ first used (PEP 562), so that `import millrace` takes milliseconds. `Rows` needs
 >>> Dataset("nowhere/*.parquet").schema
 Traceback (most recent call last):
     ...
-tasks.errors.JobError: there is no input
+tasks.errors.NoInputError: there is no input
   where: nowhere/*.parquet...
 """
 
