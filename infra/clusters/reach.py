@@ -18,6 +18,16 @@ CONNECT_SECONDS = 5.0
 Seen = dict[str, Any]
 
 
+def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """What the function returns on each worker, by the worker's address; without workers that go away meanwhile."""
+    answers = client.run(function, *arguments, on_error="return")
+    there = {worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)}
+    for answer in there.values():
+        if isinstance(answer, Exception):
+            raise answer
+    return there
+
+
 def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str | None = None) -> None:
     """Every worker reads what this process writes to `folder` and the other way round, and all see the same sources.
 
@@ -28,7 +38,7 @@ def check_shared(client: Any, folder: Path, sources: Sequence[str], api_url: str
     probe = folder / f".probe-{uuid.uuid4().hex}"
     probe.write_text(probe.name)
     try:
-        answers: dict[str, Seen] = client.run(look, str(probe), local, api_url)
+        answers: dict[str, Seen] = answers_of(client, look, str(probe), local, api_url)
         for worker, seen in answers.items():
             _judge_folder(f"{seen['host']} ({worker}): {folder}", seen, probe)
     finally:

@@ -13,6 +13,7 @@ from distributed.security import Security
 from infra import gpus
 from infra.clusters.encryption import security_of
 from infra.clusters.model import REMOTE, Cluster, Engine, Kind
+from infra.clusters.reach import answers_of
 from tasks.errors import GiveUpError
 
 log = logging.getLogger("millrace.clusters")
@@ -99,12 +100,12 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
                 "the Dask scheduler has no workers", where=f"cluster.address = {address}",
                 do=f"start some with `dask worker {address}` or `dask cuda worker {address}`",
             )  # fmt: skip
-        strangers = [worker for worker, spec in client.run(find_spec, "infra").items() if spec is None]
+        strangers = [worker for worker, spec in answers_of(client, find_spec, "infra").items() if spec is None]
         if strangers:
             raise GiveUpError(
                 "workers without millrace", where=", ".join(strangers[:3]), do="install this millrace where they run",
             )  # fmt: skip
-        on_gpus = all(spec is not None for spec in client.run(find_spec, "cudf").values())
+        on_gpus = all(spec is not None for spec in answers_of(client, find_spec, "cudf").values())
         return "cudf" if on_gpus else "pandas"
 
 

@@ -121,7 +121,7 @@ from tasks.errors import DataError
 from tasks.sources.planning import make_plan
 from tasks.core.settings import Source
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-limit = psutil.Process().memory_info().vms + (1 << 30)  # threads of many cores have reserved some
+limit = psutil.Process().memory_info().vms + (3 << 29)  # threads of many cores have reserved some
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     plan = make_plan(Source(path=sys.argv[1]))
