@@ -131,6 +131,7 @@ def test_they_are_marked_in_all_that_a_run_leaves(
     tmp_path: Path, prefect_server: Any, cluster: Any, caplog: Any, capsys: Any
 ) -> None:
     from prefect import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
     from flows.apply import apply
 
@@ -158,10 +159,9 @@ def test_they_are_marked_in_all_that_a_run_leaves(
             run = api.read_flow_run(folder.data["run"])
             assert "made-up-data" in run.tags
             assert run.state is not None
-        artifacts = api.read_artifacts()
-    (ingest,) = [
-        a for a in artifacts if a.key == f"{key_of(out)}-ingest-summary" and a.flow_run_id == manifest_run(manifest)
-    ]
+        own = ArtifactFilterFlowRunId(any_=[manifest_run(manifest)])
+        artifacts = api.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own))
+    (ingest,) = [a for a in artifacts if a.key == f"{key_of(out)}-ingest-summary"]
     assert f"**Made-up data**: {text}." in ingest.data
 
 
