@@ -13,7 +13,7 @@ from flows.job.parameters import job_data
 from flows.preview.dry_run import show_preview
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, on_cluster, published, started, transformed
+from flows.run.session import committing, ingested, on_cluster, publish_outputs, started, transformed
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -65,4 +65,4 @@ def run_apply(job: Application) -> list[str]:
             for split in request.splits:
                 results.append(transformed(job, request, split))
                 results.append(run_stage(task.shuffle_write, job, request, split))
-            return published(job, request, results, closing)
+            return publish_outputs(job, request, results, closing)

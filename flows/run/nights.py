@@ -101,6 +101,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
     while True:
         begun = next(begun_dates(own, make), None) if own.dated.became else None
         job = make(_always(begun)) if begun else own
+        day = job.dated.run_date.day if job.dated else own.dated.run_date.day
         _tell(job.dated, bool(begun))
         try:
             done = _run(job, run)
@@ -114,12 +115,12 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                 ) from None  # fmt: skip
             continue
         except MillraceError as error:
-            outcomes[job.dated.run_date.day if job.dated else own.dated.run_date.day] = f"failed: {error.what}"
+            outcomes[day] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
-            outcomes[job.dated.run_date.day if job.dated else own.dated.run_date.day] = "no data"
+            outcomes[day] = "no data"
             return done if not begun or _is_same_command(own) else folders or done
         folders += done
         if job is own:
@@ -127,7 +128,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
         if _is_same_command(own):
             get_run_logger().warning(
                 "%s was not run: the same command goes on with %s, which was begun; give it again, or --date %s",
-                own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
+                own.dated.run_date.day, day, own.dated.run_date.text,
             )  # fmt: skip
             return folders
 

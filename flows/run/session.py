@@ -121,7 +121,7 @@ def committing(job: Job | Application, request: Request) -> Iterator[commit.Clos
         yield closing
 
 
-def published(
+def publish_outputs(
     job: Job | Application, request: Request, results: Sequence[StageResult], closing: commit.Closing
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
