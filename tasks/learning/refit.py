@@ -1,4 +1,4 @@
-"""Refit: what learning starts from, where it does not begin anew: the state of a base, and what happens to each step."""
+"""Refit: what learning starts from where it does not begin anew: the state of a base, and what happens to its steps."""
 
 from __future__ import annotations
 

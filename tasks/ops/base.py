@@ -313,20 +313,20 @@ class Learned(Operator):
         same."""
         return self.on_refit, self.frozen_why
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> Any:
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Any:
         """The partial of all rows that were learned so far, for a refit: the inverse of `parted`.
 
-        `fitted` are the saved values, `kept` is what was saved beside them (`kept_partial`, `for_refit`). Default: the
+        `fitted` are the values, `saved` is what was saved beside them for a refit (`kept_partial`, `for_refit`). Default: the
         saved partial. A KeyError where it was not saved.
         """
-        return kept["partial"]
+        return saved["partial"]
 
     def grown(
-        self, partial: Any, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit, night: Night
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 
-        `partial` is of the rows of the night alone, `fitted` and `kept` are as in `restored`. What changed are plain
+        `partial` is of the rows of the night alone, `fitted` and `saved` are as in `restored`. What changed are plain
         JSON values and Arrow tables, which changes.json names beside operator and columns.
         """
         raise TypeError(f"{type(self).__name__} does not define grown")
