@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -28,7 +28,8 @@ class _Selecting(Learned):
     """
 
     passes: ClassVar[int] = 4
-    refittable: ClassVar[bool] = False
+    on_refit: ClassVar[Literal["merged", "appended", "frozen"]] = "frozen"
+    frozen_why: ClassVar[str] = "exact ranks need all rows again"
 
     def fractions(self) -> list[Fraction]:
         raise TypeError(f"{type(self).__name__} does not define fractions")
