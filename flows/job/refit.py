@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from flows.job.access import check_access, check_base
 from flows.job.dates import DateOf, of_this_moment
 from flows.job.job import (
     NO_BASE,
+    Application,
     DatedJob,
+    Job,
     _absolute,
     _check_filter,
     _check_size,
@@ -22,6 +24,8 @@ from flows.job.job import (
     _valid,
     check_refit,
     day_of,
+    make_application,
+    make_job,
 )
 from infra.clusters.model import Cluster
 from tasks.core.settings import Output, Refitting, Run, Source, some_path
@@ -73,6 +77,9 @@ class Refit(DatedJob):
         return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
+AnyJob = Job | Application | Refit
+
+
 def chosen_base(root: Path) -> BaseVersion:
     """The newest good version as far as its JSON says; a JobError where nothing is published."""
     version = newest_good(root, thorough=False).version
@@ -105,3 +112,9 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
 def graph_of(refit: Refit) -> Node:
     """The features of the base."""
     return graph_from_json(chosen_base(refit.base_path).data["graph"])
+
+
+def maker_of(flow: str) -> Callable[..., Any]:
+    """The function that makes the job of a flow (preprocess, fit, apply, refit) of plain values."""
+    makers: dict[str, Callable[..., Any]] = {"apply": make_application, "refit": make_refit}
+    return makers.get(flow, make_job)
