@@ -44,16 +44,16 @@ def behind(bound: Bound, step: Step) -> list[Step]:
     """The learned steps that a step is behind: what it learns from is made of their outputs, or filtered by them."""
     filters = [f for f in bound.filters if f.depth < step.depth] if _op(step).passes else []
     places = [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
-    todo, found, seen = [bound.origin(*place) for place in places], dict[str, Step](), set[str]()
+    todo, learned, seen = [bound.origin(*place) for place in places], dict[str, Step](), set[str]()
     while todo:
         place, name = todo.pop()
         if place == SOURCE or (maker := bound.steps[place, name]).key in seen:
             continue
         seen.add(maker.key)
         if isinstance(maker.op, Learned):
-            found[maker.key] = maker
+            learned[maker.key] = maker
         todo += [bound.origin(*t) for t in maker.inputs.values()]  # not what it learned from: if that moves, it stays
-    return sorted(found.values(), key=lambda s: (s.node, s.key))
+    return sorted(learned.values(), key=lambda s: (s.node, s.key))
 
 
 def changed_tables(bound: Bound, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
@@ -70,7 +70,7 @@ def changed_tables(bound: Bound, old: Mapping[str, Mapping[str, Any]], new: Mapp
         files = ", ".join(step.op.files) or "its table"
         text = f"{files} of {titled(step)} differs from what the base read"
         if later:
-            text += f"; behind it: {_few([titled(s) for s in later])}, whose earlier rows were learned with the older one"
+            text += f"; behind it {_few([titled(s) for s in later])}, which learned earlier rows with the older one"
         sentences[step.key] = text
     return sentences
 
@@ -163,7 +163,8 @@ def _by_night(bound: Bound, step: Step) -> str:
 def _chosen(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """By step: (the name in the settings that decides about it, freeze or merge)."""
     named = {key: _names(bound, step) for key, step in steps.items()}
-    known = list(dict.fromkeys(name for level in reversed(range(4)) for names in named.values() for name in names[level]))
+    levels = list(zip(*named.values(), strict=True))
+    known = list(dict.fromkeys(name for level in reversed(levels) for names in level for name in names))
     for name, word in settings.items():
         if word not in WORDS:
             raise JobError(f"refit: {{{name}: {word}}} is neither freeze nor merge", do=near(str(word), WORDS))
@@ -174,8 +175,8 @@ def _chosen(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]
                 do=near(name, known) if known else "leave it out: nothing of this job learns",
             )
     chosen = {}
-    for key, levels in named.items():
-        at_level = next(([n for n in names if n in settings] for names in levels if set(names) & set(settings)), [])
+    for key, of_step in named.items():
+        at_level = next(([n for n in names if n in settings] for names in of_step if set(names) & set(settings)), [])
         if len({settings[name] for name in at_level}) > 1:
             both = ", ".join(f"{name}: {settings[name]}" for name in at_level)
             raise JobError(f"refit says two things about {titled(steps[key])}", why=both, do="say one of them")

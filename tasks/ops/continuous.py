@@ -83,8 +83,11 @@ class Normalize(Learned):
             )
         return {"n": n, "mean": mean, "std": std}
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> Moments:
-        n, mean, squares, low, high = kept["partial"]
+    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
+        return {"partial": list(partial)}
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
+        n, mean, squares, low, high = saved["partial"]
         return n, mean, squares, low, high
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:

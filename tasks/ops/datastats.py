@@ -41,8 +41,8 @@ class DataStats(Learned):
     the elements are profiled, and `lengths` has the lists' lengths. Infinite values are counted in `infinite` and take
     no part in the rest. Without a value, min and max are null, and mean, std, quantiles and histogram are missing. A
     constant has std 0 and a histogram of one bin. A refit merges the profiles: that of a fit of all rows, bit for bit
-    but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values. Source: Flajolet et al., "HyperLogLog", 2007; Masson, Rim, Lee,
-    "DDSketch", 2019.
+    but for the mean and std of floats (within 1e-12) and counts beyond a million distinct values. Source: Flajolet et
+    al., "HyperLogLog", 2007; Masson, Rim, Lee, "DDSketch", 2019.
 
     >>> from millrace import Workflow
     >>> workflow = Workflow(["x"] >> DataStats()).fit(pa.table({"x": [1, 2, None, 2]}))
@@ -155,14 +155,14 @@ class DataStats(Learned):
             saved["registers"] = pa.table({"rank": partial["registers"]})
         return saved
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> Partial:
-        partial = {**kept, "registers": None}
-        for name in {"lengths", "moments"} & set(kept):
-            partial[name] = tuple(kept[name])
-        if "bins" in kept:
-            partial["bins"] = tuple(kept["bins"][name].to_numpy() for name in ("key", "count"))
-        if "registers" in kept:
-            partial["registers"] = kept["registers"]["rank"].to_numpy()
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Partial:
+        partial = {**saved, "registers": None}
+        for name in {"lengths", "moments"} & set(saved):
+            partial[name] = tuple(saved[name])
+        if "bins" in saved:
+            partial["bins"] = tuple(saved["bins"][name].to_numpy() for name in ("key", "count"))
+        if "registers" in saved:
+            partial["registers"] = saved["registers"]["rank"].to_numpy()
         return partial
 
 

@@ -50,11 +50,11 @@ class _Together(Learned):
         means = pa.table({"mean": partial.mean[0], "mean_rest": partial.mean[1]})
         return {"n": partial.n, "left_out": partial.left_out, "mean": means, "r": pa.table({"r": triangle})}
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> Factor:
-        mean = np.stack([kept["mean"][name].to_numpy() for name in ("mean", "mean_rest")])
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Factor:
+        mean = np.stack([saved["mean"][name].to_numpy() for name in ("mean", "mean_rest")])
         r = np.zeros((mean.shape[1], mean.shape[1]))
-        r[np.triu_indices(len(r))] = kept["r"]["r"].to_numpy()
-        return Factor(kept["n"], kept["left_out"], mean, r)
+        r[np.triu_indices(len(r))] = saved["r"]["r"].to_numpy()
+        return Factor(saved["n"], saved["left_out"], mean, r)
 
 
 class PCA(_Together):

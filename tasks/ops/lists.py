@@ -144,8 +144,8 @@ class ValueCount(Learned):
     def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
         return kept_range(partial, fitted)
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> Range:
-        return restored_range(fitted, kept)
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Range:
+        return restored_range(fitted, saved)
 
     def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
         if (old["min"], old["max"]) == (new["min"], new["max"]):

@@ -26,13 +26,13 @@ def kept_range(partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
     return {} if (low, high) == (fitted["min"], fitted["max"]) else {"range": [low, high]}
 
 
-def restored_range(fitted: Mapping[str, Any], kept: Mapping[str, Any]) -> Range:
+def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range:
     """The range of what `kept_range` saved.
 
     >>> restored_range({"min": 2, "max": 6}, {}), restored_range({"min": 2, "max": 6}, {"range": [1, 6]})
     ((2, 6), (1, 6))
     """
-    low, high = kept.get("range", (fitted["min"], fitted["max"]))
+    low, high = saved.get("range", (fitted["min"], fitted["max"]))
     return None if low is None else (low, high)
 
 
@@ -63,8 +63,8 @@ class _Ranged(Learned):
         """Nothing where the fitted values are the range; the range of all rows where they stayed and it grew."""
         return kept_range(partial, fitted)
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> Range:
-        return restored_range(fitted, kept)
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Range:
+        return restored_range(fitted, saved)
 
 
 class NormalizeMinMax(_Ranged):

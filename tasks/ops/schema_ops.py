@@ -132,8 +132,8 @@ class DropLowCardinality(Learned):
     def kept_partial(self, partial: pa.Array, fitted: dict[str, Any]) -> dict[str, Any]:
         return {"values": pa.table({"v0": partial})}
 
-    def restored(self, fitted: Mapping[str, Any], kept: Mapping[str, Any], unit: Unit) -> pa.Array:
-        values = kept["values"]["v0"]
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Array:
+        values = saved["values"]["v0"]
         return pa.concat_arrays([pa.array([], values.type), *values.chunks])
 
     def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:

@@ -72,19 +72,21 @@ def test_settings_name_operators_columns_entries_and_steps_the_nearest_wins() ->
     assert reason(graph, "Normalize/x", {"features[0]": "freeze"}) == "the job says features[0]: freeze"
 
 
-@pytest.mark.parametrize(("name", "hint"), [("Normalise", "Normalize"), ("Fillmedian", "FillMedian"), ("qqqqq", "there are")])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("Normalise", "Normalize"), ("Fillmedian", "FillMedian"), ("qqqqq", "there are")]
+)
 def test_a_name_that_no_step_has_is_an_error_with_near_names(name: str, hint: str) -> None:
     with pytest.raises(JobError, match=f"no learned step of this job(.|\n)*{hint}"):
         modes(bound(every()), {name: "freeze"})
 
 
 def test_settings_that_are_impossible_say_why() -> None:
-    with pytest.raises(JobError, match="neither freeze nor merge(.|\n)*'freeze'"):
+    with pytest.raises(JobError, match=r"neither freeze nor merge(.|\n)*'freeze'"):
         modes(bound(every()), {"Normalize": "freez"})
     with pytest.raises(JobError, match=r"FillMedian of 'y' cannot be merged(.|\n)*all rows again(.|\n)*all: true"):
         modes(bound(every()), {"FillMedian": "merge"})
     group = [["a", "b"]] >> ops.Categorify()
-    with pytest.raises(JobError, match="two things about Categorify of 'a\\+b'(.|\n)*a: freeze, b: merge"):
+    with pytest.raises(JobError, match=r"two things about Categorify of 'a\+b'(.|\n)*a: freeze, b: merge"):
         modes(bound(group), {"a": "freeze", "b": "merge"})
     with pytest.raises(JobError, match="nothing of this job learns"):
         modes(bound(["x"] >> ops.LogOp()), {"Normalize": "freeze"})
@@ -94,7 +96,7 @@ def test_behind_a_merged_step_a_step_is_frozen_behind_a_frozen_one_it_is_not() -
     chain = ["x", "y"] >> ops.Normalize() >> ops.LogOp() >> ops.PCA(1)
     assert decided(chain) == {"Normalize/x": "merged", "Normalize/y": "merged", "PCA/x+y": "frozen"}
     assert "comes from Normalize of 'x', Normalize of 'y', whose outputs move" in reason(chain, "PCA/x+y")
-    with pytest.raises(JobError, match="PCA of 'x\\+y' cannot be merged(.|\n)*outputs move(.|\n)*freeze Normalize"):
+    with pytest.raises(JobError, match=r"PCA of 'x\+y' cannot be merged(.|\n)*outputs move(.|\n)*freeze Normalize"):
         modes(bound(chain), {"PCA": "merge"})
     free = {"Normalize": "freeze", "PCA": "merge"}
     assert decided(chain, free) == {"Normalize/x": "frozen", "Normalize/y": "frozen", "PCA/x+y": "merged"}
@@ -155,7 +157,7 @@ def test_a_side_table_that_changed_is_named_with_the_steps_behind_it(tmp_path: P
     changed = changed_tables(graph, before, observe.from_parameters(graph)[0])
     assert list(changed) == [joined_key]
     assert f"{file} of JoinExternal of 'n' differs from what the base read" in changed[joined_key]
-    assert "behind it: Normalize of 'price'" in changed[joined_key]
+    assert "behind it Normalize of 'price'" in changed[joined_key]
 
 
 def test_modes_are_shown_together_where_they_are_the_same() -> None:
