@@ -130,7 +130,7 @@ def publish_outputs(
         closing.report.performance = shown.performance()
     manifests = commit.commit(request, results, _run_id(), closing)
     COMMITTED[:] = [m.path for m in manifests]
-    history.record(request, results, getattr(job, "recipe", None))
+    history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:
         shown.show_reports(manifests)
     for manifest in manifests:
