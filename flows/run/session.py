@@ -17,6 +17,7 @@ from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
 from flows.run.artifacts import all_shown
+from flows.run.late import ready_in_time
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.listeners import work_in
 from flows.run.nights import check_source, empty, needs_rows, note_night
@@ -59,6 +60,7 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
     _done.set(None)
     with (
         signs_of_life(str(staging.target)),
+        ready_in_time(request),
         TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
