@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Callable, Iterator
-from datetime import date
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+)
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.states import Completed
 
 from flows.job.dates import DateOf
+from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Night, published
+from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
+from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit import AnyJob, Refit
-from flows.run.nights_table import show_nights
+from flows.run.run_names import show_date
 from tasks.core.settings import Run
 from tasks.errors import JobError, MillraceError, NoInputError
 from tasks.job.request import Request, output_slug
@@ -44,6 +54,7 @@ NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
+RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
 J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("millrace")
 
@@ -81,11 +92,15 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     folders, or the state of a run that had no data.
     """
     own = make(date_of_this_run)
-    if own.dated is None:
-        return _run(own, run)
     outcomes: dict[date, str] = {}
     try:
+        if own.dated is None:
+            return _run(own, run)
+        show_date(own.dated)
         return _in_order(own, make, run, outcomes)
+    except MillraceError as error:
+        outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
+        raise
     finally:
         show_nights(outcomes)
 
@@ -93,8 +108,8 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
 def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
     """Run the job of each date; note in `outcomes` how those ended that have no output."""
     assert own.dated is not None
-    if night := _published_before(own):
-        text = f"{night.day} is published already: {night.path}"
+    if there := _published_before(own):
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
         get_run_logger().info("%s", text)
         return Completed(message=text, data=[])
     folders: list[str] = []
@@ -102,7 +117,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
     while True:
         begun = next(begun_dates(own, make), None) if own.dated.became else None
         job = make(_always(begun)) if begun else own
-        day = job.dated.run_date.day if job.dated else own.dated.run_date.day
+        night = _calendar(own).night((job.dated or own.dated).run_date.time)
         _tell(job.dated, bool(begun))
         try:
             done = _run(job, run)
@@ -116,12 +131,12 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                 ) from None  # fmt: skip
             continue
         except MillraceError as error:
-            outcomes[day] = f"failed: {error.what}"
+            outcomes[night] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
-            outcomes[day] = "no data"
+            outcomes[night] = NO_DATA
             return done if not begun or _is_same_command(own) else folders or done
         folders += done
         if job is own:
@@ -129,18 +144,28 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
         if _is_same_command(own):
             get_run_logger().warning(
                 "%s was not run: the same command goes on with %s, which was begun; give it again, or --date %s",
-                own.dated.run_date.day, day, own.dated.run_date.text,
+                own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
             )  # fmt: skip
             return folders
 
 
 def _published_before(own: AnyJob) -> Night | None:
-    """The published output of the date of a run that a backfill has started; None for other runs."""
+    """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
     if own.dated is None or BACKFILL not in (tags or []):
         return None
-    return published(str(own.as_written()["output"]["path"]), Path.cwd()).get(own.dated.run_date.day)
+    written, calendar = own.as_written(), _calendar(own)
+    outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
+    return outputs.get(calendar.night(own.dated.run_date.time))
+
+
+def _night_of_this_run(own: AnyJob) -> date:
+    return _calendar(own).night((own.dated.run_date if own.dated else date_of_this_run(own.run)).time)
+
+
+def _calendar(job: AnyJob) -> Calendar:
+    return calendar_of(job.as_written())
 
 
 def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
@@ -164,15 +189,19 @@ def note_night(job: AnyJob, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
     OtherNightError where the work of another date is there, which must be finished first, or where the work of an
-    earlier date that this run was to finish is gone. A job without a date throws such work away, and says so.
+    earlier date that this run was to finish is gone. A JobError where a job without a date finds such work: its run
+    would throw it away, and it cannot finish it.
     """
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
     if job.dated is None or not job.dated.became:
         if begun:
-            text = "the work of %s, which was begun and not published, may be lost: this job names no date"
-            log.warning(text, begun.get("date"))
-            (staging.folder / NOTE).unlink(missing_ok=True)
+            raise JobError(
+                f"the run of {begun.get('date')} was begun and not published", where=str(staging.folder),
+                why="this job writes to the same output and names no date: its run would throw that work away",
+                do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}. To give it "
+                f"up: millrace clean --older-than 0 {job.output.path}",
+            )  # fmt: skip
         return
     if begun and begun.get("night") != _night(job):
         raise OtherNightError(str(begun.get("date")))
@@ -182,23 +211,28 @@ def note_night(job: AnyJob, staging: Staging) -> None:
 
 
 def check_source(job: AnyJob, request: Request) -> None:
-    """NoDataError or JobError where no file is at `source.path`, before a stage begins; for jobs whose paths hold a
-    date and those with `run.if_empty: skip`.
+    """NoDataError or JobError where no file is at `source.path` or `source.valid`, before a stage begins; for paths
+    that hold a date, and for `source.path` with `run.if_empty: skip`.
 
     The folder in front of the first pattern must be there: a mistyped path is no empty day.
     """
-    source = job.source
-    patterns = _patterns(job, "source.path")
-    if job.run.if_empty == "fail" and not patterns:
-        return
-    paths = [source.path] if isinstance(source.path, str) else source.path
     options = read_options(request.source)["storage_options"]
+    if job.run.if_empty == "skip" or _patterns(job, "source.path"):
+        _check_paths(job, "path", options)
+    if _patterns(job, "source.valid"):
+        _check_paths(job, "valid", options)
+
+
+def _check_paths(job: AnyJob, name: str, options: Any) -> None:
+    """NoDataError or JobError where no file is at the paths of `source`.`name`."""
+    known = getattr(job.source, name)
+    paths = [known] if isinstance(known, str) else known
     missing = [error for path in paths if (error := _nothing_at(path, options))]
     if not missing:
         return
     if len(missing) < len(paths):
-        raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.path have files", "")
-    written = job.as_written()["source"]["path"]
+        raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.{name} have files", "")
+    written = job.as_written()["source"][name]
     for path in [written] if isinstance(written, str) else written:
         fixed = fixed_folder(path)
         if not is_remote(path) and fixed and not Path(fixed).is_dir():
@@ -213,9 +247,14 @@ def empty(job: AnyJob, why: str) -> None:
     raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
 
 
-def needs_rows(job: AnyJob) -> bool:
-    """Whether a run whose filter leaves no row is one without data, instead of an empty output."""
-    return job.run.if_empty == "skip" or bool(_patterns(job, "source"))
+def needs_rows(job: AnyJob, place: str = "source") -> bool:
+    """Whether a run without rows is one without data, instead of an empty output or another error.
+
+    `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
+    is empty is no day without data.
+    """
+    skips = place != "source.valid" and job.run.if_empty == "skip"
+    return skips or bool(_patterns(job, place))
 
 
 def _run(job: J, run: Callable[[J], list[str]]) -> Any:
@@ -312,3 +351,57 @@ def _staging_folders(own: AnyJob) -> list[Path]:
     else:
         wanted = path.parent / f".{path.name}.millrace"
     return [folder.resolve() for folder in sorted(Path("/").glob(str(wanted).lstrip("/")))]
+
+
+# The table of nights
+
+
+def show_nights(outcomes: Mapping[date, str]) -> None:
+    """Write the artifact of the nights of the deployment of the current flow run; nothing without a deployment.
+
+    `outcomes` says of nights without an output how this run ended for them. A server that is away is no reason to fail.
+    """
+    context = FlowRunContext.get()
+    flow_run = context.flow_run if context else None
+    deployment_id = getattr(flow_run, "deployment_id", None)
+    if context is None or context.flow is None or flow_run is None or deployment_id is None:
+        return
+    try:
+        with fresh_client(), get_client(sync_client=True) as client:
+            deployment = client.read_deployment(deployment_id)
+            nights = deployed(f"{context.flow.name}/{deployment.name}", deployment)
+            text = nights_text(nights, _runs_by_night(client, nights), outcomes, rates_by_run())
+            create_markdown_artifact(text, key=artifact_key(nights.name), description=f"The nights of {nights.name}")
+    except Exception as error:
+        log.warning("the table of nights could not be written: %s", error)
+
+
+def artifact_key(name: str) -> str:
+    """The key of the artifact of a deployment's nights.
+
+    >>> artifact_key("preprocess/Nightly 2")
+    'millrace-nights-preprocess-nightly-2'
+    """
+    return f"millrace-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+
+def _runs_by_night(client: Any, nights: Deployed) -> dict[date, Any]:
+    """The newest flow run of each night that the server knows, by the night that it is of."""
+    calendar = nights.calendar
+    since = calendar.begin(calendar.back(nights.today(), NIGHTS))
+    expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
+    flow_runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
+        flow_run_filter=FlowRunFilter(expected_start_time=expected),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=RUNS,
+    )  # fmt: skip
+    runs: dict[date, Any] = {}
+    for run in flow_runs:
+        section = run.parameters.get("run")
+        text = section.get("date") if isinstance(section, Mapping) else None
+        try:
+            moment = parse_run_date(text, calendar.timezone).time if text else run.expected_start_time
+        except JobError:
+            continue
+        runs.setdefault(calendar.night(moment), run)
+    return runs

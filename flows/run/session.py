@@ -18,6 +18,7 @@ from flows.job.deployed import check_lasting
 from flows.job.job import Job
 from flows.job.refit import AnyJob
 from flows.run.artifacts import all_shown
+from flows.run.late import ready_in_time
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.listeners import work_in
 from flows.run.nights import check_source, empty, needs_rows, note_night
@@ -34,7 +35,7 @@ from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
 from tasks.report.html import ReportWriter
 from tasks.shuffle.memory_exchange import release
-from tasks.sources.planning import NoRowsError
+from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.storage.atomic import read_json
 
@@ -60,6 +61,7 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
     _done.set(None)
     with (
         signs_of_life(str(staging.target)),
+        ready_in_time(request),
         TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
@@ -78,7 +80,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     try:
         result: IngestResult = run_stage(task.ingest, job, request)
     except NoRowsError as error:
-        if needs_rows(job):
+        if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
     if result.made_up:
@@ -131,7 +133,7 @@ def publish_outputs(
         closing.report.performance = shown.performance()
     manifests = commit.commit(request, results, _run_id(), closing)
     COMMITTED[:] = [m.path for m in manifests]
-    history.record(request, results, getattr(job, "recipe", None))
+    history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:
         shown.show_reports(manifests)
     for manifest in manifests:
