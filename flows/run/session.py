@@ -87,6 +87,8 @@ def ingested(job: Job | Application, request: Request) -> IngestResult:
         log.warning("left out, since the source lacks their columns: %s", result.left_out)
     if result.differs_from_fit:
         log.warning("different from the fit: %s", result.differs_from_fit)
+    if result.contract:
+        log.warning("the contract: %s", result.contract)
     return result
 
 
