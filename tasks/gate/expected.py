@@ -17,6 +17,7 @@ import numpy as np
 from tasks.gate.distances import Array, t_limit
 
 WINDOW = 35  # newest nights that a prediction looks at
+TREND = 3  # nights that a trend needs
 WEEKS = 3  # nights that each weekday needs
 OUTLIER = 4.0  # standard deviations
 
@@ -39,7 +40,7 @@ class Calendar:
 def calendar(days: Sequence[date | None], tonight: date | None) -> Calendar:
     """The design of nights, oldest first; nights without a date count one after another.
 
-    A level alone up to four nights, a trend from five on, weekdays where each that is there, and tonight's, is there
+    A level alone up to two nights, a trend from three on, weekdays where each that is there, and tonight's, is there
     three times.
     """
     number = [day.toordinal() for day in days if day] if tonight and all(days) else []
@@ -47,7 +48,7 @@ def calendar(days: Sequence[date | None], tonight: date | None) -> Calendar:
     times = np.array(number if dated else range(len(days)), np.float64)
     now = float(tonight.toordinal()) if dated and tonight else float(len(days))
     columns, new = [np.ones(len(days))], [1.0]
-    if len(days) >= 5 and times.min() < times.max():
+    if len(days) >= TREND and times.min() < times.max():
         center, width = times.mean(), times.max() - times.min()
         columns.append((times - center) / width)
         new.append((now - center) / width)
