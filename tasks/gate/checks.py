@@ -21,7 +21,7 @@ import numpy as np
 from tasks.core.settings import Check, Checks
 from tasks.gate.contract import Contract, check_values, percent, shown
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
-from tasks.gate.distributions import Cells, Moved, cells_of, moved, newcomers
+from tasks.gate.distributions import Cells, Moved, References, cells_of, moved, newcomers, references
 from tasks.gate.expected import TREND, WINDOW, Calendar, calendar, limit, predict
 from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_text
 from tasks.gate.history import Past
@@ -275,20 +275,24 @@ class _Night:
             for cells in cells_of(past, now):
                 if cells.part == "bins" and (drifts or (len(places) < 2 and now.distinct > 0.5 * now.values)):
                     continue
-                for check in ("l_infinity", "jensen_shannon", "psi"):
-                    finding = self.distance(name, check, cells, places)
+                whole, few = (cells, references(cells, self.design(places))), cells.for_psi()
+                ways = {"l_infinity": whole, "jensen_shannon": whole}
+                ways["psi"] = whole if few is cells else (few, references(few, self.design(places)))
+                for check, (chosen, known) in ways.items():
+                    finding = self.distance(name, check, chosen, known, places)
                     if finding is not None:
                         yield finding
                         spread.append(name)
         yield from self.swapped(list(dict.fromkeys(spread)))
 
-    def distance(self, name: str, check: str, cells: Cells, places: tuple[int, ...]) -> Finding | None:
+    def distance(
+        self, name: str, check: str, cells: Cells, near: References, places: tuple[int, ...]
+    ) -> Finding | None:
         level = self.level(check, len(places))
         if level is None:
             return None
         design = self.design(places)
-        chosen = cells.for_psi() if check == "psi" else cells
-        move = moved(check, chosen, design, self.chance, self.z, self.settings.nights)
+        move = moved(check, cells, near, self.chance, self.z, self.settings.nights)
         if not move.early:
             known = self.proposed[check].get(name, 0.0)
             self.proposed[check][name] = max(known, float(f"{move.threshold:.4g}"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.gate.contract import percent
 from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
-from tasks.gate.expected import WINDOW, Calendar, limit, predict
+from tasks.gate.expected import TREND, Calendar, limit, predict
 from tasks.gate.figures import family, shown
 from tasks.gate.profile import TOP, ColumnProfile, bin_edges
 
@@ -19,6 +19,7 @@ MOST_NAMES = 400  # values that are cells of their own
 FREQUENT = 20  # of them are cells of a PSI
 FOLDED = 16  # cells of a PSI into which buckets go
 FLOORS = {"l_infinity": 0.03, "jensen_shannon": 0.05, "psi": 0.1}  # changes that never count
+MANY = 64  # cells beyond which chance alone moves a distribution, and one or two nights do not tell by how much
 EARLY = {"l_infinity": 0.2, "jensen_shannon": 0.3, "psi": 0.5}  # with few nights
 
 
@@ -113,29 +114,41 @@ class Moved:
         return f"{self.label}: {percent(self.before)} -> {percent(self.now)}"
 
 
-def moved(name: str, cells: Cells, design: Calendar, chance: float, z: float, nights: int) -> Moved:
-    """One distance of tonight's distribution from the nearest of three: the one that trend and weekday lead to expect,
-    the last night's, and that of the same weekday before.
+@dataclass(frozen=True)
+class References:
+    """The shares that tonight's may be near to (the last night's, the same weekday's, the expected ones), and what each
+    night before was expected to be."""
+
+    near: list[Array]
+    left_out: Array | None
+
+
+def references(cells: Cells, design: Calendar) -> References:
+    past = shares(cells.past)
+    near = [past[-1]] + ([past[design.same_weekday]] if design.same_weekday is not None else [])
+    if len(past) < TREND:
+        return References(near, None)
+    predicted = predict(np.sqrt(past), design, robust=False)
+    expected = np.clip(predicted.center, 0.0, None) ** 2
+    return References([*near, expected], np.clip(predicted.left_out, 0.0, None) ** 2)
+
+
+def moved(name: str, cells: Cells, known: References, chance: float, z: float, nights: int) -> Moved:
+    """One distance of tonight's distribution from the nearest of its references.
 
     The threshold: what is passed by chance by the distances of the nights before, each measured in the same way (its
     prediction made without it), half as much again as the largest of them, the noise of the sample, and a floor.
     """
     distance = DISTANCES[name]
     past, now = shares(cells.past), shares(cells.now)
-    count = len(past)
-    references = [past[-1]] + ([past[design.same_weekday]] if design.same_weekday is not None else [])
-    before: list[float] = []
-    if count >= 3:
-        predicted = predict(np.sqrt(past), design, robust=False)
-        references.append(np.clip(predicted.center, 0.0, None) ** 2)
-        left_out = np.clip(predicted.left_out, 0.0, None) ** 2
-        before = _past_distances(distance, past, left_out, design)
-    far = [float(distance(now, reference)) for reference in references]
-    figure, nearest = min(far), references[int(np.argmin(far))]
+    before = [] if known.left_out is None else _past_distances(distance, past, known.left_out)
+    far = [float(distance(now, reference)) for reference in known.near]
+    figure, nearest = min(far), known.near[int(np.argmin(far))]
     bound = noise(name, nearest, float(cells.now.sum()), float(cells.past[-1].sum()), z)
-    early = count < nights
-    threshold = max(EARLY[name] if early else FLOORS[name], bound)
-    if len(before) >= 3:
+    early = len(past) < nights
+    floor = EARLY[name] if early else FLOORS[name]
+    threshold = max(floor if len(now) <= MANY or not early else 2 * floor, bound)
+    if len(before) >= 2:
         middle = float(np.median(before))
         spread = max(1.4826 * float(np.median(np.abs(np.array(before) - middle))), 0.5 * float(np.std(before)))
         reach = middle + float(limit(np.array(spread), len(before) - 1, chance))
@@ -145,12 +158,10 @@ def moved(name: str, cells: Cells, design: Calendar, chance: float, z: float, ni
     return Moved(name, figure, threshold, early, cells.labels[place], float(shares(nearest)[place]), float(now[place]))
 
 
-def _past_distances(distance: Any, past: Array, left_out: Array, design: Calendar) -> list[float]:
-    """The distance of each night from the nearest of its own three references."""
-    of_prediction = np.atleast_1d(distance(past, left_out))
-    of_last = np.concatenate([[np.inf], np.atleast_1d(distance(past[1:], past[:-1]))])
-    nearest = np.minimum(of_prediction, of_last)
-    return [float(one) for one in nearest[1:][-WINDOW:]]
+def _past_distances(distance: Any, past: Array, left_out: Array) -> list[float]:
+    """The distance of each night but the first from the nearer of its prediction and the night before it."""
+    nearest = np.minimum(distance(past[1:], left_out[1:]), distance(past[1:], past[:-1]))
+    return [float(one) for one in nearest]
 
 
 def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float, float, list[tuple[Any, int]]] | None:

@@ -111,5 +111,7 @@ def _middle_scale(errors: Array) -> Array:
 
 def limit(scale: Array, degrees: int, chance: float) -> Array:
     """The error that a plain night passes with a probability, either side together."""
-    reach: Array = scale * (t_limit(chance, degrees) if degrees >= 1 else math.inf)
+    if degrees < 1:
+        return np.full_like(scale, math.inf)
+    reach: Array = scale * t_limit(chance, degrees)
     return reach
