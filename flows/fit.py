@@ -32,6 +32,8 @@ def fit(
     base: str | None = None,
     refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> str:
@@ -52,13 +54,17 @@ def fit(
             {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: scratch, retries, stalled_after,
             min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
-        "output": output, "base": base, "refit": refit, "cluster": cluster, "run": run,
+        "output": output, "base": base, "refit": refit, "cluster": cluster, "contract": contract, "checks": checks,
+        "run": run,
     }  # fmt: skip
     make = job_maker(parameters)
     if dry_run:

@@ -14,7 +14,7 @@ from flows.job.dates import DateOf, of_this_moment
 from flows.job.job import (
     NO_BASE,
     Application,
-    DatedJob,
+    CheckedJob,
     Job,
     _absolute,
     _check_filter,
@@ -37,7 +37,7 @@ from tasks.job.request import Request
 from tasks.job.run_date import is_pattern
 
 
-class Refit(DatedJob):
+class Refit(CheckedJob):
     """New rows on top of a base, whose features, types and reading they follow: which base, where the rows come from,
     where they go (a version beside the base, if nothing is said), and on which workers."""
 
@@ -74,7 +74,7 @@ class Refit(DatedJob):
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
         request = refitting_request(source, base, self.refit, output, run, engine, day_of(self))
-        return replace(request, dated=self.dated.to_json() if self.dated else {})
+        return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
 
 
 AnyJob = Job | Application | Refit

@@ -90,6 +90,8 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("left out, since the source lacks their columns: %s", result.left_out)
     if result.differs_from_fit:
         log.warning("different from the fit: %s", result.differs_from_fit)
+    if result.contract:
+        log.warning("the contract: %s", result.contract)
     return result
 
 

@@ -202,8 +202,48 @@ class StateForm(Form):
     partials: dict[str, dict[str, Any]] = {}
 
 
+Figure = int | float | dict[str, str]  # {"float": "inf"} and the like stand for what JSON has not
+
+
+class ColumnProfileForm(Form):
+    name: str
+    type: Annotated[str, AfterValidator(_type_name)]
+    rows: Count
+    nulls: Count
+    distinct: Figure = 0.0
+    distinct_error: Figure = 0.0
+    minimum: Figure | str | None = None
+    maximum: Figure | str | None = None
+    mean: Figure | None = None
+    std: Figure | None = None
+    infinite: Count = 0
+    bins: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
+    buckets: list[Count] | None = None
+    top: list[Annotated[list[Any], Field(min_length=2, max_length=2)]] = []
+    top_exact: bool = False
+
+
+class StepProfileForm(Form):
+    key: str
+    op: str
+    columns: Names
+    rows: Count
+    out_of_vocabulary: Count | None = None
+    unmatched: Count | None = None
+    failed_casts: Count = 0
+
+
+class ProfileForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    rows: Count
+    columns: list[ColumnProfileForm]
+    steps: list[StepProfileForm] = []
+    seconds: float = 0.0
+
+
 FORMS: dict[str, type[Form]] = {
     "manifest": ManifestForm,
+    "profile": ProfileForm,
     "workflow": WorkflowForm,
     "state": StateForm,
     "table": TableForm,
