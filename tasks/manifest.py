@@ -16,6 +16,12 @@ from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_f
 from tasks.storage.own_files import LATEST, MANIFEST
 
 FORMAT = 1
+ORIGINS = {  # where the date of a run comes from; `at` is its time
+    "run.date": "of run.date",
+    "scheduled": "of the run's schedule, {at}",
+    "started": "of the run's start, {at}, since run.date is empty",
+    "begun": "of an earlier run, which was begun and not published",
+}
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,21 @@ def current(folder: Path) -> Path:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise damaged(latest, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
+
+
+def dated_lines(dated: Mapping[str, Any]) -> list[str]:
+    """The date of a run as manifests and fitted workflows have it (`dated`), where it comes from, and what each pattern
+    of its job became.
+
+    >>> became = {"source.path": {"pattern": "in/{date}", "text": "in/2026-11-22"}}
+    >>> dated_lines({"date": "2026-11-22", "timezone": "UTC", "origin": "run.date", "became": became})
+    ['2026-11-22, of run.date (UTC)', 'source.path: in/{date} is in/2026-11-22']
+    """
+    origin, at = str(dated.get("origin", "")), str(dated.get("run_date", "")).replace("T", " ")
+    source = ORIGINS.get(origin, f"of {origin}").format(at=at)
+    lines = [f"{dated['date']}, {source} ({dated.get('timezone', '')})"]
+    became = dated.get("became") or {}
+    return lines + [f"{place}: {one['pattern']} is {one['text']}" for place, one in became.items()]
 
 
 def seal(data: Mapping[str, Any]) -> dict[str, Any]:

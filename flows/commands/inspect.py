@@ -22,8 +22,8 @@ from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import Bound, Step
-from tasks.graph.saved_workflow import load_fitted
-from tasks.manifest import Manifest, current, outputs
+from tasks.graph.saved_workflow import load_fitted, read_fitted
+from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
 from tasks.sources.formats.bounds import validated
@@ -121,6 +121,7 @@ def _show_output(folder: Path, console: Console) -> None:
     console.print(f"{rows_text}; {by}", soft_wrap=True)
     if data.get("run"):
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
+    _show_date(data.get("dated"), console)
     _show_reading(data.get("reading") or {}, console)
     if data.get("made_up"):
         console.print(f"made-up data: {made_up_text(data['made_up'])}", markup=False, soft_wrap=True)
@@ -154,9 +155,16 @@ def _show_reading(reading: Mapping[str, Any], console: Console) -> None:
         console.print(f"source read with {'; '.join(reading_lines(reading))}", markup=False, soft_wrap=True)
 
 
+def _show_date(dated: Mapping[str, Any] | None, console: Console) -> None:
+    """Print the date of the run and what each pattern of its job became."""
+    for number, line in enumerate(dated_lines(dated) if dated else ()):
+        console.print(f"{'' if number else 'the date is '}{line}", markup=False, soft_wrap=True)
+
+
 def _show_workflow(folder: Path, values: int, console: Console) -> None:
     final, schema, state, reading = load_fitted(folder)
     console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
+    _show_date(read_fitted(folder).get("dated"), console)
     _show_reading(reading, console)
     _print_schema("takes", schema, console)
     _print_schema("gives", Bound(final, schema, state.values).output, console)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import logging
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -19,6 +18,7 @@ from flows.job.dates import DateOf
 from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Night, published
 from flows.run.nights_table import show_nights
+from flows.run.run_names import show_date
 from tasks.core.settings import Run
 from tasks.errors import JobError, MillraceError, NoInputError
 from tasks.job.request import Request, output_slug
@@ -44,7 +44,6 @@ SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 J = TypeVar("J", Job, Application)
-log = logging.getLogger("millrace")
 
 
 class NoDataError(Exception):
@@ -82,6 +81,7 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     own = make(date_of_this_run)
     if own.dated is None:
         return _run(own, run)
+    show_date(own.dated)
     outcomes: dict[date, str] = {}
     try:
         return _in_order(own, make, run, outcomes)
@@ -163,15 +163,19 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
     OtherNightError where the work of another date is there, which must be finished first, or where the work of an
-    earlier date that this run was to finish is gone. A job without a date throws such work away, and says so.
+    earlier date that this run was to finish is gone. A JobError where a job without a date finds such work: its run
+    would throw it away, and it cannot finish it.
     """
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
     if job.dated is None or not job.dated.became:
         if begun:
-            text = "the work of %s, which was begun and not published, may be lost: this job names no date"
-            log.warning(text, begun.get("date"))
-            (staging.folder / NOTE).unlink(missing_ok=True)
+            raise JobError(
+                f"the run of {begun.get('date')} was begun and not published", where=str(staging.folder),
+                why="this job writes to the same output and names no date: its run would throw that work away",
+                do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}. To give it "
+                f"up: millrace clean --older-than 0 {job.output.path}",
+            )  # fmt: skip
         return
     if begun and begun.get("night") != _night(job):
         raise OtherNightError(str(begun.get("date")))
@@ -181,23 +185,28 @@ def note_night(job: Job | Application, staging: Staging) -> None:
 
 
 def check_source(job: Job | Application, request: Request) -> None:
-    """NoDataError or JobError where no file is at `source.path`, before a stage begins; for jobs whose paths hold a
-    date and those with `run.if_empty: skip`.
+    """NoDataError or JobError where no file is at `source.path` or `source.valid`, before a stage begins; for paths
+    that hold a date, and for `source.path` with `run.if_empty: skip`.
 
     The folder in front of the first pattern must be there: a mistyped path is no empty day.
     """
-    source = job.source
-    patterns = _patterns(job, "source.path")
-    if job.run.if_empty == "fail" and not patterns:
-        return
-    paths = [source.path] if isinstance(source.path, str) else source.path
     options = read_options(request.source)["storage_options"]
+    if job.run.if_empty == "skip" or _patterns(job, "source.path"):
+        _check_paths(job, "path", options)
+    if _patterns(job, "source.valid"):
+        _check_paths(job, "valid", options)
+
+
+def _check_paths(job: Job | Application, name: str, options: Any) -> None:
+    """NoDataError or JobError where no file is at the paths of `source`.`name`."""
+    known = getattr(job.source, name)
+    paths = [known] if isinstance(known, str) else known
     missing = [error for path in paths if (error := _nothing_at(path, options))]
     if not missing:
         return
     if len(missing) < len(paths):
-        raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.path have files", "")
-    written = job.as_written()["source"]["path"]
+        raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.{name} have files", "")
+    written = job.as_written()["source"][name]
     for path in [written] if isinstance(written, str) else written:
         fixed = fixed_folder(path)
         if not is_remote(path) and fixed and not Path(fixed).is_dir():
@@ -212,9 +221,14 @@ def empty(job: Job | Application, why: str) -> None:
     raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
 
 
-def needs_rows(job: Job | Application) -> bool:
-    """Whether a run whose filter leaves no row is one without data, instead of an empty output."""
-    return job.run.if_empty == "skip" or bool(_patterns(job, "source"))
+def needs_rows(job: Job | Application, place: str = "source") -> bool:
+    """Whether a run without rows is one without data, instead of an empty output or another error.
+
+    `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
+    is empty is no day without data.
+    """
+    skips = place != "source.valid" and job.run.if_empty == "skip"
+    return skips or bool(_patterns(job, place))
 
 
 def _run(job: J, run: Callable[[J], list[str]]) -> Any:

@@ -33,7 +33,7 @@ from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
 from tasks.report.html import ReportWriter
 from tasks.shuffle.memory_exchange import release
-from tasks.sources.planning import NoRowsError
+from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.storage.atomic import read_json
 
@@ -77,7 +77,7 @@ def ingested(job: Job | Application, request: Request) -> IngestResult:
     try:
         result: IngestResult = run_stage(task.ingest, job, request)
     except NoRowsError as error:
-        if needs_rows(job):
+        if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
     if result.made_up:

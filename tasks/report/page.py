@@ -15,6 +15,7 @@ from tasks.core.stage_results import StageResult, StatisticsResult, TransformRes
 from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
+from tasks.manifest import dated_lines
 from tasks.report import diagram, profile, sampling, series, svg
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.sources.reading_rules import reading_lines
@@ -235,7 +236,7 @@ def template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
-    environment.filters |= {"reading": reading_lines, "made_up": made_up_text}
+    environment.filters |= {"reading": reading_lines, "made_up": made_up_text, "dated": dated_lines}
     return environment.get_template("page.html.j2")
 
 

@@ -7,7 +7,8 @@ In: the request. Out: `plan.json` in the staging folder, with files, blocks and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,20 @@ from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
-from tasks.errors import DataError
+from tasks.errors import DataError, NoInputError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
-from tasks.sources.planning import make_plan, partition_size, read_options
+from tasks.sources.planning import (
+    NoRowsError,
+    NoValidationRowsError,
+    make_plan,
+    partition_size,
+    read_options,
+)
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.storage import hive
@@ -42,7 +49,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         adopt(request)
     paths = _paths(request.source)
     storage_options = read_options(request.source)["storage_options"]
-    listed = {split: {file.path: file for file in expand(path, storage_options)} for split, path in paths.items()}
+    listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
     sample = _made_up_files(listed) + request.fitted.get("made_up", [])
     reused = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
@@ -110,20 +117,42 @@ def _plan(
     return reused
 
 
+def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
+    """The files of a split by their paths."""
+    with _naming_valid(split):
+        return {file.path: file for file in expand(path, storage_options)}
+
+
+@contextmanager
+def _naming_valid(split: str) -> Iterator[None]:
+    """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`."""
+    try:
+        yield
+    except (NoInputError, NoRowsError) as error:
+        if split != "valid":
+            raise
+        kind = NoInputError if isinstance(error, NoInputError) else NoValidationRowsError
+        raise kind(
+            "there are no validation data", where=f"source.valid: {error.where}", why=error.why or error.what,
+            do="correct source.valid, or leave it out",
+        ) from None  # fmt: skip
+
+
 def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files."""
     source, run = request.source, request.run
-    plan = make_plan(
-        source.model_copy(update={"path": path, "valid": None}),
-        parallel_map=partial(_mapped, pool),
-        threads=dividing_threads(request.engine, pool),
-        min_partition_size=run.min_partition_size,
-        null_types=null_types(request),
-        limit=partition_limit(request.engine, pool),
-        fit=request.fit,
-        notes=str(request.staging.folder / FOLDER),
-    )
+    with _naming_valid(split):
+        plan = make_plan(
+            source.model_copy(update={"path": path, "valid": None}),
+            parallel_map=partial(_mapped, pool),
+            threads=dividing_threads(request.engine, pool),
+            min_partition_size=run.min_partition_size,
+            null_types=null_types(request),
+            limit=partition_limit(request.engine, pool),
+            fit=request.fit,
+            notes=str(request.staging.folder / FOLDER),
+        )
     plan = adapted(request, plan)
     check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
     if not source.keys:

@@ -109,12 +109,17 @@ class OutputForm(Form):
     partition_on: Names = []
 
 
+class BecameForm(Form):
+    pattern: str
+    text: str
+
+
 class DatedForm(Form):
     date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     run_date: str = ""
     timezone: str = ""
     origin: str = ""
-    became: dict[str, dict[str, str]] = {}
+    became: dict[str, BecameForm] = {}
 
 
 class ManifestForm(Form):
@@ -160,6 +165,7 @@ class WorkflowForm(Form):
     schema_: list[ColumnForm] = Field(alias="schema")
     output: list[ColumnForm] = []
     source: dict[str, Any] = {}
+    dated: DatedForm | None = None
     state: str = ""
     digest: str = ""
 

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,9 +169,10 @@ START = "from infra.orchestration.server import ensure_server; print(ensure_serv
 class Host:
     """A folder with data of each day, a deployment over them, and a Prefect server of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, days: Sequence[str] = DAYS) -> None:
+        """`days` are those of the runs; each reads the rows of the day before."""
         self.folder, self.home = folder, folder / "prefect"
-        for day in ["2026-03-26", *DAYS]:
+        for day in [(date.fromisoformat(day) - timedelta(days=1)).isoformat() for day in days]:
             (folder / "in" / day).mkdir(parents=True)
             pq.write_table(pa.table({"x": [1.0, 2.0], "day": [day] * 2}), folder / "in" / day / "a.parquet")
         job = {
@@ -256,6 +258,35 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(t
         assert "4 day(s), 4 of them are published" in host.log
         table = httpx.get(f"{host.api}/artifacts/millrace-nights-preprocess-nights/latest").json()["data"]
         assert table.startswith("**")  # this month has no run
+    finally:
+        killed(serving, signal.SIGTERM)
+        host.kill_server()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+def test_sixty_days_are_backfilled_across_restarts_of_the_server(tmp_path: Path) -> None:
+    """Over a change of the clocks, with a server that is killed twice and a command that is killed once."""
+    days = [(date(2026, 2, 20) + timedelta(days=number)).isoformat() for number in range(60)]
+    host = Host(tmp_path, days)
+    host.start_server()
+    serving = host.millrace("serve", "--file", "nights.yaml")
+    command = ("backfill", "preprocess/nights", "--from", days[0], "--to", days[-1])
+    try:
+        until(lambda: "Ctrl-C ends it" in host.log, "serve", 120)
+        filling = host.millrace(*command)
+        for published_days, restarts_command in ((15, False), (30, True), (45, False)):
+            until(lambda number=published_days: len(host.days()) >= number, f"{published_days} days", 900)
+            if restarts_command:
+                killed(filling)
+                filling = host.millrace(*command)
+                continue
+            host.kill_server()
+            host.start_server()
+            if serving.poll() is not None:
+                serving = host.millrace("serve", "--file", "nights.yaml")
+        assert filling.wait(900) == 0, host.log
+        assert host.days() == days
     finally:
         killed(serving, signal.SIGTERM)
         host.kill_server()
