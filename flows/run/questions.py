@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from prefect import get_client, get_run_logger
 from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound, Pause
+from prefect.exceptions import ObjectNotFound, Pause, PrefectHTTPStatusError
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_base_key
@@ -39,7 +39,7 @@ class DiscardedError(Exception):
     """Somebody has answered discard: the work of this run is thrown away."""
 
 
-class Verdict(RunInput):
+class PublishOrDiscard(RunInput):
     """The form of a question."""
 
     answer: Literal["publish", "discard"] = Field(description="publish the output, or throw it away")
@@ -82,7 +82,7 @@ def close_unanswered(staging: Staging, question: Question) -> None:
     stop_unanswered(question)
 
 
-def answer_of_form(question: Question) -> Verdict | None:
+def answer_of_form(question: Question) -> PublishOrDiscard | None:
     """What somebody answered in the form of the run that asks; None before that, and where the server has no such
     run."""
     with get_client(sync_client=True) as client:
@@ -90,7 +90,11 @@ def answer_of_form(question: Question) -> Verdict | None:
             text = client.read_flow_run_input(question.run, _keys(question)["response"])
         except ObjectNotFound:
             return None
-    return Verdict(**(json.loads(text) if isinstance(text, str) else text))
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            return None
+    return PublishOrDiscard(**(json.loads(text) if isinstance(text, str) else text))
 
 
 def pause_for_answer() -> None:
@@ -104,7 +108,7 @@ def pause_for_answer() -> None:
         return
     stop_workers()
     seconds = (datetime.fromisoformat(question.until) - datetime.now(UTC)).total_seconds()
-    form: Any = Verdict.with_initial_data(description=form_text(question))
+    form: Any = PublishOrDiscard.with_initial_data(description=form_text(question))
     suspend_flow_run(wait_for_input=form, timeout=max(int(seconds), 1), key=question.key)
 
 
