@@ -30,6 +30,8 @@ def fit(
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> str:
@@ -46,13 +48,16 @@ def fit(
         output: Where the fitted workflow goes.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: scratch, retries, stalled_after,
             min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
-        "output": output, "cluster": cluster, "run": run,
+        "output": output, "cluster": cluster, "contract": contract, "checks": checks, "run": run,
     }  # fmt: skip
     make = job_maker(parameters)
     if dry_run:

@@ -13,7 +13,16 @@ from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, learned, make_samples, on_cluster, publish_outputs, started, transformed
+from flows.run.session import (
+    committing,
+    ingested,
+    learned,
+    make_samples,
+    on_cluster,
+    publish_outputs,
+    started,
+    transformed,
+)
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -31,6 +40,8 @@ def preprocess(
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> list[str]:
@@ -48,6 +59,9 @@ def preprocess(
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
             min_partition_size, lock, report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
@@ -60,6 +74,8 @@ def preprocess(
         "label": label,
         "output": output,
         "cluster": cluster,
+        "contract": contract,
+        "checks": checks,
         "run": run,
     }
     make = job_maker(parameters)

@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 
 from flows.job.job import recipes
 from infra.clusters.model import Cluster
-from tasks.core.settings import Output, Run, Source
+from tasks.core.settings import Checks, Output, Run, Source
 
 Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
@@ -54,7 +54,14 @@ def application_form() -> dict[str, Schema | type]:
 def where_and_how() -> dict[str, Schema]:
     """The last fields of every flow's form."""
     cluster = section(Cluster, ("kind", "workers", "address"))
-    return {"cluster": cluster, "dry_run": {"type": "boolean", "default": False}, "run": section(Run, RUN)}
+    contract = {"anyOf": [{"type": "string", "title": "file"}, {"type": "object", "title": "map"}]}
+    return {
+        "cluster": cluster,
+        "contract": contract,
+        "checks": section(Checks, ("on_finding",)),
+        "dry_run": {"type": "boolean", "default": False},
+        "run": section(Run, RUN),
+    }
 
 
 class FormField:

@@ -18,10 +18,11 @@ from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
-from tasks.core.settings import Output, Run, Section, Source
+from tasks.core.settings import Checks, Output, Run, Section, Source
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, MillraceError, mistakes, near, place_text
+from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node
 from tasks.graph.saved_workflow import read_fitted
 from tasks.job.apply_fitted import applying_request
@@ -73,7 +74,35 @@ class DatedJob(Section):
         return with_patterns(data, self._written)
 
 
-class Job(DatedJob):
+class CheckedJob(DatedJob):
+    """A job whose rows are compared with a contract and with earlier nights before they are published."""
+
+    contract: dict[str, Any] | str | None = Field(
+        None, description="types, nulls and domains of the source's columns: a map, or a YAML file that has it"
+    )
+    checks: Checks = Checks()
+
+    def rules(self) -> Contract | None:
+        """The contract, read from its file if the job names one; None without a contract."""
+        if not isinstance(self.contract, str):
+            return None if self.contract is None else make_contract(self.contract)
+        path = Path(self.contract)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            do = "write one with millrace contract OUT > contract.yaml"
+            raise JobError("the contract cannot be read", where=f"contract: {path}", why=why, do=do) from None
+        return make_contract(parse_yaml(text, str(path)), f"contract: {path}")
+
+    def checked(self, request: Request) -> Request:
+        """The request with the contract and the checks of the job."""
+        rules = self.rules()
+        contract = encoded(rules.model_dump(mode="json", exclude_none=True)) if rules else {}
+        return replace(request, contract=contract, checks=self.checks.model_dump(mode="json", exclude_defaults=True))
+
+
+class Job(CheckedJob):
     """A whole job: where rows come from, what becomes of them, where they go, and on which workers."""
 
     recipe: str | None = None
@@ -118,11 +147,11 @@ class Job(DatedJob):
         )
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        request = make_request(source, self.graph(), output, run, engine, self.label)
+        request = self.checked(make_request(source, self.graph(), output, run, engine, self.label))
         return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
-class Application(DatedJob):
+class Application(CheckedJob):
     """A fitted workflow over new data: which one, where the rows come from, where they go, and on which workers."""
 
     fitted: str = Field(description="folder of a fitted workflow, or an output that holds one")
@@ -136,7 +165,7 @@ class Application(DatedJob):
         source = self.source.model_copy(update={"path": _absolute(self.source.path)})
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        request = applying_request(source, Path(_absolute(self.fitted)), output, run, engine)
+        request = self.checked(applying_request(source, Path(_absolute(self.fitted)), output, run, engine))
         return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
@@ -160,6 +189,7 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
     _check_filter(application.source)
     check_access(application)
+    application.rules()
     _refuse_inside(application)
     _exchange(application.run, application.cluster)
     return application
@@ -233,6 +263,7 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateO
     except MillraceError as error:
         raise lines.placed(error) from None
     check_access(job, graph)
+    job.rules()
     _refuse_inside(job)
     _exchange(job.run, job.cluster)
     return job

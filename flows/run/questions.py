@@ -154,4 +154,3 @@ def has_asked() -> bool:
 
 def _keys(question: Question) -> Any:
     return keyset_from_base_key(f"suspended-{question.key}")
-

@@ -17,9 +17,9 @@ from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
 from flows.run.artifacts import all_shown
+from flows.run.gate import gate_of, pass_gate
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.listeners import work_in
-from flows.run.gate import gate_of, pass_gate
 from flows.run.nights import check_source, empty, needs_rows, note_night
 from flows.run.questions import settle_question
 from flows.run.signs_of_life import signs_of_life
@@ -90,6 +90,8 @@ def ingested(job: Job | Application, request: Request) -> IngestResult:
         log.warning("left out, since the source lacks their columns: %s", result.left_out)
     if result.differs_from_fit:
         log.warning("different from the fit: %s", result.differs_from_fit)
+    if result.contract:
+        log.warning("the contract: %s", result.contract)
     return result
 
 

@@ -211,11 +211,59 @@ class Run(Section):
     )
     timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
     ask_timeout: Seconds = Field(
-        72_000.0, description="how long a question of the gate (checks: ask) is open, 20h; after that the run is stopped"
+        72_000.0,
+        description="how long a question of the gate (checks: ask) is open, 20h; after that the run is stopped",
     )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
     )
+
+
+Level = Literal["warn", "stop", "ask"]
+
+
+class Check(Section):
+    """One check of the gate: what its figure may be, what follows if it is more, and for which columns."""
+
+    threshold: float | None = Field(
+        None, ge=0, description="the largest figure that passes; from the last good nights if empty"
+    )
+    level: Literal["warn", "stop", "ask", "off"] | None = Field(None, description="checks.on_finding if empty")
+    columns: list[str] | None = Field(None, description="columns that are checked; all if empty")
+
+
+class Checks(Section):
+    """What the gate does with a night that differs from its contract or from the last good nights.
+
+    A check that has a threshold or a level of its own counts from the first night on; any other only warns until
+    `nights` good versions are there to compare with.
+    """
+
+    on_finding: Level = Field("warn", description="warn and publish, stop, or ask whether to publish")
+    nights: int = Field(7, ge=3, le=60, description="good versions after which thresholds count that nobody has set")
+    rows: Check = Field(Check(), description="rows, against the rows that the nights before lead to expect")
+    nulls: Check = Field(Check(), description="share of nulls")
+    out_of_vocabulary: Check = Field(Check(), description="share of values that have no id")
+    unmatched: Check = Field(Check(), description="share of rows without a match in JoinExternal")
+    failed_casts: Check = Field(Check(), description="share of values that could not be cast")
+    distinct: Check = Field(Check(), description="number of distinct values")
+    extremes: Check = Field(Check(), description="least and largest value")
+    quantiles: Check = Field(Check(), description="the quantiles 5, 25, 50, 75 and 95 %")
+    mean: Check = Field(Check(), description="mean, in standard deviations")
+    l_infinity: Check = Field(Check(), description="largest change of the share of one value or bin")
+    jensen_shannon: Check = Field(Check(), description="Jensen-Shannon distance")
+    psi: Check = Field(Check(), description="population stability index")
+    new_values: Check = Field(Check(), description="share of rows with values that no earlier night had")
+    constant: Check = Field(Check(), description="one value in all rows of a column that had several")
+    swapped: Check = Field(Check(), description="two columns, each of which looks as the other did")
+    duplicated: Check = Field(Check(), description="rows that were delivered twice")
+    columns: Check = Field(Check(), description="columns that are new, missing or of another type")
+    contract: Check = Field(Check(level="stop"), description="what the contract does not allow")
+
+    def check(self, name: str) -> Check:
+        """The settings of a check by its name."""
+        check: Check = getattr(self, name)
+        return check
 
 
 def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:

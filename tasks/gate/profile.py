@@ -1,4 +1,4 @@
-"""The profile of all rows that a run has read: counts, extremes, moments and distributions by column, as plain values."""
+"""The profile of all rows that a run has read: counts, extremes, moments and distributions by column."""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ from tasks.core import versions
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, File, Plan
 from tasks.core.schema import ROW, Schema
-from tasks.core.settings import Output, Run, Source
+from tasks.core.settings import Checks, Output, Run, Source
+from tasks.core.strict_json import decoded
 from tasks.core.versions import millrace_version
 from tasks.errors import DataError
+from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.planning import BOUNDS, read_options
@@ -38,6 +40,7 @@ class Request(PickledFields):
     the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
     `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's host allows.
     `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
+    `contract` and `checks` are those of the gate, as JSON; {} without a contract, and for checks as they are.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -50,6 +53,8 @@ class Request(PickledFields):
     fitted: dict[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] | None = None
     dated: dict[str, Any] = field(default_factory=dict)
+    contract: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def source(self) -> Source:
@@ -62,6 +67,16 @@ class Request(PickledFields):
     @cached_property
     def run(self) -> Run:
         return Run(**self.sections["run"])
+
+    @cached_property
+    def rules(self) -> Contract | None:
+        """The contract of the source; None without one."""
+        return make_contract(decoded(self.contract)) if self.contract else None
+
+    @cached_property
+    def gate(self) -> Checks:
+        """What the gate does with rows that differ from the contract or from earlier nights."""
+        return Checks(**self.checks)
 
     @cached_property
     def final(self) -> Node:
@@ -106,6 +121,7 @@ class Request(PickledFields):
             self.engine,
             self.source.model_dump(exclude={"filter", "sample", *BOUNDS}),
             self.run.min_partition_size,
+            *([self.contract] if self.contract else []),
             *self._fitted,
         )
 

@@ -106,7 +106,7 @@ def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
 def _shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str], list[tuple[float, float]]]:
     """(names of bars, the shares of yesterday and today): nulls, then categories by frequency or numbers in order."""
     both = (before, now)
-    if now.top_exact and len(now.top) <= BARS or now.bins is None:
+    if (now.top_exact and len(now.top) <= BARS) or now.bins is None:
         counts = [{str(value): count for value, count in (one.top if one else [])} for one in both]
         names = list(dict.fromkeys([*counts[1], *counts[0]]))[: BARS - 1]
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, NoInputError
+from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
@@ -51,7 +53,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     storage_options = read_options(request.source)["storage_options"]
     listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
     sample = _made_up_files(listed) + request.fitted.get("made_up", [])
-    reused = _plan(request, pool, paths, listed, sample)
+    reused, notes = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
     plans = {split: saved.plan(split) for split in paths}
     rows = sum(plan.rows for plan in plans.values())
@@ -74,6 +76,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         left_out=", ".join(missing_labels(request, first.schema)),
         differs_from_fit="; ".join(differences_of(request, first)),
         made_up=made_up_text(sample) if sample else "",
+        contract="; ".join(dict.fromkeys(notes)),
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
     )
@@ -96,8 +99,9 @@ def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, A
 def _plan(
     request: Request, pool: Pool, paths: Mapping[str, Any], listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
-) -> bool:  # fmt: skip
-    """Write the plans of all splits to `plan.json`; True if those of an earlier start are still right."""
+) -> tuple[bool, list[str]]:  # fmt: skip
+    """Write the plans of all splits to `plan.json`; (whether those of an earlier start are still right, sentences on
+    columns that the contract takes or leaves out)."""
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
@@ -106,15 +110,16 @@ def _plan(
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.splits))
     )
+    notes: list[str] = saved.data.get("contract", []) if reused else []
     if not reused:
         origins: dict[str, Any] = {}
-        plans = {split: _planned(request, split, path, pool, origins) for split, path in paths.items()}
+        plans = {split: _planned(request, split, path, pool, origins, notes) for split, path in paths.items()}
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
-    write_json(saved.path, {**saved.data, **run})
-    return reused
+    write_json(saved.path, {**saved.data, **run, "contract": notes})
+    return reused, notes
 
 
 def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
@@ -138,9 +143,11 @@ def _naming_valid(split: str) -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:
+def _planned(
+    request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], notes: list[str]
+) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
-    `origins` gets the source's own files."""
+    `origins` gets the source's own files. `notes` gets a sentence for each column that the contract has a rule for."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -153,6 +160,10 @@ def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
+    if request.rules is not None:
+        schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
+        plan = replace(plan, schema=schema)
+        notes += [finding.text for finding in findings]
     plan = adapted(request, plan)
     check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
     if not source.keys:
