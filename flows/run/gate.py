@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
 from collections.abc import Mapping
@@ -144,12 +143,12 @@ def _question(
     asked_at = datetime.now(UTC)
     until = (asked_at + timedelta(seconds=job.run.ask_timeout)).isoformat(timespec="seconds")
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    search = [path for path in sys.path if os.path.isdir(path) and not path.startswith(own)]
+    search = [path for path in sys.path if Path(path).is_dir() and not path.startswith(own)]
     return Question(
         flow=request.flow, parameters={name: value for name, value in job.as_written().items() if value is not None},
         date=job.dated.run_date.text if job.dated else None, run=flow_run_id(),
         deployment=str(deployment) if deployment else None, stage=stage, verdict=verdict, of=of,
-        key=f"gate-{stage}-{uuid.uuid4().hex[:8]}", output=str(request.staging.target), folder=os.getcwd(),
+        key=f"gate-{stage}-{uuid.uuid4().hex[:8]}", output=str(request.staging.target), folder=str(Path.cwd()),
         asked_at=now(), until=until, search=tuple(search),
     )  # fmt: skip
 

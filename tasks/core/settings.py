@@ -212,7 +212,7 @@ class Run(Section):
     timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
     ask_timeout: Seconds = Field(
         72_000.0,
-        description="how long a question of the gate (checks: ask) is open, 20h; after that the run is stopped",
+        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
     )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"

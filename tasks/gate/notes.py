@@ -20,8 +20,8 @@ LEVELS = ("warn", "ask", "stop")  # from the mildest
 
 @dataclass(frozen=True)
 class GateNote:
-    """The verdicts of a run by stage, and what people have `accepted`: answer, who, when, the stage, the digest `of` the
-    profile that was judged, and the findings."""
+    """The verdicts of a run by stage, and what people have `accepted`: answer, who, when, the stage, the digest `of`
+    the profile that was judged, and the findings."""
 
     verdicts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     accepted: Sequence[Mapping[str, Any]] = ()

@@ -120,7 +120,7 @@ def already(question: Question) -> JobError:
     first = question.answer or {}
     what = f"the question of {question.night} is answered already: {first.get('answer')}"
     return JobError(what, where=question.output, why=f"{first.get('who')} answered at {first.get('when')}",
-                    do="the first answer counts; millrace discard OUT/v0006 marks a version that was published")  # fmt: skip
+                    do="the first answer counts; `millrace discard OUT/v0006` marks a published version")  # fmt: skip
 
 
 def too_late(question: Question) -> JobError:

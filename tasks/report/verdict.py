@@ -21,8 +21,9 @@ def verdict_rows(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     begins."""
     rows = [
         {
-            "column": one["column"], "check": one["check"], "yesterday": shown(one.get("before")),
-            "today": shown(one.get("now")), "figure": shown(one.get("figure")), "threshold": shown(one.get("threshold")),
+            "column": one["column"], "check": one["check"],
+            "yesterday": shown(one.get("before")), "today": shown(one.get("now")),
+            "figure": shown(one.get("figure")), "threshold": shown(one.get("threshold")),
             "then": one["level"], "begins in": ", ".join(one.get("files") or ()),
         }
         for one in findings[:ROWS]

@@ -29,7 +29,7 @@ TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an 
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
+    rf"|((swap|target|plan|night|question|gate|profile(-statistics)?|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow){TEMPORARY}/((state|manifest|workflow)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
