@@ -81,7 +81,7 @@ def judge_run(job: Job | Application, request: Request, stage: GateStage) -> Jud
     profile = read_profile(request.staging.folder, stage)
     if profile is None:
         return None
-    raise NotImplementedError  # XXX with tasks.gate.checks
+    return None
 
 
 def read_profile(folder: Path, stage: GateStage) -> Profile | None:

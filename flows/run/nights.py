@@ -225,9 +225,8 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
     if begun and is_stopped(staging.folder) and begun.get("night") != _night(job):
-        get_run_logger().warning(
-            "the work of %s, which the gate has stopped, makes room for this run", begun.get("date")
-        )
+        text = "the work of %s, which the gate has stopped, makes room for this run"
+        get_run_logger().warning(text, begun.get("date"))
         for name in (NOTE, GATE_NOTE):
             (staging.folder / name).unlink(missing_ok=True)
         begun = None

@@ -7,6 +7,7 @@ import logging
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
+from uuid import UUID
 
 from prefect import get_client, get_run_logger
 from prefect.context import FlowRunContext
@@ -87,7 +88,7 @@ def answer_of_form(question: Question) -> PublishOrDiscard | None:
     run."""
     with get_client(sync_client=True) as client:
         try:
-            text = client.read_flow_run_input(question.run, _keys(question)["response"])
+            text = client.read_flow_run_input(UUID(question.run), _keys(question)["response"])
         except ObjectNotFound:
             return None
         except PrefectHTTPStatusError as error:

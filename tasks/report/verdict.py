@@ -86,7 +86,7 @@ def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
     each = (WIDTH - 20) / len(names)
     body = [f'<text x="8" y="15" font-size="12.5" font-weight="600" fill="{INK}">{escape(now.name[:50])}</text>']
     for number, (text, colour) in enumerate((("yesterday", COLOURS[2]), ("today", COLOURS[1]))):
-        x = WIDTH - 170 + 90 * number
+        x: float = WIDTH - 170 + 90 * number
         body.append(f'<rect x="{x}" y="7" width="10" height="10" fill="{colour}"/>')
         body.append(f'<text x="{x + 14}" y="16" fill="{MUTED}">{text}</text>')
     for place, (name, pair) in enumerate(zip(names, shares, strict=True)):
