@@ -19,7 +19,7 @@ from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Night, published
 from flows.run.links import flow_run_id
 from flows.run.nights_table import show_nights
-from flows.run.questions import DiscardedError, has_asked, pause_for_answer, wait_for_answer
+from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.settings import Run
 from tasks.errors import GateAskedError, GateStoppedError, JobError, MillraceError, NoInputError, OpenQuestionError
@@ -209,8 +209,12 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
             continue
         if folder == here.folder or begun.time < own.dated.run_date.time:  # type: ignore[union-attr]
             question = read_question(folder)
-            if question is not None and question.is_open and question.run != flow_run_id():
-                raise waiting(question)
+            if question is not None and question.run != flow_run_id():
+                if question.is_open:
+                    raise waiting(question)
+                if question.is_expired:
+                    close_unanswered(staging, question)
+                    continue
             dates.append(begun)
     yield from sorted(dates, key=lambda begun: begun.time)
 

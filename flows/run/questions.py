@@ -26,7 +26,7 @@ from flows.run.stopping import stop_workers
 from infra.orchestration.server import ui_url
 from tasks.errors import OpenQuestionError
 from tasks.gate.notes import read_note, write_note
-from tasks.gate.question import QUESTION, Question, answered, read_question, waiting
+from tasks.gate.question import QUESTION, Question, alone, answered, read_question, waiting
 from tasks.job.request import output_slug
 from tasks.storage.staging import Staging
 
@@ -77,8 +77,11 @@ def settle_question(staging: Staging) -> None:
 
 def close_unanswered(staging: Staging, question: Question) -> None:
     """End a question whose time is over: the work counts as stopped, and other work may take its place."""
-    write_note(staging.folder, read_note(staging.folder).as_stopped())
-    (staging.folder / QUESTION).unlink(missing_ok=True)
+    with alone(staging.folder):
+        if read_question(staging.folder) is None:  # another run has just done so
+            return
+        write_note(staging.folder, read_note(staging.folder).as_stopped())
+        (staging.folder / QUESTION).unlink(missing_ok=True)
     log.warning("%s was stopped: nobody answered until %s", question.night, question.until)
     stop_unanswered(question)
 

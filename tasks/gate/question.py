@@ -99,7 +99,7 @@ def answered(folder: Path, answer: Answer, who: str) -> Question:
     The same answer again gives the question as it was answered first. A JobError where there is no question, where its
     time is over, and where the first answer is the other one.
     """
-    with _alone(folder):
+    with alone(folder):
         question = read_question(folder)
         if question is None:
             raise JobError("there is no open question", where=str(folder), why="nothing waits for an answer here",
@@ -143,7 +143,7 @@ def somebody() -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """No other process of this host answers while the block runs."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -26,7 +26,9 @@ def judge_nulls(job: Any, request: Any, stage: gate.GateStage) -> Judged | None:
     for name in names:
         column, nulls = table[name], table[name].null_count
         top = [(str(value), 1) for value in column.drop_null().unique().to_pylist()[:3]]
-        columns[name] = ColumnProfile(name, str(column.type), table.num_rows, nulls, top=top, top_exact=True)
+        columns[name] = ColumnProfile(
+            name, {"x": "float64", "day": "string"}[name], table.num_rows, nulls, top=top, top_exact=True
+        )
     profile = Profile(table.num_rows, columns)
     write_json(request.staging.folder / PROFILES[stage], profile.to_json())
     findings = []
@@ -41,7 +43,12 @@ def judge_nulls(job: Any, request: Any, stage: gate.GateStage) -> Judged | None:
 
 @flow(name="gated", task_runner=on_cluster, persist_result=False, validate_parameters=False)
 def gated(
-    source: Any = None, features: Any = None, output: Any = None, cluster: Any = None, checks: Any = None, run: Any = None
-) -> Any:  # fmt: skip
+    source: Any = None,
+    features: Any = None,
+    output: Any = None,
+    cluster: Any = None,
+    checks: Any = None,
+    run: Any = None,
+) -> Any:
     gate.judge_run = judge_nulls
     return preprocess.fn(source=source, features=features, output=output, cluster=cluster, checks=checks, run=run)
