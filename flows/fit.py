@@ -12,13 +12,13 @@ from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
+from flows.run.gate import gate_of
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import COMMITTED, ingested, make_samples, on_cluster, started
-from flows.run.stages import run_stage
+from flows.run.session import COMMITTED, ingested, learned, make_samples, on_cluster, started
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
-from tasks.stages import commit, task
+from tasks.stages import commit
 
 
 @flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -88,8 +88,8 @@ def run_fit(job: Job) -> str:
     request = replace(job.request(resolved(job.cluster).engine), flow="fit")
     with started(job, request, worker_imports("flows.fit")) as request:
         make_samples(job)
-        results = [ingested(job, request), run_stage(task.statistics, job, request)]
-        folder = commit.commit_fitted(request)
+        results = [ingested(job, request), learned(job, request)]
+        folder = commit.commit_fitted(request, gate_of(request))
         COMMITTED[:] = [folder]
         history.record(request, results, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)

@@ -13,7 +13,16 @@ from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, make_samples, on_cluster, publish_outputs, started, transformed
+from flows.run.session import (
+    committing,
+    ingested,
+    learned,
+    make_samples,
+    on_cluster,
+    publish_outputs,
+    started,
+    transformed,
+)
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -92,7 +101,7 @@ def run_job(job: Job) -> list[str]:
     """Run the four stages of a job in the current flow run; return the folders that are committed."""
     with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.preprocess")) as request:
         make_samples(job)
-        results = [ingested(job, request), run_stage(task.statistics, job, request)]
+        results = [ingested(job, request), learned(job, request)]
         with committing(job, request) as closing:
             for split in request.splits:
                 results.append(transformed(job, request, split))

@@ -21,7 +21,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
-from prefect.states import Completed
+from prefect.states import Cancelled, Completed
 
 from flows.job.dates import DateOf
 from flows.job.history import rates_by_run
@@ -29,9 +29,14 @@ from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit import AnyJob, Refit
+from flows.run.links import flow_run_id
+from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.settings import Run
-from tasks.errors import JobError, MillraceError, NoInputError
+from tasks.errors import GateAskedError, GateStoppedError, JobError, MillraceError, NoInputError, OpenQuestionError
+from tasks.gate.notes import NOTE as GATE_NOTE
+from tasks.gate.notes import is_stopped
+from tasks.gate.question import read_question, waiting
 from tasks.job.request import Request, output_slug
 from tasks.job.run_date import (
     Dated,
@@ -92,17 +97,55 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     folders, or the state of a run that had no data.
     """
     own = make(date_of_this_run)
+    if own.dated is not None:
+        show_date(own.dated)
+    if has_asked() and not _has_work(own):
+        return _done_by_others(own)
+    while True:
+        try:
+            return _once(own, make, run)
+        except GateAskedError:
+            pause_for_answer()
+            raise
+        except OpenQuestionError as error:
+            wait_for_answer(own, error)
+
+
+def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Any:
     outcomes: dict[date, str] = {}
     try:
         if own.dated is None:
             return _run(own, run)
-        show_date(own.dated)
         return _in_order(own, make, run, outcomes)
+    except (GateAskedError, OpenQuestionError):
+        outcomes.setdefault(_night_of_this_run(own), "waits for an answer")
+        raise
     except MillraceError as error:
         outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
         raise
     finally:
         show_nights(outcomes)
+
+
+def _has_work(own: AnyJob) -> bool:
+    """Whether the work of a run that has asked is still there: its own, or that of a date that it was to finish."""
+    for folder in _staging_folders(own):
+        question = read_question(folder)
+        if question is not None and question.run == flow_run_id():
+            return True
+    return (_staging(own).folder / "plan.json").exists()
+
+
+def _done_by_others(own: AnyJob) -> Any:
+    """The state of a run that has asked and whose work is gone when it goes on."""
+    there = _published(own) if own.dated is not None else None
+    if there is not None:
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
+        get_run_logger().info("%s", text)
+        return Completed(message=text, data=[])
+    text = "its work is gone: another run has published it, or somebody has thrown it away"
+    get_run_logger().warning("%s", text)
+    return Cancelled(message=text)
 
 
 def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
@@ -130,13 +173,24 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                     do=f"give it up: millrace clean --older-than 0 {job.output.path}",
                 ) from None  # fmt: skip
             continue
+        except (GateAskedError, OpenQuestionError):
+            outcomes[night] = "waits for an answer"
+            raise
+        except GateStoppedError as error:
+            outcomes[night] = f"stopped: {error.why}"
+            if not begun or _is_same_command(own):
+                raise
+            get_run_logger().error("%s; %s is next", error.what, own.dated.run_date.day)
+            continue
         except MillraceError as error:
             outcomes[night] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
-            outcomes[night] = NO_DATA
+            outcomes[night] = "discarded" if done.is_cancelled() else NO_DATA
+            if begun and done.is_cancelled() and not _is_same_command(own):
+                continue
             return done if not begun or _is_same_command(own) else folders or done
         folders += done
         if job is own:
@@ -153,11 +207,14 @@ def _published_before(own: AnyJob) -> Night | None:
     """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
-    if own.dated is None or BACKFILL not in (tags or []):
-        return None
+    return None if own.dated is None or BACKFILL not in (tags or []) else _published(own)
+
+
+def _published(own: AnyJob) -> Night | None:
+    """The published output of the night of a run."""
     written, calendar = own.as_written(), _calendar(own)
     outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
-    return outputs.get(calendar.night(own.dated.run_date.time))
+    return outputs.get(_night_of_this_run(own))
 
 
 def _night_of_this_run(own: AnyJob) -> date:
@@ -178,9 +235,16 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
             continue
         begun = parse_run_date(str(note.get("run_date")), own.run.timezone, "begun")
         staging = _staging(make(_always(begun)))
-        if staging.folder != folder or staging.in_use() or note.get("night") == _night(own):
+        if staging.folder != folder or staging.in_use() or note.get("night") == _night(own) or is_stopped(folder):
             continue
         if folder == here.folder or begun.time < own.dated.run_date.time:  # type: ignore[union-attr]
+            question = read_question(folder)
+            if question is not None and question.run != flow_run_id():
+                if question.is_open:
+                    raise waiting(question)
+                if question.is_expired:
+                    close_unanswered(staging, question)
+                    continue
             dates.append(begun)
     yield from sorted(dates, key=lambda begun: begun.time)
 
@@ -194,6 +258,12 @@ def note_night(job: AnyJob, staging: Staging) -> None:
     """
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
+    if begun and is_stopped(staging.folder) and begun.get("night") != _night(job):
+        text = "the work of %s, which the gate has stopped, makes room for this run"
+        get_run_logger().warning(text, begun.get("date"))
+        for name in (NOTE, GATE_NOTE):
+            (staging.folder / name).unlink(missing_ok=True)
+        begun = None
     if job.dated is None or not job.dated.became:
         if begun:
             raise JobError(
@@ -261,6 +331,9 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
     """Run a job; the state Completed where it has no data and `run.if_empty` is skip: log, artifact, event say so."""
     try:
         return run(job)
+    except DiscardedError as reason:
+        get_run_logger().warning("%s", reason)
+        return Cancelled(message=str(reason))
     except NoDataError as reason:
         text = f"nothing was written: {reason}"
         get_run_logger().warning("%s", text)

@@ -18,10 +18,12 @@ from flows.job.deployed import check_lasting
 from flows.job.job import Job
 from flows.job.refit import AnyJob
 from flows.run.artifacts import all_shown
+from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.listeners import work_in
 from flows.run.nights import check_source, empty, needs_rows, note_night
+from flows.run.questions import settle_question
 from flows.run.signs_of_life import signs_of_life
 from flows.run.stages import _done, run_stage
 from flows.sample import make_sample
@@ -30,7 +32,7 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
-from tasks.core.stage_results import IngestResult, StageResult, TransformResult
+from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest
 from tasks.report.html import ReportWriter
@@ -68,6 +70,7 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
         staging.locked(wait=waits) as owner,
         _released(job, request),
     ):
+        settle_question(staging)
         note_night(job, staging)
         staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
         yield replace(request, owner=owner)
@@ -92,6 +95,13 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("different from the fit: %s", result.differs_from_fit)
     if result.contract:
         log.warning("the contract: %s", result.contract)
+    return result
+
+
+def learned(job: AnyJob, request: Request) -> StatisticsResult:
+    """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
+    result: StatisticsResult = run_stage(task.statistics, job, request)
+    pass_gate(job, request, "statistics")
     return result
 
 
@@ -131,9 +141,11 @@ def publish_outputs(
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
     log, shown = get_run_logger(), links()
+    pass_gate(job, request, "commit")
+    gate = gate_of(request)
     if closing.report and shown:
         closing.report.performance = shown.performance()
-    manifests = commit.commit(request, results, _run_id(), closing)
+    manifests = commit.commit(request, results, _run_id(), closing, gate)
     COMMITTED[:] = [m.path for m in manifests]
     history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:

@@ -224,6 +224,10 @@ class Run(Section):
         None,
         description="time of day, such as 06:00, by which a run is to be ready; it says early if it will not be",
     )
+    ask_timeout: Seconds = Field(
+        72_000.0,
+        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
+    )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from tasks.core.memory_budget import STATE_SHARE_OF_HOST
@@ -33,11 +34,12 @@ from tasks.job.request import PlanOf, Request
 from tasks.manifest import FORMAT, Manifest, seal
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
-from tasks.storage.own_files import MANIFEST, WORKFLOW
+from tasks.storage.own_files import GATE, MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
+NO_GATE: Mapping[str, Any] = MappingProxyType({})
 BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the workers, undisturbed by `Closing`
 
 
@@ -130,8 +132,12 @@ def commit(
     results: Sequence[StageResult],
     run_id: str = "",
     closing: Closing | None = None,
+    gate: Mapping[str, Any] = NO_GATE,
 ) -> list[Manifest]:
-    """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
+    """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename.
+
+    `gate` is the content of `_gate.json`; nothing is written where the gate has not judged.
+    """
     staging, output = request.staging, request.output
     plans = PlanOf(request)
     state, bound, fitted = closing.learned() if closing else read_learned(request)
@@ -141,6 +147,9 @@ def commit(
     for split in request.splits:
         own = [result for result in results if result.split in ("", split)]
         manifests[split] = _manifest(request, own, written[split], bound, run_id, plans.plan(split))
+        if gate:
+            manifests[split]["gate"] = gate["gate"]
+            write_json(staging.new / split / GATE, gate)
     fitted.rename(staging.new / WORKFLOW)
     for split, data in manifests.items():
         if request.output.metadata_file:
@@ -156,12 +165,14 @@ def commit(
     return [Manifest(str(path / split), data) for split, data in manifests.items()]
 
 
-def commit_fitted(request: Request) -> str:
+def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
     """Publish what was learned as the folder of a fitted workflow; returns its path."""
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
         _save_fitted(request, State.load(staging.folder / "state"), staging.new)
+        if gate:
+            write_json(staging.new / GATE, gate)
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
     staging.check_owner(request.owner)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,6 +43,12 @@ def _type_name(name: str) -> str:
     except (MillraceError, RecursionError) as error:
         raise ValueError(f"{name[:100]!r} is no type") from error
     return name
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text[:100]!r} has no time zone")
+    return text
 
 
 Count = Annotated[int, Field(ge=0)]
@@ -144,6 +151,7 @@ class ManifestForm(Form):
     exchange: str = ""
     seconds: float
     stages: dict[str, StageForm]
+    gate: Literal["pass", "warn", "published by hand"] | None = None
     digest: str = ""
 
 
@@ -241,7 +249,59 @@ class ProfileForm(Form):
     seconds: float = 0.0
 
 
+class FindingForm(Form):
+    column: str
+    check: str
+    level: Literal["warn", "stop", "ask"]
+    text: str
+
+
+class VerdictForm(Form):
+    verdict: Literal["pass", "warn", "stop", "ask"]
+    findings: list[FindingForm]
+
+
+class AnswerForm(Form):
+    answer: Literal["publish", "discard"]
+    who: str
+    when: Annotated[str, AfterValidator(_moment)]
+
+
+class AcceptedForm(AnswerForm):
+    stage: Literal["statistics", "commit"]
+    of: str
+    findings: list[FindingForm]
+
+
+class GateForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    gate: Literal["pass", "warn", "stop", "ask", "published by hand"]
+    verdicts: dict[Literal["statistics", "commit"], VerdictForm]
+    accepted: list[AcceptedForm] = []
+
+
+class QuestionForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    flow: str
+    parameters: dict[str, Any]
+    date: str | None
+    run: str
+    deployment: str | None
+    stage: Literal["statistics", "commit"]
+    verdict: VerdictForm
+    of: str
+    key: str
+    output: str
+    folder: str
+    search: Names = []
+    asked_at: Annotated[str, AfterValidator(_moment)]
+    until: Annotated[str, AfterValidator(_moment)]
+    answer: AnswerForm | None
+
+
 FORMS: dict[str, type[Form]] = {
+    "gate": GateForm,
+    "question": QuestionForm,
     "manifest": ManifestForm,
     "profile": ProfileForm,
     "workflow": WorkflowForm,

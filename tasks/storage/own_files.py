@@ -19,18 +19,20 @@ from tasks.storage.checksum import digest as digest_of
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fitted workflow
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 CHANGES = "changes.json"  # in a fitted workflow that grew out of another one: what is different
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid")
-OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, *REPORTS, METADATA, COMMON_METADATA}
+OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
+    rf"|((swap|target|plan|night|question|gate|profile(-statistics)?|progress|exchange(train|valid)?)\.json"
+    rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
@@ -38,8 +40,10 @@ WORK = re.compile(
     r"|reading/[^/]+"
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
-    rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|changes\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_gate\.json|_report\.html|_performance\.html|_metadata"
+    rf"|_common_metadata){TEMPORARY}"
+    rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|workflow\.json|state\.json|changes\.json|README\.md|[^/]+\.vocab)"
+    rf"{TEMPORARY})"
 )
 
 # The beginning of the README.md of every fitted workflow.
@@ -189,6 +193,7 @@ def _of_output(folder: Path) -> dict[str, Known]:
     """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
     data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
+    known[GATE] = Known(None, finished, _is_our_gate)
     for part in [*_records(data, "parts"), *_records(data, "footers")]:
         nbytes, digest = part.get("bytes"), part.get("xxh3_128")
         same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
@@ -209,6 +214,7 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
     digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
     known = {
         FITTED: Known(None, finished, None),
+        GATE: Known(None, finished, _is_our_gate),
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
@@ -257,6 +263,10 @@ def _is_our_report(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(4096)
     return (b": report of millrace</title>" if path.name == REPORTS[0] else b"Bokeh") in head
+
+
+def _is_our_gate(path: Path) -> bool:
+    return isinstance(_json(path).get("verdicts"), dict)
 
 
 def _is_our_readme(path: Path) -> bool:

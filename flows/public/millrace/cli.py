@@ -16,6 +16,7 @@ from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
 from flows.commands.preview import preview
+from flows.commands.publish import discard, publish
 from flows.commands.serve import deploy, serve
 
 Sampled = Annotated[
@@ -388,7 +389,7 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy, backfill):
+for command in (preview, serve, deploy, backfill, publish, discard):
     app.command()(reported(command))
 
 

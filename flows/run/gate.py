@@ -1,0 +1,184 @@
+"""The gate of a run: judges its rows after statistics and again before the rename; warns, stops, or asks a person."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prefect import get_run_logger
+from prefect.artifacts import MarkdownArtifact, TableArtifact
+from prefect.context import FlowRunContext
+from prefect.events import emit_event
+
+from flows.job.refit import AnyJob
+from flows.run.artifacts import later
+from flows.run.links import flow_run_id
+from tasks.errors import GateAskedError, GateStoppedError
+from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
+from tasks.gate.profile import Profile
+from tasks.gate.question import GateStage, Question, now, read_question, write_question
+from tasks.job.request import Request, output_slug
+from tasks.report.verdict import verdict_markdown, verdict_rows
+from tasks.stages.progress_artifact import fresh_client
+from tasks.storage.atomic import read_json
+
+STOPPED = "millrace.gate.stopped"  # the event of a run that the gate stops
+PROFILES: dict[GateStage, str] = {"statistics": "profile-statistics.json", "commit": "profile.json"}
+SENTENCES = 5  # findings that a message names
+
+
+class Judged(NamedTuple):
+    """A verdict (of `tasks.gate.checks`), the profile that was judged, and that of the last good version."""
+
+    verdict: Any
+    profile: Profile
+    before: Profile | None = None
+
+
+def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
+    """Judge the rows of the current run: log, artifact and the note in the staging folder say what the gate finds.
+
+    GateStoppedError where it stops the run, GateAskedError where a person must answer first. What a person has
+    accepted of these very rows passes.
+    """
+    judged = judge_run(job, request, stage)
+    if judged is None:
+        return
+    folder, log = request.staging.folder, get_run_logger()
+    verdict, of = judged.verdict.to_json(), digest_of(judged.profile)
+    note = _accepted(folder, stage, of).with_verdict(stage, verdict)
+    findings = note.remaining(verdict["findings"])
+    level = level_of(findings)
+    write_note(folder, replace(note, stopped=level == "stop"))
+    for one in findings:
+        log.warning("gate: %s", one["text"])
+    if by_hand := len(verdict["findings"]) - len(findings):
+        log.warning("gate: %s finding(s) were accepted by hand", by_hand)
+    if verdict["findings"] or stage == "commit":
+        later(lambda: _show(request.key, stage, note, judged))
+    if level == "stop":
+        _tell_stopped(job, request, stage, findings)
+        raise stopped(job, request, findings)
+    if level == "ask":
+        question = _question(job, request, stage, verdict, of)
+        write_question(folder, question)
+        raise asks(question)
+
+
+def gate_of(request: Request) -> dict[str, Any]:
+    """The content of `_gate.json` of the output of a run that is about to be published; {} where nothing was judged."""
+    note = read_note(request.staging.folder)
+    return note.to_json() if note.verdicts else {}
+
+
+def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
+    """The verdict on the rows that a run has read so far; None where no profile of them was taken."""
+    profile = read_profile(request.staging.folder, stage)
+    if profile is None:
+        return None
+    return None
+
+
+def read_profile(folder: Path, stage: GateStage) -> Profile | None:
+    path = folder / PROFILES[stage]
+    data = read_json(path)
+    return None if data is None else Profile.from_json(data, path)
+
+
+def stopped(job: AnyJob, request: Request, findings: list[Mapping[str, Any]]) -> GateStoppedError:
+    """The error of a run that the gate stops."""
+    return GateStoppedError(
+        f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
+        why=_sentences(findings),
+        do="mend the data, or, where they are right, set the level of these checks to warn; the same job then goes on "
+           "from what is done",
+    )  # fmt: skip
+
+
+def asks(question: Question) -> GateAskedError:
+    """The error of a run that waits for an answer."""
+    return GateAskedError(
+        f"the gate asks whether to publish {question.night}", where=question.output,
+        why=_sentences(question.verdict["findings"]), do=f"{question.commands}; until {question.until}",
+    )  # fmt: skip
+
+
+def stop_unanswered(question: Question) -> None:
+    """Send the event of a question whose time is over."""
+    findings = question.verdict["findings"]
+    payload = {"date": question.date, "stage": question.stage, "why": "nobody answered within run.ask_timeout"}
+    _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
+
+
+def _accepted(folder: Path, stage: GateStage, of: str) -> GateNote:
+    """The note of a staging folder, with what people have accepted of these very rows."""
+    note, question = read_note(folder), read_question(folder)
+    digests: dict[str, str] = {stage: of}
+    if stage == "commit" and (earlier := read_profile(folder, "statistics")) is not None:
+        digests["statistics"] = digest_of(earlier)
+    valid = tuple(entry for entry in note.accepted if digests.get(entry["stage"]) == entry["of"])
+    verdicts = {} if stage == "statistics" else note.verdicts
+    note = GateNote(verdicts, valid)
+    if question is None or question.answer is None or question.answer["answer"] != "publish":
+        return note
+    if (question.stage, question.of) in {(entry["stage"], entry["of"]) for entry in valid}:
+        return note
+    if digests.get(question.stage) == question.of:
+        return note.with_answer(question)
+    if question.stage == stage:
+        get_run_logger().warning("gate: the answer of %s was for other rows than these", question.answer["who"])
+    return note
+
+
+def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Mapping[str, Any], of: str) -> Question:
+    context = FlowRunContext.get()
+    deployment = getattr(context.flow_run, "deployment_id", None) if context else None
+    asked_at = datetime.now(UTC)
+    until = (asked_at + timedelta(seconds=job.run.ask_timeout)).isoformat(timespec="seconds")
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    search = [path for path in sys.path if Path(path).is_dir() and not path.startswith(own)]
+    return Question(
+        flow=request.flow, parameters={name: value for name, value in job.as_written().items() if value is not None},
+        date=job.dated.run_date.text if job.dated else None, run=flow_run_id(),
+        deployment=str(deployment) if deployment else None, stage=stage, verdict=verdict, of=of,
+        key=f"gate-{stage}-{uuid.uuid4().hex[:8]}", output=str(request.staging.target), folder=str(Path.cwd()),
+        asked_at=now(), until=until, search=tuple(search),
+    )  # fmt: skip
+
+
+def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: list[Mapping[str, Any]]) -> None:
+    date = job.dated.run_date.day.isoformat() if job.dated else None
+    _emit(str(request.staging.target), findings, {"date": date, "stage": stage, "run": flow_run_id()})
+
+
+def _emit(output: str, findings: Any, more: Mapping[str, Any]) -> None:
+    columns = list(dict.fromkeys(one["column"] for one in findings))
+    payload = {"output": output, "columns": columns, "findings": [dict(one) for one in findings], **more}
+    emit_event(STOPPED, {"prefect.resource.id": f"millrace.output.{output_slug(output)}"}, payload=payload)
+
+
+def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
+    """Write the verdict as an artifact of the run: a page with plots, and a table."""
+    verdict = note.verdicts[stage]
+    text = verdict_markdown(stage, note, judged.profile, judged.before)
+    named = {"description": f"The gate after {stage}: {verdict['verdict']}, {len(verdict['findings'])} finding(s)"}
+    with fresh_client():
+        MarkdownArtifact(key=f"{key}-gate", markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
+        if rows := verdict_rows(verdict["findings"]):
+            TableArtifact(key=f"{key}-gate-table", table=rows, **named).create(_sync=True)  # type: ignore[call-arg]
+
+
+def _night(job: AnyJob, request: Request) -> str:
+    date = f" of {job.dated.run_date.day}" if job.dated else ""
+    return f"the run{date} to {request.staging.target.name}"
+
+
+def _sentences(findings: Any) -> str:
+    texts = [str(one["text"]) for one in findings]
+    more = f"; and {len(texts) - SENTENCES} more" if len(texts) > SENTENCES else ""
+    return "; ".join(texts[:SENTENCES]) + more
