@@ -13,7 +13,7 @@ from flows.job.refit import Refit, make_refit
 from flows.preview.dry_run import show_preview
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, on_cluster, publish_outputs, started, transformed
+from flows.run.session import committing, ingested, learned, on_cluster, publish_outputs, started, transformed
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -28,6 +28,8 @@ def refit(
     output: dict[str, Any] | None = None,
     refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> list[str]:
@@ -43,11 +45,17 @@ def refit(
             {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
             min_partition_size, lock, report.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    parameters = {"base": base, "source": source, "output": output, "refit": refit, "cluster": cluster, "run": run}
+    parameters = {
+        "base": base, "source": source, "output": output, "refit": refit, "cluster": cluster,
+        "contract": contract, "checks": checks, "run": run,
+    }  # fmt: skip
     make = partial(make_refit, job_data(parameters))
     if dry_run:
         show_preview(make(date_of_this_run), "refit")
@@ -62,7 +70,7 @@ with_form(refit, refit_form())
 def run_refit(job: Refit) -> list[str]:
     """Run the four stages in the current flow run; return the folder that is committed."""
     with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.refit")) as request:
-        results: list[StageResult] = [ingested(job, request), run_stage(task.statistics, job, request)]
+        results: list[StageResult] = [ingested(job, request), learned(job, request)]
         with committing(job, request) as closing:
             for split in request.splits:
                 results.append(transformed(job, request, split))
