@@ -187,6 +187,7 @@ class WorkflowForm(Form):
     source: dict[str, Any] = {}
     state: str = ""
     history: HistoryForm | None = None
+    changes: str = ""
     digest: str = ""
 
 

@@ -214,7 +214,7 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
     }
     if changes := noted.get("changes"):
         known[CHANGES] = Known(None, finished, partial(_has_sha256, changes))
-    for table, sha256 in _tables([_json(folder / "state.json"), noted, _json(folder / CHANGES)]):
+    for table, sha256 in tables_of([_json(folder / "state.json"), noted, _json(folder / CHANGES)]):
         known[table] = Known(None, finished, partial(_has_sha256, sha256))
     return known if (folder / FITTED).is_file() and not folder.is_symlink() else {}
 
@@ -223,8 +223,8 @@ def _has_sha256(sha256: str, path: Path) -> bool:
     return _sha256(path) == sha256
 
 
-def _tables(value: Any) -> Iterator[tuple[str, str]]:
-    """(name, sha256) of every table that a state names, at any depth."""
+def tables_of(value: Any) -> Iterator[tuple[str, str]]:
+    """(name, sha256) of every table that JSON of millrace names, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
