@@ -316,8 +316,8 @@ class Learned(Operator):
     def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Any:
         """The partial of all rows that were learned so far, for a refit: the inverse of `parted`.
 
-        `fitted` are the values, `saved` is what was saved beside them for a refit (`kept_partial`, `for_refit`). Default: the
-        saved partial. A KeyError where it was not saved.
+        `fitted` are the values, `saved` is what was saved beside them for a refit (`kept_partial`, `for_refit`).
+        Default: the saved partial. A KeyError where it was not saved.
         """
         return saved["partial"]
 
