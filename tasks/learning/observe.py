@@ -29,7 +29,8 @@ from tasks.learning import large_tables
 from tasks.learning.finalize import conclude, conclude_refit
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
-from tasks.learning.refit import Base, change_of, frozen_values, same_values
+from tasks.learning.refit import Base, change_of, frozen_values
+from tasks.learning.refit_modes import behind, changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.keyed import Keyed
 
@@ -99,17 +100,12 @@ def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changes_of_parameters(bound: Bound, state: State, base: Base) -> dict[str, Any]:
     """What a refit reads again and now differs (a side table), with the learned steps behind it."""
-    changes = {}
-    for step in bound.learned_from_parameters:
-        old, new = base.state.values.get(step.key, {}), state.values[step.key]
-        if same_values(old, new):
-            continue
+    steps, changes = {s.key: s for s in bound.learned_from_parameters}, {}
+    for key, why in changed_tables(bound, base.state.values, state.values).items():
+        step, old, new = steps[key], base.state.values[key], state.values[key]
         assert isinstance(step.op, Learned)
-        behind = [
-            s.key for s in bound.learned if step.key in {n.key for n in bound.needed_steps(s.fit_inputs.values())}
-        ]
-        mode = Mode("merged", "it is read again, and differs from what the base read")
-        changes[step.key] = change_of(step, mode, {**step.op.change(old, new, step.unit), "behind": behind})
+        later = [s.key for s in bound.learned if key in {u.key for u in behind(bound, s)}]
+        changes[key] = change_of(step, Mode("merged", why), {**step.op.change(old, new, step.unit), "behind": later})
     return changes
 
 

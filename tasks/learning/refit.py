@@ -84,13 +84,6 @@ def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, A
     return {s.key: base.state.values[s.key] for s in steps}, {s.key: partials.get(s.key, {}) for s in steps}
 
 
-def same_values(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether learned values are equal, tables too."""
-    return a.keys() == b.keys() and all(
-        a[n].equals(b[n]) if isinstance(a[n], pa.Table) and isinstance(b[n], pa.Table) else a[n] == b[n] for n in a
-    )
-
-
 def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> dict[str, Any]:
     """The entry of a step in `changes.json`."""
     head = {"op": type(step.op).__name__, "columns": list(step.unit), "mode": mode.mode, "why": mode.why}

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.core.schema import Column, Schema
-from tasks.core.strict_json import decoded, encoded
+from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.user_code import import_path
 
@@ -258,6 +258,7 @@ class Learned(Operator):
     frozen_why: ClassVar[str] = ""  # of a frozen operator: why, in one clause
     for_refit: ClassVar[frozenset[str]] = frozenset()  # what was learned that `apply` does not need: saved apart
     settles_schema: ClassVar[bool] = False  # which columns come out, or their types, is known only when it is fitted
+    moves_values: ClassVar[bool] = True  # False: the values that come out do not depend on what is learned
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         """True if merging is exact in any order (counts, integer sums, min, max); False: one fixed tree over blocks."""
@@ -305,8 +306,11 @@ class Learned(Operator):
         raise TypeError(f"{type(self).__name__} does not define finalize")
 
     def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
-        """The partial as saved beside the fitted values for a refit; {} where the fitted values hold it already."""
-        return {"partial": partial}
+        """The partial as saved beside the fitted values for a refit; {} where the fitted values hold it already.
+
+        Default: `partial`, with a mark where JSON has no tuples and no keys but texts (`tasks.core.strict_json`).
+        """
+        return {"partial": marked(partial)}
 
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
         """(what a refit does with a unit, why in one clause) if nobody wants it otherwise. Default: of every unit the
@@ -317,9 +321,17 @@ class Learned(Operator):
         """The partial of all rows that were learned so far, for a refit: the inverse of `parted`.
 
         `fitted` are the values, `saved` is what was saved beside them for a refit (`kept_partial`, `for_refit`).
-        Default: the saved partial. A KeyError where it was not saved.
+        Default: the saved partial, as it was observed. A KeyError where it was not saved; a DataError where it was not
+        saved as it was.
         """
-        return saved["partial"]
+        try:
+            return unmarked(saved["partial"])
+        except TypeError as error:
+            raise DataError(
+                f"the partial of {type(self).__name__} cannot be read again",
+                why=str(error),
+                do="let the operator define restored, the inverse of kept_partial",
+            ) from None
 
     def grown(
         self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
