@@ -82,7 +82,7 @@ def _learned(
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
-            digest = state.save(partial, saving)
+            digest = state.save(partial, saving, run.keep_partials)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": largest(failed)}
             write_json(partial / "manifest.json", manifest)

@@ -19,6 +19,7 @@ from tasks.storage.checksum import digest as digest_of
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+PARTIALS, CHANGES = "partials.json", "changes.json"  # beside state.json: for a refit, and what the last one changed
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 SPLITS = ("train", "valid")
@@ -29,7 +30,7 @@ TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an 
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
     rf"|((swap|target|plan|night|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
-    rf"|(state|workflow){TEMPORARY}/((state|manifest|workflow)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|(state|workflow){TEMPORARY}/((state|manifest|workflow|partials|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
     r"|samples/[a-z_-]+\.json"
@@ -37,7 +38,7 @@ WORK = re.compile(
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
-    rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
+    rf"|new{TEMPORARY}/(_workflow/)?((workflow|state|partials|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
 )
 
 # The beginning of the README.md of every fitted workflow.
@@ -46,8 +47,9 @@ README = """# A fitted workflow of millrace
 `workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
 `state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
 `.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
-`pyarrow.parquet.read_table`. What `state.json` calls partials, among them the values that a vocabulary left out, is for
-a later fit over more data; applying needs none of it. Load all of it with `tasks.workflow.Workflow.load(folder)`.
+`pyarrow.parquet.read_table`. `partials.json`, among it the values that a vocabulary left out, is for a later refit with
+more rows; applying needs none of it. `changes.json`, if there is one, is what the last refit changed. Load all of it
+with `tasks.workflow.Workflow.load(folder)`.
 """
 
 
@@ -201,7 +203,13 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
-    for table, sha256 in _tables(_json(folder / "state.json")):
+    state, tables = _json(folder / "state.json"), [*_tables(_json(folder / "state.json"))]
+    for name in (PARTIALS, CHANGES):
+        entry = state.get(name.removesuffix(".json"))
+        if isinstance(entry, dict) and entry.get("file") == name and isinstance(entry.get("sha256"), str):
+            known[name] = Known(None, finished, partial(_has_sha256, entry["sha256"]))
+            tables += _tables(_json(folder / name))
+    for table, sha256 in tables:
         known[table] = Known(None, finished, partial(_has_sha256, sha256))
     return known if (folder / FITTED).is_file() and not folder.is_symlink() else {}
 
