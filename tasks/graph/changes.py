@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.graph.state import load_changes
 
 
 @dataclass(frozen=True)
@@ -18,3 +21,11 @@ class Mode:
     mode: Literal["merged", "appended", "frozen"]
     why: str = ""
     behind: tuple[str, ...] = ()
+
+
+def read_changes(folder: Path) -> dict[str, Any]:
+    """What `changes.json` of a fitted workflow says, with its tables, all checked; {} where a fit made the workflow.
+
+    `base` (the version that the refit began with), `rows` (old, new), and `steps`, by step.
+    """
+    return load_changes(folder)
