@@ -144,9 +144,8 @@ class Night:
         return self.fit([*self.base_days, self.night], self.args.folder / "full", "fitted")
 
     def refit(self) -> dict[str, Any]:
-        from tasks.job.base_version import newest_good
-
         from flows.job.job import make_job
+        from tasks.job.base_version import newest_good
 
         data = self.job(self.night, self.args.folder / "refit") | {"base": str(self.fitted)}
         start = time.perf_counter()

@@ -148,7 +148,7 @@ def agrees(key: str, mode: str, relative: float, old: State, new: State, whole: 
 
 
 def test_every_operator_that_learns_has_a_rule_and_examples() -> None:
-    assert LEARNED == sorted(RULES)
+    assert sorted(RULES) == LEARNED
     assert [name for name in LEARNED if name not in EXAMPLES] == []
 
 
