@@ -16,6 +16,7 @@ from tasks.core.settings import Run
 from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, zone_of
 from tasks.storage.atomic import read_json
+from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
 
 BACKFILL = "millrace-backfill"  # the tag of runs that `millrace backfill` starts
@@ -33,7 +34,7 @@ class Night:
 
 
 def published(output: str, folder: Path) -> dict[date, Night]:
-    """The newest published output of each day, as manifests and fitted workflows say it.
+    """The newest published output of each day, as manifests and fitted workflows say it; discarded ones do not count.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
     """
@@ -58,6 +59,8 @@ def _outputs(root: Path) -> Iterator[Path]:
 
 
 def _night(path: Path) -> Night | None:
+    if is_discarded(path):
+        return None
     for note in (path / MANIFEST, path / SPLITS[0] / MANIFEST, path / FITTED):
         content = read_json(note)
         dated = content.get("dated") if isinstance(content, dict) else None
