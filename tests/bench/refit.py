@@ -10,7 +10,8 @@ the engine is cudf: the base has each of so many values once, the night has `--r
 value that the base does not have.
 
 Every run goes from ingest to what is committed, without a Prefect server: on the threads of this process or, with
-`--engine cudf` or `--cluster`, on a cluster that millrace makes, where a first run does not count. The fits commit a
+`--engine cudf` or `--cluster`, on a cluster that millrace makes. Refit and apply run in turns, `--repeats` times after
+a first time that does not count. CPU seconds are those of this process: all of it without a cluster. The fits commit a
 fitted workflow, refit and apply an output. A refit must not move an id of the base, which is checked;
 `moved_by_a_fit` is the share of them that have another id in the fit of all rows (of five million at most, evenly from
 all). Memory is the largest resident size of all processes; of GPUs what RMM had given out.
@@ -39,6 +40,7 @@ import pyarrow.parquet as pq
 from tests.bench.memory import recorded
 from tests.bench.on_cluster import connected
 from tests.bench.vocabulary import machine
+from tests.stages import report_of
 
 MOST_COMPARED = 5_000_000
 ROWS_OF_FILE, BLOCK = 25_000_000, 1 << 24
@@ -98,20 +100,22 @@ def stages_of(request: Any, pool: Any, commit: str = "output") -> dict[str, Any]
     from tasks.stages import commit as committing
     from tasks.stages import ingest, shuffle_write, statistics, transform
 
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     with request.staging.locked():
         results: list[Any] = [ingest.ingest(request, pool)]
         if not request.fitted:
             results.append(statistics.statistics(request, pool))
         if commit == "output":
-            for split in request.splits:
-                results.append(transform.transform(request, split, pool))
-                results.append(shuffle_write.shuffle_write(request, split, pool))
-            committing.commit(request, results)
+            with committing.Closing(request, report_of(request)) as closing:
+                for split in request.splits:
+                    results.append(transform.transform(request, split, pool))
+                    results.append(shuffle_write.shuffle_write(request, split, pool))
+                committing.commit(request, results, closing=closing)
         elif commit == "fitted":
             committing.commit_fitted(request)
     stages = {one.stage: round(one.seconds, 3) for one in results}
-    return {"rows": results[0].rows, "total": round(time.perf_counter() - start, 3), "stages": stages}
+    cpu = round(time.process_time() - used, 3)
+    return {"rows": results[0].rows, "total": round(time.perf_counter() - start, 3), "cpu": cpu, "stages": stages}
 
 
 class Night:
@@ -203,12 +207,11 @@ def measure(args: argparse.Namespace, client: Any) -> dict[str, Any]:
 
     night = Night(args, DaskPool(client) if client else LocalPool())
     found: dict[str, Any] = {"base": [measured(night.base, client)], "refit": [], "apply": [], "full": []}
-    warm = 1 if client else 0
-    for number in range(args.repeats + warm):
+    for number in range(args.repeats + 1):
         for name in ("refit", "apply"):
             done = measured(getattr(night, name), client)
             print(name, json.dumps(done), file=sys.stderr, flush=True)
-            if number >= warm:
+            if number:
                 found[name].append(done)
     found["full"] = [measured(night.full, client) for _ in range(args.fits)]
     found["id_churn"] = {
@@ -229,6 +232,7 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
             "rows": runs[0]["rows"],
             "statistics": statistics.median(run["stages"].get("statistics", 0.0) for run in runs),
             "total": statistics.median(run["total"] for run in runs),
+            "cpu": statistics.median(run["cpu"] for run in runs),
             "host_gb": round(max(run["host_peak_bytes"] for run in runs) / 1e9, 2),
             "gpu_gb": round(max(gpu, default=0) / 1e9, 2),
         }
@@ -242,11 +246,11 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(short: Mapping[str, Any]) -> str:
-    lines = [f"{'':8}{'rows':>14}{'statistics s':>14}{'total s':>10}{'host GB':>9}{'GPU GB':>8}"]
+    lines = [f"{'':8}{'rows':>14}{'statistics s':>14}{'total s':>10}{'CPU s':>9}{'host GB':>9}{'GPU GB':>8}"]
     for name, run in short["runs"].items():
         lines.append(
             f"{name:8}{run['rows']:>14,}{run['statistics']:>14.2f}{run['total']:>10.2f}"
-            f"{run['host_gb']:>9.2f}{run['gpu_gb']:>8.2f}"
+            f"{run['cpu']:>9.2f}{run['host_gb']:>9.2f}{run['gpu_gb']:>8.2f}"
         )
     lines.append(f"statistics of the refit: {100 * short['refit_statistics_of_full']:.1f} % of a fit of all rows")
     lines.append(f"the refit: {short['refit_total_of_apply']:.2f} x apply")
