@@ -206,6 +206,10 @@ class Run(Section):
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
+    keep_partials: bool = Field(
+        True,
+        description="save what a refit needs beside what apply needs; without it nothing can be refitted",
+    )
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.graph.state import _digest, _table, _whole, _write_table
+from tasks.core.units import amount
+from tasks.graph.state import _table, _whole, _write_table
+from tasks.storage.atomic import read_json
 from tasks.storage.metadata_forms import damaged
-from tasks.storage.own_files import CHANGES, FITTED, tables_of
+from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.string()), ("night", pa.int32())])
@@ -49,26 +48,35 @@ def read_files(folder: Path, history: Mapping[str, Any]) -> pa.Table:
     return table
 
 
-def copy_changes(origin: Path, folder: Path) -> str:
-    """The `changes.json` of a folder, and its tables, in another one too; its sha256."""
-    for name in [CHANGES, *(name for name, _ in tables_of(json.loads((origin / CHANGES).read_bytes())))]:
-        (folder / name).unlink(missing_ok=True)
-        try:
-            os.link(origin / name, folder / name)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(origin / name, folder / name)
-    return _digest(folder / CHANGES)
-
-
 def check_history(folder: Path, data: Mapping[str, Any]) -> None:
-    """A DataError if the table of files that a `workflow.json` names, or its changes, are missing or damaged."""
+    """A DataError if the table of files that a `workflow.json` names is missing or damaged."""
     history = data.get("history") or {}
     nights = history.get("nights", [])
     if history.get("files"):
         _whole(folder, history["files"])
     if sum(night["rows"] for night in nights) > history.get("rows", 0):
         raise damaged(folder / FITTED, "history.rows", "its nights have more rows")
-    if "changes" in data:
-        _whole(folder, {"table": CHANGES, "sha256": data["changes"]})
-        for name, sha256 in tables_of(json.loads((folder / CHANGES).read_bytes())):
-            _whole(folder, {"table": name, "sha256": sha256})
+
+
+def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
+    """The nights that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
+    people."""
+    apply_bytes, refit_bytes = saved_sizes(folder)
+    sizes = f"saved: {amount(apply_bytes)} for applying, {amount(refit_bytes)} more for a refit"
+    history = data.get("history")
+    if not history or not history["nights"]:
+        return [sizes]
+    nights = history["nights"]
+    first, last, files = nights[0]["day"], nights[-1]["day"], sum(night["files"] for night in nights)
+    days = f"the night of {last}" if len(nights) == 1 else f"{len(nights):,} nights, {first} to {last}"
+    return [f"learned: {history['rows']:,} rows in {files:,} files of {days}", sizes]
+
+
+def saved_sizes(folder: Path) -> tuple[int, int]:
+    """(bytes of what applying needs, bytes of what a refit needs besides) of a fitted workflow: state.json and its
+    tables; partials.json, its tables and the table of files."""
+    own = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    tables = {name for name, _ in tables_of(read_json(folder / "state.json"))}
+    later = {PARTIALS, FILES, *(name for name, _ in tables_of(read_json(folder / PARTIALS)))}
+    applying = sum(size for path, size in own.items() if path.name in tables | {"state.json"} - later)
+    return applying, sum(size for path, size in own.items() if path.name in later - tables)

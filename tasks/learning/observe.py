@@ -83,8 +83,12 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     if base:
         bound = Bound(final, schema, state.values)
         order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
-        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order})
-        state.changes = {key: changes[key] for key in order if key in changes}
+        changed = {
+            "base": base.version,
+            "rows": {"old": base.rows, "new": plan.rows},
+            "steps": {key: changes[key] for key in order if key in changes},
+        }
+        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed)
     return state
 
 
