@@ -27,6 +27,7 @@ from tasks.graph.history import history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
+from tasks.report.growth import growth
 from tasks.report.learned import (
     distinct_values,
     fitted_text,
@@ -117,6 +118,7 @@ def show_folder(out: Path, rows: int = 5, values: int = 5, console: Console | No
         _show_output(folder, console)
     _show_history(folders[0], console)
     _show_learned(folders[0], values, console)
+    _show_growth(folders[0], console)
     _show_embeddings(out, console)
     for folder in folders:
         _show_first(folder, rows, console)
@@ -188,7 +190,19 @@ def _show_workflow(folder: Path, values: int, console: Console) -> None:
     _print_schema("gives", Bound(final, schema, state.values).output, console)
     _show_history(folder, console)
     _show_learned(folder, values, console)
+    _show_growth(folder, console)
     _show_embeddings(folder, console)
+
+
+def _show_growth(folder: Path, console: Console) -> None:
+    """Vocabularies that a refit let grow, over the nights that are still there; nothing of a first fit."""
+    known = growth(folder, folder)
+    if not known:
+        return
+    table = text_table("growth on top of " + known["base"], "columns", "before>", "now>", "new>", "wait>", "nights>")
+    for row in known["rows"]:
+        table.add_row(row["columns"], *(f"{row[name]:,}" for name in ("before", "now", "new", "waiting", "nights")))
+    print_table(table, console)
 
 
 def embeddings_json(out: Path) -> str:
