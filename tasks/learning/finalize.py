@@ -8,12 +8,14 @@ from typing import Any
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool, merged
+from tasks.graph.binding import Step
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, added
-from tasks.learning import large_table_types, large_tables
+from tasks.learning import large_table_types, large_tables, refit
 from tasks.learning.handles import Handles
-from tasks.learning.partials import Observed, Partial, merge, with_size
+from tasks.learning.partials import Observed, Partial, merge, whole_of, with_size
 from tasks.ops.base import Learned
+from tasks.ops.keyed import Keyed
 
 FEWEST_STEPS = 8  # of one task: fewer are not worth a task of their own
 
@@ -45,6 +47,45 @@ def conclude(
     fitted |= {key: values for key, (values, _) in learned.items()}
     partials |= {key: for_refit for key, (_, for_refit) in learned.items()}
     return _in_order(fitted, counts), _in_order(partials, counts), questions
+
+
+def conclude_refit(
+    pool: Pool,
+    observed: Handles,
+    halved: Callable[[int], None],
+    known: Callable[[Mapping[str, Any]], None],
+    failed: Callable[[list[Record]], None],
+    steps: Mapping[str, Step],
+    base: refit.Base,
+    engine: str,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(fitted values, partials for a refit, questions for another pass, what changed) by step: `conclude` of a refit.
+
+    Partials of the new rows are merged as in a fit. Tables of keys then come to this process, which has those of the
+    base; other partials are finished in a task, which gets what the base has learned.
+    """
+    counts = _row_counts(pool, observed, halved, failed)
+    keyed = {k: s for k, s in steps.items() if isinstance(s.op, Keyed) and not base.starts(s).anew}
+    chains = {key: number for key in keyed if (number := large_tables.chains_for(counts[key]))}
+    single = [key for key in keyed if key not in chains]
+    others = [key for key in counts if key not in keyed]
+    small = [Handles(pool.call(_only, [(handle, share) for handle in observed])) for share in (others, single)]
+    large = _merged_chains(pool, observed, chains, {key for key in chains if counts[key].large})
+    of_others, of_single = merged(pool, merge, [share.consume() for share in small])
+    done, questions = {}, {}
+    if others:
+        starts = {key: base.starts(steps[key]) for key in others}
+        done, questions = pool.values(pool.call(refit.finalize, [(of_others, starts)]))[0]
+    tables: dict[str, Any] = {}
+    if single:
+        (on_host,) = pool.values(pool.call(refit.tables_on_host, [(of_single,)]))
+        tables |= {key: [table] for key, table in on_host.items()}
+    for key, handles in large.items():
+        several = pool.values(pool.call(refit.chain_on_host, [(chain,) for chain in handles.consume()]))
+        tables[key] = [table for of_chain in several for table in of_chain]
+    done |= refit.finish_tables(pool, keyed, tables, base, engine, known)
+    fitted, partials, changes = ({key: learned[i] for key, learned in done.items()} for i in range(3))
+    return _in_order(fitted, counts), _in_order(partials, counts), questions, _in_order(changes, counts)
 
 
 def _row_counts(
@@ -135,9 +176,7 @@ def finalize(observed: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[s
     for key, partial in observed.partials.items():
         op = partial.step.op
         assert isinstance(op, Learned)
-        whole = None
-        for _place, value in sorted(partial.tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
-            whole = value if whole is None else op.merge(whole, value)
+        whole = whole_of(op, partial.tree)
         try:
             question = op.refine(whole)
             if question is not None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from tasks import engines
 from tasks.cluster import monitor
 from tasks.cluster.column_cache import CacheKey
@@ -17,16 +19,20 @@ from tasks.core.plan import Partition, Plan
 from tasks.core.schema import Schema
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
+from tasks.graph.changes import Mode
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work, block_offsets
 from tasks.graph.state import State
 from tasks.learning import large_tables
-from tasks.learning.finalize import conclude
+from tasks.learning.finalize import conclude, conclude_refit
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
+from tasks.learning.refit import Base, change_of, frozen_values
+from tasks.learning.refit_modes import behind, changed_tables
 from tasks.ops.base import Learned
+from tasks.ops.keyed import Keyed
 
 
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
@@ -34,8 +40,10 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           halved: Callable[[int], None] | None = None,
           known: Callable[[Mapping[str, Any]], None] | None = None,
           cache: CacheKey | None = None,
-          failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
-    """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
+          failed: Callable[[list[Record]], None] | None = None,
+          base: Base | None = None) -> State:  # fmt: skip
+    """The state of a graph over all rows of the plan; with `base`, of these and of all rows that the base has learned.
+    `progress(phase, rows)` is called as partitions are done.
 
     After each pass, `halved(times)` is called with how often partitions were halved in it for want of memory, and
     `failed(records)` with the casts that failed in it. `known(values)` is called, from a thread, with what a step with
@@ -45,19 +53,60 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     """
     bound = Bound(final, schema)
     state = State(*from_parameters(bound))
+    changes = _changes_of_parameters(bound, state, base) if base else {}
+    unchanged: frozenset[str] = frozenset()
+    if base:
+        bound = Bound(final, schema, base.state.values)
+        fitted, partials = frozen_values(base, bound)
+        state = State({**state.values, **fitted}, {**state.partials, **partials})
+        unchanged = frozenset(step.key for step in bound.learned if not base.learns(step))
+        changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learned if s.key in unchanged}
     for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
         done = functools.partial(_report, progress, plan, number) if progress else None
-        work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth,
-                    cache=cache)  # fmt: skip
-        phase = Phase(work, depth, floor)
+        values = _applied_values(bound, depth, state, unchanged) if base else state.values
+        work = Work(source, final, schema, engine, State(values), filter, training=True, depth=depth,
+                    cache=cache, first_row=base.rows if base else 0)  # fmt: skip
+        phase = Phase(work, depth, floor, unchanged=unchanged)
         while phase.steps:
             observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
-            fitted, partials, questions = conclude(
-                pool, observed, halved or _ignore, known or _ignore, failed or _ignore
-            )
+            hooks = halved or _ignore, known or _ignore, failed or _ignore
+            if base:
+                steps = {step.key: step for step in phase.steps}
+                fitted, partials, questions, changed = conclude_refit(pool, observed, *hooks, steps, base, engine)
+                changes |= {key: change_of(steps[key], base.mode(steps[key]), c) for key, c in changed.items()}
+            else:
+                fitted, partials, questions = conclude(pool, observed, *hooks)
             state = State({**state.values, **fitted}, {**state.partials, **partials})
             phase, done = replace(phase, questions=questions), None
+    if base:
+        order = [s.key for s in (*bound.learned_from_parameters, *bound.learned)]
+        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order})
+        state.changes = {key: changes[key] for key in order if key in changes}
     return state
+
+
+def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:
+    """What is learned so far; tables of keys only of the steps that a phase applies: workers need no others."""
+    steps = [s for s in bound.learned if s.depth == depth and s.key not in unchanged]
+    targets = [place for s in (*steps, *bound.filters) for place in s.fit_inputs.values()]
+    applied = {step.key for step in bound.needed_steps(targets)}
+    keyed = {s.key for s in bound.learned if isinstance(s.op, Keyed)}
+    return {key: v if key in applied or key not in keyed else _plain(v) for key, v in state.values.items()}
+
+
+def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fitted.items() if not isinstance(value, pa.Table)}
+
+
+def _changes_of_parameters(bound: Bound, state: State, base: Base) -> dict[str, Any]:
+    """What a refit reads again and now differs (a side table), with the learned steps behind it."""
+    steps, changes = {s.key: s for s in bound.learned_from_parameters}, {}
+    for key, why in changed_tables(bound, base.state.values, state.values).items():
+        step, old, new = steps[key], base.state.values[key], state.values[key]
+        assert isinstance(step.op, Learned)
+        later = [s.key for s in bound.learned if key in {u.key for u in behind(bound, s)}]
+        changes[key] = change_of(step, Mode("merged", why), {**step.op.change(old, new, step.unit), "behind": later})
+    return changes
 
 
 def _ignore(_: Any) -> None:

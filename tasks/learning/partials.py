@@ -24,16 +24,20 @@ Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [in
 
 @dataclass(frozen=True)
 class Phase(PickledFields):
-    """One pass over the source: the steps that learn in it; in further passes the steps with an open question."""
+    """One pass over the source: the steps that learn in it; in further passes the steps with an open question.
+
+    `unchanged` are the keys of the steps that do not look at the rows, since a refit leaves them as they are.
+    """
 
     work: Work
     depth: int
     floor: int
     questions: Mapping[str, Any] | None = None
+    unchanged: frozenset[str] = frozenset()
 
     @cached_property
     def steps(self) -> list[Step]:
-        steps = [s for s in self.work.bound.learned if s.depth == self.depth]
+        steps = [s for s in self.work.bound.learned if s.depth == self.depth and s.key not in self.unchanged]
         return steps if self.questions is None else [s for s in steps if s.key in self.questions]
 
     def question(self, step: Step) -> Any:
@@ -65,6 +69,14 @@ class Observed(TaskResult):
 
     def device_parts(self) -> list[Any]:
         return [partial.tree for partial in self.partials.values()]
+
+
+def whole_of(op: Learned, tree: Tree) -> Any:
+    """The partial of all blocks of a tree, merged in their order."""
+    whole = None
+    for _place, value in sorted(tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
+        whole = value if whole is None else op.merge(whole, value)
+    return whole
 
 
 def with_size(observed: Observed) -> Observed:

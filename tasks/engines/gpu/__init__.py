@@ -51,6 +51,7 @@ from tasks.engines.gpu.groups import (
     sort_counts,
     split_nulls,
     split_table,
+    table_from_host,
 )
 from tasks.engines.gpu.kernels import denormals
 from tasks.engines.gpu.linear import centred_factor, project
@@ -147,6 +148,7 @@ __all__ = [
     "split_text",
     "sum_by",
     "synchronize",
+    "table_from_host",
     "table_rows",
     "take",
     "text",
