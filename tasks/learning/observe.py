@@ -186,9 +186,8 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
             else:
                 by_block = op.observe_blocks(columns, step.unit, context, starts)
                 if isinstance(op, Normalize) and work.profile and not work.filters:
-                    moments |= {
-                        n: by_block for p, n in [_origin(step, work.bound)] if p == SOURCE and n in work.profile
-                    }
+                    place, name = work.bound.origin(*step.fit_inputs[step.unit[0]])
+                    moments |= {name: by_block} if place == SOURCE else {}
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
             raise explained(error, step, evaluation.where) from error
