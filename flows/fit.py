@@ -29,6 +29,8 @@ def fit(
     features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
+    base: str | None = None,
+    refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
@@ -44,6 +46,10 @@ def fit(
             "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}".
         label: Columns that are written last and tagged as target.
         output: Where the fitted workflow goes.
+        base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.
+            Mostly the path of the output itself; none: learn from the source alone.
+        refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
+            {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
         run: Which date it is of, and how it is done. More keys as JSON: scratch, retries, stalled_after,
@@ -52,7 +58,7 @@ def fit(
     """
     parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
-        "output": output, "cluster": cluster, "run": run,
+        "output": output, "base": base, "refit": refit, "cluster": cluster, "run": run,
     }  # fmt: skip
     make = job_maker(parameters)
     if dry_run:

@@ -18,6 +18,7 @@ from prefect.states import Completed
 from flows.job.dates import DateOf
 from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Night, published
+from flows.job.refit import AnyJob, Refit
 from flows.run.nights_table import show_nights
 from tasks.core.settings import Run
 from tasks.errors import JobError, MillraceError, NoInputError
@@ -43,12 +44,20 @@ NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
-J = TypeVar("J", Job, Application)
+J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("millrace")
 
 
 class NoDataError(Exception):
     """The source of a run has no rows, and `run.if_empty` is skip."""
+
+
+class PublishedError(Exception):
+    """A run was cut off right after its output had been published: `folders` have it."""
+
+    def __init__(self, folders: list[str]) -> None:
+        super().__init__(", ".join(folders))
+        self.folders = folders
 
 
 class OtherNightError(Exception):
@@ -133,7 +142,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             return folders
 
 
-def _published_before(own: Job | Application) -> Night | None:
+def _published_before(own: AnyJob) -> Night | None:
     """The published output of the date of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
@@ -159,7 +168,7 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
     yield from sorted(dates, key=lambda begun: begun.time)
 
 
-def note_night(job: Job | Application, staging: Staging) -> None:
+def note_night(job: AnyJob, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
     OtherNightError where the work of another date is there, which must be finished first, or where the work of an
@@ -180,7 +189,7 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     write_json(staging.folder / NOTE, {**job.dated.to_json(), "night": _night(job)})
 
 
-def check_source(job: Job | Application, request: Request) -> None:
+def check_source(job: AnyJob, request: Request) -> None:
     """NoDataError or JobError where no file is at `source.path`, before a stage begins; for jobs whose paths hold a
     date and those with `run.if_empty: skip`.
 
@@ -205,14 +214,14 @@ def check_source(job: Job | Application, request: Request) -> None:
     empty(job, f"{missing[0].where}: {missing[0].why}")
 
 
-def empty(job: Job | Application, why: str) -> None:
+def empty(job: AnyJob, why: str) -> None:
     """Raise for a source without rows: NoDataError with `run.if_empty: skip`, else a JobError."""
     if job.run.if_empty == "skip":
         raise NoDataError(f"there are no data{_of_date(job)}: {why}")
     raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
 
 
-def needs_rows(job: Job | Application) -> bool:
+def needs_rows(job: AnyJob) -> bool:
     """Whether a run whose filter leaves no row is one without data, instead of an empty output."""
     return job.run.if_empty == "skip" or bool(_patterns(job, "source"))
 
@@ -221,6 +230,8 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
     """Run a job; the state Completed where it has no data and `run.if_empty` is skip: log, artifact, event say so."""
     try:
         return run(job)
+    except PublishedError as published_before:
+        return published_before.folders
     except NoDataError as reason:
         text = f"nothing was written: {reason}"
         get_run_logger().warning("%s", text)
@@ -234,6 +245,11 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
         return Completed(message=text, data=[])
 
 
+def has_date(job: AnyJob, place: str) -> bool:
+    """Whether a place of the job was written with a date."""
+    return bool(_patterns(job, place))
+
+
 def _tell(dated: Dated | None, begun: bool) -> None:
     run_log = get_run_logger()
     if dated is None:
@@ -245,21 +261,21 @@ def _tell(dated: Dated | None, begun: bool) -> None:
         run_log.info("%s", line)
 
 
-def _not_finished(error: MillraceError, job: Job | Application) -> MillraceError:
+def _not_finished(error: MillraceError, job: AnyJob) -> MillraceError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
     do = f"{error.do}; the dates after it wait. To give it up: millrace clean --older-than 0 {job.output.path}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
-def _nothing(job: Job | Application, why: str, more: str) -> JobError:
+def _nothing(job: AnyJob, why: str, more: str) -> JobError:
     lines = [line for line in (job.dated.lines if job.dated else []) if line.startswith("source.")]
     where = "\n         ".join(lines) or "source.path"
     do = f"correct source.path, or run it again when the data are there{more}"
     return JobError(f"there are no data{_of_date(job)}", where=where, why=why, do=do)
 
 
-def _of_date(job: Job | Application) -> str:
+def _of_date(job: AnyJob) -> str:
     return f" for {job.dated.run_date.day}" if job.dated else ""
 
 
@@ -271,12 +287,12 @@ def _nothing_at(path: str, options: Any) -> NoInputError | None:
     return None
 
 
-def _patterns(job: Job | Application, place: str) -> list[str]:
+def _patterns(job: AnyJob, place: str) -> list[str]:
     became = job.dated.became if job.dated else {}
     return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
 
-def _night(job: Job | Application) -> str:
+def _night(job: AnyJob) -> str:
     """What tells the nights of a job apart: the day, with the hour where a pattern names one."""
     if job.dated is None:
         return ""
@@ -288,18 +304,18 @@ def _always(run_date: RunDate) -> DateOf:
     return lambda _: run_date
 
 
-def _is_same_command(own: Job | Application) -> bool:
+def _is_same_command(own: AnyJob) -> bool:
     """Whether a run was typed without a date: it may be the same command once more."""
     context = FlowRunContext.get()
     of_deployment = bool(context and getattr(context.flow_run, "deployment_id", None))
     return bool(own.dated and own.dated.run_date.origin == "started" and not of_deployment)
 
 
-def _staging(job: Job | Application) -> Staging:
+def _staging(job: AnyJob) -> Staging:
     return Staging(job.output.path, job.run.scratch)
 
 
-def _staging_folders(own: Job | Application) -> list[Path]:
+def _staging_folders(own: AnyJob) -> list[Path]:
     """The staging folders of the job's output on all dates, as far as they exist."""
     here = _staging(own).folder
     written = str(own.as_written()["output"]["path"])

@@ -31,6 +31,8 @@ def title(parameters: Mapping[str, Any]) -> str:
     'out (in/a.csv ..)'
     >>> title({"fitted": "out/nightly", "source": {"path": "new"}, "output": {"path": "out/hourly"}})
     'out/hourly (out/nightly on new)'
+    >>> title({"base": "out/nightly", "source": {"path": "logs/today"}})
+    'out/nightly (logs/today)'
     >>> title({"recipe": "toy"})
     '(toy)'
     >>> title({"path": "data/incoming"}), title({"output": "x"})
@@ -40,7 +42,8 @@ def title(parameters: Mapping[str, Any]) -> str:
     origin = next((_short(parameters[key]) for key in ("fitted", "recipe", "job") if parameters.get(key)), source)
     if parameters.get("fitted") and source:
         origin += f" on {source}"
-    return " ".join(filter(None, [output or _short(parameters.get("path")), f"({origin})" if origin else ""]))
+    folder = output or _short(parameters.get("path")) or _short(parameters.get("base"))
+    return " ".join(filter(None, [folder, f"({origin})" if origin else ""]))
 
 
 def _path(section: Any) -> str:

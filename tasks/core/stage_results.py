@@ -58,8 +58,8 @@ class IngestResult(StageResult):
     """The source as it was planned: numbers of files, skipped files, blocks, partitions, columns in and out.
 
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
-    `made_up` describes look-alike data; empty texts where there is nothing to say. `estimate` has the needs of the run
-    as lines of text.
+    `made_up` describes look-alike data; empty texts where there is nothing to say. `again` files were learned before.
+    `estimate` has the needs of the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -74,6 +74,7 @@ class IngestResult(StageResult):
     left_out: str = ""
     differs_from_fit: str = ""
     made_up: str = ""
+    again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:

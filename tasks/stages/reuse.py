@@ -57,7 +57,8 @@ def prepared(request: Request, split: str) -> Prepared:
     final, schema = subject(request, plan.schema)
     training = split != "valid" and not request.fitted
     cache = taking_key(request, plan) if training else None
-    work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache)
+    work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache,
+                first_row=request.first_row if training else 0)  # fmt: skip
     shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)
     fingerprint = request.parts_fingerprint(plan.fingerprint, state.digest, shuffle.files, split)
     return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}")

@@ -110,6 +110,13 @@ class DatedForm(Form):
     became: dict[str, dict[str, str]] = {}
 
 
+class BaseForm(Form):
+    version: str
+    path: str = ""
+    state: str = ""
+    rows: Count = 0
+
+
 class ManifestForm(Form):
     format: Annotated[int, Field(ge=1)]
     millrace: str = ""
@@ -122,6 +129,7 @@ class ManifestForm(Form):
     labels: Names = []
     left_out: Names = []
     dated: DatedForm | None = None
+    base: BaseForm | Literal["none"] | None = None
     output: OutputForm
     seed: int = 0
     permutation: int = 0
@@ -146,6 +154,31 @@ class NodeForm(Form):
     name: str = ""
 
 
+class NightForm(Form):
+    day: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    rows: Count
+    files: Count
+    millrace: str = ""
+
+
+class TableForm(Form):
+    table: Annotated[str, AfterValidator(_table_name)]
+    rows: Count
+    sha256: str
+
+
+class HistoryForm(Form):
+    rows: Count
+    nights: list[NightForm]
+    files: TableForm | None = None
+
+
+class DiscardedForm(Form):
+    who: str
+    when: str
+    why: str = ""
+
+
 class WorkflowForm(Form):
     format: Annotated[int, Field(ge=1)] = 1
     graph: Annotated[list[NodeForm], Field(min_length=1)]
@@ -153,13 +186,9 @@ class WorkflowForm(Form):
     output: list[ColumnForm] = []
     source: dict[str, Any] = {}
     state: str = ""
+    history: HistoryForm | None = None
+    changes: str = ""
     digest: str = ""
-
-
-class TableForm(Form):
-    table: Annotated[str, AfterValidator(_table_name)]
-    rows: Count
-    sha256: str
 
 
 class StateForm(Form):
@@ -213,6 +242,7 @@ FORMS: dict[str, type[Form]] = {
     "workflow": WorkflowForm,
     "state": StateForm,
     "table": TableForm,
+    "discarded": DiscardedForm,
 }
 
 

@@ -21,15 +21,17 @@ FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, writ
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
+CHANGES = "changes.json"  # in a fitted workflow that grew out of another one: what is different
+DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid")
-OWN = {MANIFEST, WORKFLOW, LATEST, *REPORTS, METADATA, COMMON_METADATA}
+OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
     rf"|((swap|target|plan|night|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
-    rf"|(state|workflow){TEMPORARY}/((state|manifest|workflow)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
     r"|samples/[a-z_-]+\.json"
@@ -37,7 +39,7 @@ WORK = re.compile(
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
-    rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
+    rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|changes\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
 )
 
 # The beginning of the README.md of every fitted workflow.
@@ -78,13 +80,22 @@ def known_files(root: Path) -> dict[str, Known]:
         return known
     if _is_output(root / SPLITS[0]):
         known = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
+        known |= _mark_of(root)
         for folder in _folders(root):
             if folder.name in SPLITS:
                 known |= _below(folder.name, _of_output(folder))
         return known | _below(WORKFLOW, _of_workflow(root / WORKFLOW))
     if (root / FITTED).is_file():
-        return _of_workflow(root)
-    return _of_output(root) if _is_output(root) else {}
+        return _of_workflow(root) | _mark_of(root)
+    return _of_output(root) | _mark_of(root) if _is_output(root) else {}
+
+
+def _mark_of(root: Path) -> dict[str, Known]:
+    """The mark of an output that was taken back, which is younger than the output."""
+    drafts = [
+        p.name for p in root.glob(f"{DISCARDED}.*") if re.fullmatch(rf"{re.escape(DISCARDED)}{TEMPORARY}", p.name)
+    ]
+    return {name: Known(None, 0, None) for name in (DISCARDED, *drafts)}
 
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
@@ -201,7 +212,9 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
-    for table, sha256 in _tables(_json(folder / "state.json")):
+    if changes := noted.get("changes"):
+        known[CHANGES] = Known(None, finished, partial(_has_sha256, changes))
+    for table, sha256 in tables_of([_json(folder / "state.json"), noted, _json(folder / CHANGES)]):
         known[table] = Known(None, finished, partial(_has_sha256, sha256))
     return known if (folder / FITTED).is_file() and not folder.is_symlink() else {}
 
@@ -210,8 +223,8 @@ def _has_sha256(sha256: str, path: Path) -> bool:
     return _sha256(path) == sha256
 
 
-def _tables(value: Any) -> Iterator[tuple[str, str]]:
-    """(name, sha256) of every table that a state names, at any depth."""
+def tables_of(value: Any) -> Iterator[tuple[str, str]]:
+    """(name, sha256) of every table that JSON of millrace names, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
