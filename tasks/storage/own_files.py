@@ -19,12 +19,13 @@ from tasks.storage.checksum import digest as digest_of
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 CHANGES = "changes.json"  # in a fitted workflow that grew out of another one: what is different
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid")
-OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, *REPORTS, METADATA, COMMON_METADATA}
+OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, *REPORTS, PROFILE, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
@@ -32,13 +33,14 @@ WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
     rf"|((swap|target|plan|night|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|profile(-[a-z]+)?\.json{TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
     r"|samples/[a-z_-]+\.json"
     r"|reading/[^/]+"
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_profile\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
     rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|changes\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
 )
 
@@ -189,7 +191,7 @@ def _of_output(folder: Path) -> dict[str, Known]:
     """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
     data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
-    for part in [*_records(data, "parts"), *_records(data, "footers")]:
+    for part in [*_records(data, "parts"), *_records(data, "footers"), *_records(data, "profile")]:
         nbytes, digest = part.get("bytes"), part.get("xxh3_128")
         same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
         known[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
