@@ -166,10 +166,6 @@ class _Values:
         self.codes, self.end = np.empty(COUNTED, np.uint64), 0
         self.hash, self.spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
         self.small = np.empty(CHUNK, bool)
-            np.empty(CHUNK, np.uint64),
-            np.empty(CHUNK, np.uint64),
-            np.empty(CHUNK, bool),
-        )
 
     def add(self, numbers: np.ndarray, bits: np.ndarray) -> None:
         """Add at most a chunk of float64 numbers, and the uint64 by which the values differ."""
