@@ -12,10 +12,12 @@ from tasks.cluster.out_of_memory import frugal
 from tasks.core.pickled_fields import PickledFields
 from tasks.engines.convert.sizes import nbytes
 from tasks.engines.task_result import TaskResult
+from tasks.graph import seen as rows_seen
 from tasks.graph.binding import Step
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, added
 from tasks.graph.partition_work import Work
+from tasks.graph.seen import Seen
 from tasks.learning import large_tables
 from tasks.ops.base import Learned
 
@@ -57,15 +59,17 @@ class Partial:
 
 @dataclass(eq=False)
 class Observed(TaskResult):
-    """The partials of some blocks by step, how often a partition was halved to make them, and the casts that failed."""
+    """The partials of some blocks by step, how often a partition was halved to make them, the casts that failed, and
+    what was seen of the rows."""
 
     partials: dict[str, Partial]
     halved: int = 0
     failed: list[Record] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
 
     @cached_property
     def nbytes(self) -> int:
-        return sum(nbytes(partial.tree) for partial in self.partials.values())
+        return sum(nbytes(partial.tree) for partial in self.partials.values()) + self.seen.nbytes
 
     def device_parts(self) -> list[Any]:
         return [partial.tree for partial in self.partials.values()]
@@ -103,7 +107,8 @@ def merge(partials: Sequence[Observed]) -> Observed:
         except Exception as error:
             raise explained(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
-    return with_size(Observed(merged, sum(p.halved for p in partials), added(p.failed for p in partials)))
+    failed, seen = added(p.failed for p in partials), rows_seen.added(p.seen for p in partials)
+    return with_size(Observed(merged, sum(p.halved for p in partials), failed, seen))
 
 
 def join_siblings(op: Learned, tree: Tree) -> Tree:

@@ -321,23 +321,27 @@ class Categorify(Keyed):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         engine = context.engine
         if self.combo and len(unit) > 1:
-            return {self.name_sep.join(unit): self._ids([columns[n] for n in unit], fitted, engine)}
+            return {self.name_sep.join(unit): self._ids([columns[n] for n in unit], fitted, context)}
         out = {}
         for name in unit:
             column = columns[name]
             if engine.is_list(column):
-                out[name] = engine.with_leaves(column, self._ids([engine.leaves(column)], fitted, engine))
+                out[name] = engine.with_leaves(column, self._ids([engine.leaves(column)], fitted, context))
             else:
-                out[name] = self._ids([column], fitted, engine)
+                out[name] = self._ids([column], fitted, context)
         return out
 
-    def _ids(self, columns: list[Any], lookup: Any, engine: ModuleType) -> Any:
-        xp, codes = engine.xp, lookup.codes(columns)
+    def _ids(self, columns: list[Any], lookup: Any, context: Context) -> Any:
+        engine, codes = context.engine, lookup.codes(columns)
+        xp = engine.xp
         wide = self.dtype == "int64" or lookup.size + FIRST + self.num_buckets > 2**31 - 1
         outside: Any = FIRST
         if self.num_buckets > 1 and any_true(codes < 0):
             outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
         first, null = FIRST + self.num_buckets, engine.null_rows(columns)
+        if context.met is not None:
+            unknown = int(xp.count_nonzero(codes < 0)) - (0 if null is None else int(xp.count_nonzero(null)))
+            context.met.update(rows=len(codes), out_of_vocabulary=unknown)
         ids = engine.vocabulary_ids(codes, null, first, outside, NULL, xp.int64 if wide else xp.int32)
         return engine.from_numbers(ids)
 
@@ -354,6 +358,10 @@ class Categorify(Keyed):
         places = np.asarray(ids.cast(pa.int64()).fill_null(PADDING)) - (FIRST + self.num_buckets)
         index = pa.array(places, mask=(places < 0) | (places >= len(table)))
         return [table.column(n).combine_chunks().take(index) for n in table.column_names[:-1]]
+
+    def counts_values(self, unit: Unit) -> bool:
+        """Whether it counts the values of a unit: it does not where `vocabs` gives the vocabulary."""
+        return self._own_vocabulary(unit) is None
 
     def _own_vocabulary(self, unit: Unit) -> list[Any] | None:
         if isinstance(self.vocabs, dict):

@@ -30,6 +30,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import differences_of, subject
+from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import FORMAT, Manifest, seal
@@ -155,6 +156,7 @@ def commit(
     for split, data in manifests.items():
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
+        data["profile"] = publish_profile(request, split, staging.new / split)
         data["seconds"] = round(time.time() - plans.data["started"], 3)
     if closing and closing.report:
         closing.report.write(staging.new, results, manifests, bound, state.values)

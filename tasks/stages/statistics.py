@@ -22,7 +22,9 @@ from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import Record, largest
+from tasks.graph.seen import Seen
 from tasks.graph.state import Saving, State, check_saved
+from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.refitting import copied_base
 from tasks.job.request import PlanOf, Request
@@ -48,6 +50,8 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     fingerprint = request.state_fingerprint(plan.fingerprint)
     manifest = read_json(folder / "manifest.json") or {}
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
+    if request.run.profile and reused:
+        reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
     final, schema = subject(request, plan.schema)
     phases, bound = observe.passes(final, schema), Bound(final, schema)
     cache = None
@@ -68,6 +72,7 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
         halved=manifest.get("halved", 0),
         failed_casts=manifest.get("failed_casts", ()),
         decoded=column_cache.cached_bytes(pool, cache),
+        profile=profiles.STATISTICS if request.run.profile else "",
         seconds=time.perf_counter() - start,
     )
 
@@ -81,6 +86,7 @@ def _learned(
     source, run = request.source, request.run
     halved: list[int] = []
     failed: list[list[Record]] = []
+    seen: list[Seen] = []
     side_files = request.side_files
     with ExitStack() as stack:
         with no_space(folder):
@@ -88,7 +94,8 @@ def _learned(
         saving = stack.enter_context(Saving(partial))
         state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, cache, failed.append, base_of(request))  # fmt: skip
+                                 saving.begin, cache, failed.append, base_of(request),
+                                 seen.append if run.profile else None)  # fmt: skip
         check_unchanged(*PlanOf(request).sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
@@ -96,8 +103,12 @@ def _learned(
             if request.base:
                 tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
+            casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
-            manifest |= {"failed_casts": largest(failed)}
+            manifest |= {"failed_casts": casts}
+            for rows in seen:
+                profile = profiles.profile_of(rows, bound, casts)
+                profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()
     return manifest

@@ -21,28 +21,30 @@ FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, writ
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
 PARTIALS, CHANGES = "partials.json", "changes.json"  # beside state.json: for a refit, and what the last one changed
 GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fitted workflow
+PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid")
-OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, *REPORTS, METADATA, COMMON_METADATA}
+OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|question|gate|profile(-statistics)?|progress|exchange(train|valid)?)\.json"
+    rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY}"
+    rf"|profile(-[a-z]+)?\.json{TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
     r"|samples/[a-z_-]+\.json"
     r"|reading/[^/]+"
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_gate\.json|_report\.html|_performance\.html|_metadata"
-    rf"|_common_metadata){TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_gate\.json|_profile\.json|_report\.html|_performance\.html"
+    rf"|_metadata|_common_metadata){TEMPORARY}"
     rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|(workflow|state|partials|changes)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY})"
 )
@@ -196,7 +198,7 @@ def _of_output(folder: Path) -> dict[str, Known]:
     data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
     known[GATE] = Known(None, finished, _is_our_gate)
-    for part in [*_records(data, "parts"), *_records(data, "footers")]:
+    for part in [*_records(data, "parts"), *_records(data, "footers"), *_records(data, "profile")]:
         nbytes, digest = part.get("bytes"), part.get("xxh3_128")
         same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
         known[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
