@@ -333,7 +333,7 @@ class Host:
         before = self.log.count("Ctrl-C ends it")
         self.serving = self.millrace("serve", "--file", "nights.yaml")
         until(lambda: self.log.count("Ctrl-C ends it") > before, "serve")
-        until(lambda: self.deployment()["status"] == "READY", "the deployment")
+        until(self.is_offered, "the deployment")
 
     def stop_serving(self, how: signal.Signals) -> None:
         if self.serving is not None and self.serving.poll() is None:
@@ -351,6 +351,14 @@ class Host:
         response = httpx.request(method, f"http://127.0.0.1:{self.port}/api{path}", timeout=30, **more)
         response.raise_for_status()
         return response.json() if response.content else None
+
+    def is_offered(self) -> bool:
+        import httpx
+
+        try:
+            return bool(self.deployment()["status"] == "READY")
+        except httpx.HTTPStatusError:
+            return False
 
     def deployment(self) -> Any:
         return self.api("GET", "/deployments/name/gated/nights")
@@ -377,7 +385,8 @@ class Host:
     def workers(self) -> list[int]:
         """Processes of runs: below `serve`, that is what a run holds."""
         assert self.serving is not None
-        return [child.pid for child in psutil.Process(self.serving.pid).children(recursive=True)]
+        children = psutil.Process(self.serving.pid).children(recursive=True)
+        return [child.pid for child in children if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 @pytest.fixture(scope="module")
