@@ -28,7 +28,8 @@ def refusal(parameters: dict[str, Any], flow: Any = preprocess) -> str:
 def test_the_fields_stand_in_the_order_in_which_a_job_is_thought_of() -> None:
     fields = schema_of(preprocess)["properties"]
 
-    assert list(fields) == ["recipe", "job", "source", "features", "label", "output", "cluster", "dry_run", "run"]
+    assert list(fields) == ["recipe", "job", "source", "features", "label", "output", "cluster", "contract",
+                            "checks", "dry_run", "run"]  # fmt: skip
     assert [fields[name]["position"] for name in fields] == list(range(len(fields)))
     assert list(fields["output"]["properties"]) == ["path", "seed", "shuffle", "files", "on_existing"]
 
@@ -56,7 +57,9 @@ def test_only_validation_data_can_be_chosen_away() -> None:
         name: [kind["title"] for kind in part["anyOf"]] for name, part in [*fields.items(), *inner] if "anyOf" in part
     }
 
-    assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": ["one", "several", "none"]}
+    valid = ["one", "several", "none"]
+    contract = ["file", "map"]
+    assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": valid, "contract": contract}
 
 
 @pytest.mark.parametrize("flow", [preprocess, fit, apply], ids=lambda flow: flow.name)
