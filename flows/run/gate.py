@@ -16,13 +16,18 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from flows.job.job import Application, Job
+from flows.job.nights import published
 from flows.run.artifacts import later
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
+from tasks.gate.checks import judge
+from tasks.gate.history import MOST_NIGHTS, Past, good_versions
 from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
 from tasks.gate.profile import Profile
 from tasks.gate.question import GateStage, Question, now, read_question, write_question
+from tasks.gate.verdict import Verdict
 from tasks.job.request import Request, output_slug
+from tasks.job.run_date import is_pattern
 from tasks.report.verdict import verdict_markdown, verdict_rows
 from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json
@@ -33,9 +38,9 @@ SENTENCES = 5  # findings that a message names
 
 
 class Judged(NamedTuple):
-    """A verdict (of `tasks.gate.checks`), the profile that was judged, and that of the last good version."""
+    """A verdict, the profile that was judged, and that of the last good version."""
 
-    verdict: Any
+    verdict: Verdict
     profile: Profile
     before: Profile | None = None
 
@@ -81,7 +86,27 @@ def judge_run(job: Job | Application, request: Request, stage: GateStage) -> Jud
     profile = read_profile(request.staging.folder, stage)
     if profile is None:
         return None
-    return None
+    past, notes = past_nights(job, request)
+    day = job.dated.run_date.day if job.dated else None
+    verdict = judge(profile, past, request.rules, request.gate, stage, day)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    return Judged(verdict, profile, past[0].profile if past else None)
+
+
+def past_nights(job: Job | Application, request: Request) -> tuple[list[Past], list[str]]:
+    """(the good versions that a run is compared with, newest first; what is left out, and why): the versions of its
+    output, or, where the path of the output holds a date, the outputs of the nights before."""
+    split, written = request.splits[0], str(job.as_written()["output"]["path"])
+    if job.dated is None or not is_pattern(written):
+        return good_versions(request.staging.target, split=split)
+    nights = published(written, Path.cwd())
+    past: list[Past] = []
+    notes: list[str] = []
+    for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_NIGHTS]:
+        one, more = good_versions(nights[day].path, 1, split)
+        past += [replace(night, version=str(nights[day].path)) for night in one]
+        notes += more
+    return past, notes
 
 
 def read_profile(folder: Path, stage: GateStage) -> Profile | None:

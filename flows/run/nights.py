@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator
-from datetime import date
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+)
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.states import Cancelled, Completed
 
 from flows.job.dates import DateOf
+from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Night, published
+from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
+from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.run.links import flow_run_id
-from flows.run.nights_table import show_nights
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.settings import Run
@@ -47,8 +57,11 @@ from tasks.storage.staging import Staging
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
+WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
+RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
 J = TypeVar("J", Job, Application)
+log = logging.getLogger("millrace")
 
 
 class NoDataError(Exception):
@@ -82,10 +95,10 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     `make` gives the job of a date, `run` does it and returns the folders that are committed. A command without
     `run.date` goes on with the date that was begun, and with that alone: it is the same command once more. Returns all
     folders, or the state of a run that had no data.
+
+    Where the gate asks, a run of a deployment pauses until somebody answers, and then goes on here from the top.
     """
     own = make(date_of_this_run)
-    if own.dated is not None:
-        show_date(own.dated)
     if has_asked() and not _has_work(own):
         return _done_by_others(own)
     while True:
@@ -99,11 +112,19 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
 
 
 def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Any:
-    if own.dated is None:
-        return _run(own, run)
+    """Run the job, after those that were begun; the table of nights says how each of them ended."""
     outcomes: dict[date, str] = {}
     try:
+        if own.dated is None:
+            return _run(own, run)
+        show_date(own.dated)
         return _in_order(own, make, run, outcomes)
+    except (GateAskedError, OpenQuestionError):
+        outcomes.setdefault(_night_of_this_run(own), WAITS)
+        raise
+    except MillraceError as error:
+        outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
+        raise
     finally:
         show_nights(outcomes)
 
@@ -119,11 +140,8 @@ def _has_work(own: Job | Application) -> bool:
 
 def _done_by_others(own: Job | Application) -> Any:
     """The state of a run that has asked and whose work is gone when it goes on."""
-    night = None
-    if own.dated is not None:
-        night = published(str(own.as_written()["output"]["path"]), Path.cwd()).get(own.dated.run_date.day)
-    if night is not None:
-        text = f"{night.day} is published already: {night.path}"
+    if there := _output_of(own):
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
         get_run_logger().info("%s", text)
         return Completed(message=text, data=[])
     text = "its work is gone: another run has published it, or somebody has thrown it away"
@@ -134,8 +152,8 @@ def _done_by_others(own: Job | Application) -> Any:
 def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
     """Run the job of each date; note in `outcomes` how those ended that have no output."""
     assert own.dated is not None
-    if night := _published_before(own):
-        text = f"{night.day} is published already: {night.path}"
+    if there := _published_before(own):
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
         get_run_logger().info("%s", text)
         return Completed(message=text, data=[])
     folders: list[str] = []
@@ -143,7 +161,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
     while True:
         begun = next(begun_dates(own, make), None) if own.dated.became else None
         job = make(_always(begun)) if begun else own
-        day = job.dated.run_date.day if job.dated else own.dated.run_date.day
+        night = _calendar(own).night((job.dated or own.dated).run_date.time)
         _tell(job.dated, bool(begun))
         try:
             done = _run(job, run)
@@ -157,21 +175,21 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                 ) from None  # fmt: skip
             continue
         except (GateAskedError, OpenQuestionError):
-            outcomes[day] = "waits for an answer"
+            outcomes[night] = WAITS
             raise
         except GateStoppedError as error:
-            outcomes[day] = f"stopped: {error.why}"
+            outcomes[night] = f"stopped: {error.why}"
             if not begun or _is_same_command(own):
                 raise
             get_run_logger().error("%s; %s is next", error.what, own.dated.run_date.day)
             continue
         except MillraceError as error:
-            outcomes[day] = f"failed: {error.what}"
+            outcomes[night] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
-            outcomes[day] = "discarded" if done.is_cancelled() else "no data"
+            outcomes[night] = "discarded" if done.is_cancelled() else NO_DATA
             if begun and done.is_cancelled() and not _is_same_command(own):
                 continue
             return done if not begun or _is_same_command(own) else folders or done
@@ -181,18 +199,33 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
         if _is_same_command(own):
             get_run_logger().warning(
                 "%s was not run: the same command goes on with %s, which was begun; give it again, or --date %s",
-                own.dated.run_date.day, day, own.dated.run_date.text,
+                own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
             )  # fmt: skip
             return folders
 
 
 def _published_before(own: Job | Application) -> Night | None:
-    """The published output of the date of a run that a backfill has started; None for other runs."""
+    """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
-    if own.dated is None or BACKFILL not in (tags or []):
+    return _output_of(own) if BACKFILL in (tags or []) else None
+
+
+def _output_of(own: Job | Application) -> Night | None:
+    """The published output of the night of a job; None where there is none, and without a date."""
+    if own.dated is None:
         return None
-    return published(str(own.as_written()["output"]["path"]), Path.cwd()).get(own.dated.run_date.day)
+    written, calendar = own.as_written(), _calendar(own)
+    outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
+    return outputs.get(calendar.night(own.dated.run_date.time))
+
+
+def _night_of_this_run(own: Job | Application) -> date:
+    return _calendar(own).night((own.dated.run_date if own.dated else date_of_this_run(own.run)).time)
+
+
+def _calendar(job: Job | Application) -> Calendar:
+    return calendar_of(job.as_written())
 
 
 def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
@@ -394,3 +427,57 @@ def _staging_folders(own: Job | Application) -> list[Path]:
     else:
         wanted = path.parent / f".{path.name}.millrace"
     return [folder.resolve() for folder in sorted(Path("/").glob(str(wanted).lstrip("/")))]
+
+
+# The table of nights
+
+
+def show_nights(outcomes: Mapping[date, str]) -> None:
+    """Write the artifact of the nights of the deployment of the current flow run; nothing without a deployment.
+
+    `outcomes` says of nights without an output how this run ended for them. A server that is away is no reason to fail.
+    """
+    context = FlowRunContext.get()
+    flow_run = context.flow_run if context else None
+    deployment_id = getattr(flow_run, "deployment_id", None)
+    if context is None or context.flow is None or flow_run is None or deployment_id is None:
+        return
+    try:
+        with fresh_client(), get_client(sync_client=True) as client:
+            deployment = client.read_deployment(deployment_id)
+            nights = deployed(f"{context.flow.name}/{deployment.name}", deployment)
+            text = nights_text(nights, _runs_by_night(client, nights), outcomes, rates_by_run())
+            create_markdown_artifact(text, key=artifact_key(nights.name), description=f"The nights of {nights.name}")
+    except Exception as error:
+        log.warning("the table of nights could not be written: %s", error)
+
+
+def artifact_key(name: str) -> str:
+    """The key of the artifact of a deployment's nights.
+
+    >>> artifact_key("preprocess/Nightly 2")
+    'millrace-nights-preprocess-nightly-2'
+    """
+    return f"millrace-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+
+def _runs_by_night(client: Any, nights: Deployed) -> dict[date, Any]:
+    """The newest flow run of each night that the server knows, by the night that it is of."""
+    calendar = nights.calendar
+    since = calendar.begin(calendar.back(nights.today(), NIGHTS))
+    expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
+    flow_runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
+        flow_run_filter=FlowRunFilter(expected_start_time=expected),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=RUNS,
+    )  # fmt: skip
+    runs: dict[date, Any] = {}
+    for run in flow_runs:
+        section = run.parameters.get("run")
+        text = section.get("date") if isinstance(section, Mapping) else None
+        try:
+            moment = parse_run_date(text, calendar.timezone).time if text else run.expected_start_time
+        except JobError:
+            continue
+        runs.setdefault(calendar.night(moment), run)
+    return runs

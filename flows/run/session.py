@@ -18,6 +18,7 @@ from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
+from flows.run.late import ready_in_time
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.listeners import work_in
 from flows.run.nights import check_source, empty, needs_rows, note_night
@@ -61,6 +62,7 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
     _done.set(None)
     with (
         signs_of_life(str(staging.target)),
+        ready_in_time(request),
         TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
@@ -144,7 +146,7 @@ def publish_outputs(
         closing.report.performance = shown.performance()
     manifests = commit.commit(request, results, _run_id(), closing, gate)
     COMMITTED[:] = [m.path for m in manifests]
-    history.record(request, results, getattr(job, "recipe", None))
+    history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:
         shown.show_reports(manifests)
     for manifest in manifests:

@@ -55,6 +55,16 @@ def date_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
+def clock_text(value: Any) -> Any:
+    """A time of day of YAML as text: without quotes `10:30` is the number 630."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 24 * 60:
+        return f"{value // 60:02d}:{value % 60:02d}"
+    return value
+
+
+ClockTime = Annotated[
+    str, BeforeValidator(clock_text, json_schema_input_type=str), Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")
+]
 Seconds = Annotated[float, BeforeValidator(parse_seconds, json_schema_input_type=float | str), Field(ge=0, le=10**9)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str), Field(ge=1)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -213,6 +223,10 @@ class Run(Section):
     ask_timeout: Seconds = Field(
         72_000.0,
         description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
+    )
+    ready_by: ClockTime | None = Field(
+        None,
+        description="time of day, such as 06:00, by which a run is to be ready; it says early if it will not be",
     )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
