@@ -14,8 +14,9 @@ from tasks.gate.question import FORMAT, GateStage, Question
 from tasks.gate.verdict import ORDER
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.metadata_forms import check_form
+from tasks.storage.own_files import GATE
 
-NOTE = "gate.json"  # in the staging folder; GATE of tasks.storage.own_files in the output
+NOTE = "gate.json"  # in the staging folder
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,15 @@ def read_note(folder: Path) -> GateNote:
     if data is None:
         return GateNote()
     check_form(data, "gate", folder / NOTE)
+    return GateNote.from_json(data)
+
+
+def read_gate(folder: Path) -> GateNote | None:
+    """The note in an output; None without one. A DataError if the file is damaged."""
+    data = read_json(folder / GATE)
+    if data is None:
+        return None
+    check_form(data, "gate", folder / GATE)
     return GateNote.from_json(data)
 
 
