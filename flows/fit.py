@@ -29,6 +29,8 @@ def fit(
     features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
+    base: str | None = None,
+    refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
     contract: dict[str, Any] | str | None = None,
     checks: dict[str, Any] | None = None,
@@ -46,6 +48,10 @@ def fit(
             "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}".
         label: Columns that are written last and tagged as target.
         output: Where the fitted workflow goes.
+        base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.
+            Mostly the path of the output itself; none: learn from the source alone.
+        refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
+            {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
         contract: What the source has to be like, as JSON, or the YAML file that says it.
@@ -57,7 +63,8 @@ def fit(
     """
     parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
-        "output": output, "cluster": cluster, "contract": contract, "checks": checks, "run": run,
+        "output": output, "base": base, "refit": refit, "cluster": cluster, "contract": contract, "checks": checks,
+        "run": run,
     }  # fmt: skip
     make = job_maker(parameters)
     if dry_run:

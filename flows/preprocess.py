@@ -39,6 +39,8 @@ def preprocess(
     features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
+    base: str | None = None,
+    refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
     contract: dict[str, Any] | str | None = None,
     checks: dict[str, Any] | None = None,
@@ -57,6 +59,10 @@ def preprocess(
         label: Columns that are written last, as they are, and tagged as target.
         output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
+        base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.
+            Mostly the path of the output itself; none: learn from the source alone.
+        refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
+            {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
         contract: What the source has to be like, as JSON, or the YAML file that says it.
@@ -73,6 +79,8 @@ def preprocess(
         "features": features,
         "label": label,
         "output": output,
+        "base": base,
+        "refit": refit,
         "cluster": cluster,
         "contract": contract,
         "checks": checks,

@@ -15,8 +15,8 @@ from prefect.artifacts import MarkdownArtifact, TableArtifact
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
-from flows.job.job import Application, Job
 from flows.job.nights import published
+from flows.job.refit import AnyJob
 from flows.run.artifacts import later
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
@@ -45,7 +45,7 @@ class Judged(NamedTuple):
     before: Profile | None = None
 
 
-def pass_gate(job: Job | Application, request: Request, stage: GateStage) -> None:
+def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     """Judge the rows of the current run: log, artifact and the note in the staging folder say what the gate finds.
 
     GateStoppedError where it stops the run, GateAskedError where a person must answer first. What a person has
@@ -81,7 +81,7 @@ def gate_of(request: Request) -> dict[str, Any]:
     return note.to_json() if note.verdicts else {}
 
 
-def judge_run(job: Job | Application, request: Request, stage: GateStage) -> Judged | None:
+def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     """The verdict on the rows that a run has read so far; None where no profile of them was taken."""
     profile = read_profile(request.staging.folder, stage)
     if profile is None:
@@ -93,7 +93,7 @@ def judge_run(job: Job | Application, request: Request, stage: GateStage) -> Jud
     return Judged(verdict, profile, past[0].profile if past else None)
 
 
-def past_nights(job: Job | Application, request: Request) -> tuple[list[Past], list[str]]:
+def past_nights(job: AnyJob, request: Request) -> tuple[list[Past], list[str]]:
     """(the good versions that a run is compared with, newest first; what is left out, and why): the versions of its
     output, or, where the path of the output holds a date, the outputs of the nights before."""
     split, written = request.splits[0], str(job.as_written()["output"]["path"])
@@ -115,7 +115,7 @@ def read_profile(folder: Path, stage: GateStage) -> Profile | None:
     return None if data is None else Profile.from_json(data, path)
 
 
-def stopped(job: Job | Application, request: Request, findings: list[Mapping[str, Any]]) -> GateStoppedError:
+def stopped(job: AnyJob, request: Request, findings: list[Mapping[str, Any]]) -> GateStoppedError:
     """The error of a run that the gate stops."""
     return GateStoppedError(
         f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
@@ -160,9 +160,7 @@ def _accepted(folder: Path, stage: GateStage, of: str) -> GateNote:
     return note
 
 
-def _question(
-    job: Job | Application, request: Request, stage: GateStage, verdict: Mapping[str, Any], of: str
-) -> Question:
+def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Mapping[str, Any], of: str) -> Question:
     context = FlowRunContext.get()
     deployment = getattr(context.flow_run, "deployment_id", None) if context else None
     asked_at = datetime.now(UTC)
@@ -178,9 +176,7 @@ def _question(
     )  # fmt: skip
 
 
-def _tell_stopped(
-    job: Job | Application, request: Request, stage: GateStage, findings: list[Mapping[str, Any]]
-) -> None:
+def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: list[Mapping[str, Any]]) -> None:
     date = job.dated.run_date.day.isoformat() if job.dated else None
     _emit(str(request.staging.target), findings, {"date": date, "stage": stage, "run": flow_run_id()})
 
@@ -202,7 +198,7 @@ def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
             TableArtifact(key=f"{key}-gate-table", table=rows, **named).create(_sync=True)  # type: ignore[call-arg]
 
 
-def _night(job: Job | Application, request: Request) -> str:
+def _night(job: AnyJob, request: Request) -> str:
     date = f" of {job.dated.run_date.day}" if job.dated else ""
     return f"the run{date} to {request.staging.target.name}"
 

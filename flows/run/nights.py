@@ -28,6 +28,7 @@ from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
+from flows.job.refit import AnyJob, Refit
 from flows.run.links import flow_run_id
 from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
@@ -60,7 +61,7 @@ CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which 
 WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
-J = TypeVar("J", Job, Application)
+J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("millrace")
 
 
@@ -99,6 +100,8 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     Where the gate asks, a run of a deployment pauses until somebody answers, and then goes on here from the top.
     """
     own = make(date_of_this_run)
+    if own.dated is not None:
+        show_date(own.dated)
     if has_asked() and not _has_work(own):
         return _done_by_others(own)
     while True:
@@ -117,7 +120,6 @@ def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) ->
     try:
         if own.dated is None:
             return _run(own, run)
-        show_date(own.dated)
         return _in_order(own, make, run, outcomes)
     except (GateAskedError, OpenQuestionError):
         outcomes.setdefault(_night_of_this_run(own), WAITS)
@@ -129,7 +131,7 @@ def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) ->
         show_nights(outcomes)
 
 
-def _has_work(own: Job | Application) -> bool:
+def _has_work(own: AnyJob) -> bool:
     """Whether the work of a run that has asked is still there: its own, or that of a date that it was to finish."""
     for folder in _staging_folders(own):
         question = read_question(folder)
@@ -138,7 +140,7 @@ def _has_work(own: Job | Application) -> bool:
     return (_staging(own).folder / "plan.json").exists()
 
 
-def _done_by_others(own: Job | Application) -> Any:
+def _done_by_others(own: AnyJob) -> Any:
     """The state of a run that has asked and whose work is gone when it goes on."""
     if there := _output_of(own):
         text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
@@ -204,27 +206,27 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             return folders
 
 
-def _published_before(own: Job | Application) -> Night | None:
+def _published_before(own: AnyJob) -> Night | None:
     """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
     return _output_of(own) if BACKFILL in (tags or []) else None
 
 
-def _output_of(own: Job | Application) -> Night | None:
+def _output_of(own: AnyJob) -> Night | None:
     """The published output of the night of a job; None where there is none, and without a date."""
     if own.dated is None:
         return None
     written, calendar = own.as_written(), _calendar(own)
     outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
-    return outputs.get(calendar.night(own.dated.run_date.time))
+    return outputs.get(_night_of_this_run(own))
 
 
-def _night_of_this_run(own: Job | Application) -> date:
+def _night_of_this_run(own: AnyJob) -> date:
     return _calendar(own).night((own.dated.run_date if own.dated else date_of_this_run(own.run)).time)
 
 
-def _calendar(job: Job | Application) -> Calendar:
+def _calendar(job: AnyJob) -> Calendar:
     return calendar_of(job.as_written())
 
 
@@ -252,7 +254,7 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
     yield from sorted(dates, key=lambda begun: begun.time)
 
 
-def note_night(job: Job | Application, staging: Staging) -> None:
+def note_night(job: AnyJob, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
     OtherNightError where the work of another date is there, which must be finished first, or where the work of an
@@ -283,7 +285,7 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     write_json(staging.folder / NOTE, {**job.dated.to_json(), "night": _night(job)})
 
 
-def check_source(job: Job | Application, request: Request) -> None:
+def check_source(job: AnyJob, request: Request) -> None:
     """NoDataError or JobError where no file is at `source.path` or `source.valid`, before a stage begins; for paths
     that hold a date, and for `source.path` with `run.if_empty: skip`.
 
@@ -296,7 +298,7 @@ def check_source(job: Job | Application, request: Request) -> None:
         _check_paths(job, "valid", options)
 
 
-def _check_paths(job: Job | Application, name: str, options: Any) -> None:
+def _check_paths(job: AnyJob, name: str, options: Any) -> None:
     """NoDataError or JobError where no file is at the paths of `source`.`name`."""
     known = getattr(job.source, name)
     paths = [known] if isinstance(known, str) else known
@@ -313,14 +315,14 @@ def _check_paths(job: Job | Application, name: str, options: Any) -> None:
     empty(job, f"{missing[0].where}: {missing[0].why}")
 
 
-def empty(job: Job | Application, why: str) -> None:
+def empty(job: AnyJob, why: str) -> None:
     """Raise for a source without rows: NoDataError with `run.if_empty: skip`, else a JobError."""
     if job.run.if_empty == "skip":
         raise NoDataError(f"there are no data{_of_date(job)}: {why}")
     raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
 
 
-def needs_rows(job: Job | Application, place: str = "source") -> bool:
+def needs_rows(job: AnyJob, place: str = "source") -> bool:
     """Whether a run without rows is one without data, instead of an empty output or another error.
 
     `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
@@ -361,21 +363,21 @@ def _tell(dated: Dated | None, begun: bool) -> None:
         run_log.info("%s", line)
 
 
-def _not_finished(error: MillraceError, job: Job | Application) -> MillraceError:
+def _not_finished(error: MillraceError, job: AnyJob) -> MillraceError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
     do = f"{error.do}; the dates after it wait. To give it up: millrace clean --older-than 0 {job.output.path}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
-def _nothing(job: Job | Application, why: str, more: str) -> JobError:
+def _nothing(job: AnyJob, why: str, more: str) -> JobError:
     lines = [line for line in (job.dated.lines if job.dated else []) if line.startswith("source.")]
     where = "\n         ".join(lines) or "source.path"
     do = f"correct source.path, or run it again when the data are there{more}"
     return JobError(f"there are no data{_of_date(job)}", where=where, why=why, do=do)
 
 
-def _of_date(job: Job | Application) -> str:
+def _of_date(job: AnyJob) -> str:
     return f" for {job.dated.run_date.day}" if job.dated else ""
 
 
@@ -387,12 +389,12 @@ def _nothing_at(path: str, options: Any) -> NoInputError | None:
     return None
 
 
-def _patterns(job: Job | Application, place: str) -> list[str]:
+def _patterns(job: AnyJob, place: str) -> list[str]:
     became = job.dated.became if job.dated else {}
     return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
 
-def _night(job: Job | Application) -> str:
+def _night(job: AnyJob) -> str:
     """What tells the nights of a job apart: the day, with the hour where a pattern names one."""
     if job.dated is None:
         return ""
@@ -404,18 +406,18 @@ def _always(run_date: RunDate) -> DateOf:
     return lambda _: run_date
 
 
-def _is_same_command(own: Job | Application) -> bool:
+def _is_same_command(own: AnyJob) -> bool:
     """Whether a run was typed without a date: it may be the same command once more."""
     context = FlowRunContext.get()
     of_deployment = bool(context and getattr(context.flow_run, "deployment_id", None))
     return bool(own.dated and own.dated.run_date.origin == "started" and not of_deployment)
 
 
-def _staging(job: Job | Application) -> Staging:
+def _staging(job: AnyJob) -> Staging:
     return Staging(job.output.path, job.run.scratch)
 
 
-def _staging_folders(own: Job | Application) -> list[Path]:
+def _staging_folders(own: AnyJob) -> list[Path]:
     """The staging folders of the job's output on all dates, as far as they exist."""
     here = _staging(own).folder
     written = str(own.as_written()["output"]["path"])

@@ -18,7 +18,7 @@ from prefect.input.run_input import keyset_from_base_key
 from prefect.states import Scheduled
 from pydantic import Field
 
-from flows.job.job import Application, Job
+from flows.job.refit import AnyJob
 from flows.run.gate import stop_unanswered
 from flows.run.links import flow_run_id
 from flows.run.listeners import folder_of_work
@@ -129,7 +129,7 @@ def form_text(question: Question) -> str:
     ])  # fmt: skip
 
 
-def wait_for_answer(job: Job | Application, error: OpenQuestionError) -> None:
+def wait_for_answer(job: AnyJob, error: OpenQuestionError) -> None:
     """Wait as `run.lock: wait` asks for; raises the error where it does not.
 
     A run of a deployment holds no place while it waits: it is scheduled again, and this process ends.

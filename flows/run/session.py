@@ -15,7 +15,8 @@ from prefect.context import FlowRunContext
 
 from flows.job import history
 from flows.job.deployed import check_lasting
-from flows.job.job import Application, Job
+from flows.job.job import Job
+from flows.job.refit import AnyJob
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
@@ -48,7 +49,7 @@ on_cluster: Any = runner()  # Prefect's own types know its thread and process ru
 
 
 @contextmanager
-def started(job: Job | Application, request: Request, imports: WorkerImports) -> Iterator[Request]:
+def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[Request]:
     """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
     COMMITTED.clear()
     staging = request.staging
@@ -75,7 +76,7 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
         yield replace(request, owner=owner)
 
 
-def ingested(job: Job | Application, request: Request) -> IngestResult:
+def ingested(job: AnyJob, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
     check_source(job, request)
@@ -97,14 +98,14 @@ def ingested(job: Job | Application, request: Request) -> IngestResult:
     return result
 
 
-def learned(job: Job | Application, request: Request) -> StatisticsResult:
+def learned(job: AnyJob, request: Request) -> StatisticsResult:
     """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
     result: StatisticsResult = run_stage(task.statistics, job, request)
     pass_gate(job, request, "statistics")
     return result
 
 
-def transformed(job: Job | Application, request: Request, split: str) -> TransformResult:
+def transformed(job: AnyJob, request: Request, split: str) -> TransformResult:
     """Run the stage transform; a job whose source holds a date ends here where its filter leaves no row."""
     result: TransformResult = run_stage(task.transform, job, request, split)
     if not result.rows_out and split != "valid" and needs_rows(job):
@@ -125,7 +126,7 @@ def mark_made_up() -> None:
 
 
 @contextmanager
-def committing(job: Job | Application, request: Request) -> Iterator[commit.Closing]:
+def committing(job: AnyJob, request: Request) -> Iterator[commit.Closing]:
     """Prepare the commit of a run beside its last stages: the fitted workflow, and the report's look at the source."""
     report = ReportWriter(
         request.staging.folder, request.staging.target, request.splits, lambda split: PlanOf(request).plan(split),
@@ -136,7 +137,7 @@ def committing(job: Job | Application, request: Request) -> Iterator[commit.Clos
 
 
 def publish_outputs(
-    job: Job | Application, request: Request, results: Sequence[StageResult], closing: commit.Closing
+    job: AnyJob, request: Request, results: Sequence[StageResult], closing: commit.Closing
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
     log, shown = get_run_logger(), links()
@@ -157,7 +158,7 @@ def publish_outputs(
 
 
 @contextmanager
-def _released(job: Job | Application, request: Request) -> Iterator[None]:
+def _released(job: AnyJob, request: Request) -> Iterator[None]:
     """A scheduler that somebody else runs keeps nothing of ours, however the run ends."""
     try:
         yield

@@ -220,17 +220,55 @@ class Run(Section):
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
     )
     timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
-    ask_timeout: Seconds = Field(
-        72_000.0,
-        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
-    )
     ready_by: ClockTime | None = Field(
         None,
         description="time of day, such as 06:00, by which a run is to be ready; it says early if it will not be",
     )
+    ask_timeout: Seconds = Field(
+        72_000.0,
+        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
+    )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
     )
+
+
+def parse_days(text: int | str) -> int:
+    """Days of 365d, 52w or a plain number.
+
+    >>> parse_days("365d"), parse_days("52w"), parse_days(30)
+    (365, 364, 30)
+    """
+    number = str(text).strip()
+    days = {"d": 1, "w": 7}.get(number[-1:], 0)
+    count = number[:-1] if days else number
+    if isinstance(text, (bool, float)) or not count.isdecimal():
+        raise ValueError(f"{text!r} is no number of days: write 365d or 52w")
+    return int(count) * (days or 1)
+
+
+Days = Annotated[int, BeforeValidator(parse_days, json_schema_input_type=int | str), Field(ge=1, le=100_000)]
+
+
+class Refitting(Section):
+    """How a job learns from new rows on top of what its base has learned.
+
+    A further key is the name of an operator, or an entry of features, with merge or freeze: `Normalize: freeze`,
+    `features[2]: merge`. `flows.job` checks these names, which it alone knows.
+    """
+
+    model_config = ConfigDict(**{**Section.model_config, "extra": "allow"})
+
+    forget: Days | None = Field(
+        None, description="drop the counts of values without an id that were not seen for so long: 365d"
+    )
+    all: bool = Field(False, description="learn anew from these rows alone; values that had an id keep it")
+    again: bool = Field(False, description="also files that the base has learned already")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the further keys say: merge or freeze, by operator or entry."""
+        return dict(self.model_extra or {})
 
 
 Level = Literal["warn", "stop", "ask"]

@@ -56,7 +56,11 @@ class StateFolder:
 @dataclass(frozen=True)
 class Work(PickledFields):
     """What every partition of a stage shares. `source` is whatever `tasks.sources.reader.read` takes: a plan, or a
-    frame's handle."""
+    frame's handle.
+
+    `first_row` is added to the row numbers that operators see: the rows of a refit go on behind those of its base. The
+    order numbers, of which positions are made, begin at 0.
+    """
 
     source: Any
     final: Node
@@ -67,6 +71,7 @@ class Work(PickledFields):
     training: bool = False
     depth: int | None = None  # the phase of the statistics that this pass is; None when all is learned
     cache: CacheKey | None = None  # columns that passes over the same rows leave for each other
+    first_row: int = 0
 
     @cached_property
     def kernels(self) -> ModuleType:
@@ -145,9 +150,11 @@ class Work(PickledFields):
         engine, keyed = self.kernels, ROW in self.schema
         source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
-        order = rows if keyed else None
+        order = rows if keyed or self.first_row else None
         if keyed:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
+        if self.first_row:
+            rows = rows + engine.xp.uint64(self.first_row)
         if self.condition:
             try:
                 passing = true_rows(self.condition, source, failed)

@@ -26,6 +26,7 @@ from tasks.learning import large_tables
 from tasks.learning.finalize import conclude
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
+from tasks.learning.refit import Base
 from tasks.ops.base import Learned
 
 
@@ -34,8 +35,10 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           halved: Callable[[int], None] | None = None,
           known: Callable[[Mapping[str, Any]], None] | None = None,
           cache: CacheKey | None = None,
-          failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
-    """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
+          failed: Callable[[list[Record]], None] | None = None,
+          base: Base | None = None) -> State:  # fmt: skip
+    """The state of a graph over all rows of the plan; with `base`, of these and of all rows that the base has learned.
+    `progress(phase, rows)` is called as partitions are done.
 
     After each pass, `halved(times)` is called with how often partitions were halved in it for want of memory, and
     `failed(records)` with the casts that failed in it. `known(values)` is called, from a thread, with what a step with

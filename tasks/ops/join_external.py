@@ -24,7 +24,8 @@ class JoinExternal(Learned):
     columns, or maps the rows' names to the table's. `columns` are the columns to add (default: all but the keys). `how`
     is left: a row whose key the table lacks gets nulls. A null key matches a null key. Added columns have the table's
     types. A key that occurs twice in the table is an error, or its first row counts (`duplicates`: error or first). The
-    table is read when fitting and saved with the workflow, which from then on does not need the file. Errors: a
+    table is read when fitting and saved with the workflow, which from then on does not need the file. A refit reads it
+    again; if it differs from what the base read, the run says so, with the steps that learn from its columns. Errors: a
     JobError for a missing file, a larger table, an unknown column, and a column that would be there twice; a DataError
     for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that cannot be
     read.

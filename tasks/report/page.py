@@ -17,6 +17,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.manifest import dated_lines
 from tasks.report import diagram, profile, sampling, series, svg, verdict
+from tasks.report.growth import growth
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
@@ -71,6 +72,7 @@ def render(facts: Facts, folder: Path) -> str:
         output_note=note,
         embeddings=embeddings(facts.bound),
         gate=verdict.section(folder),
+        growth=growth(folder, Path(facts.target or folder)),
         **learned(facts),
     )
 

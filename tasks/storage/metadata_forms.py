@@ -122,6 +122,13 @@ class DatedForm(Form):
     became: dict[str, BecameForm] = {}
 
 
+class BaseForm(Form):
+    version: str
+    path: str = ""
+    state: str = ""
+    rows: Count = 0
+
+
 class ManifestForm(Form):
     format: Annotated[int, Field(ge=1)]
     millrace: str = ""
@@ -134,6 +141,7 @@ class ManifestForm(Form):
     labels: Names = []
     left_out: Names = []
     dated: DatedForm | None = None
+    base: BaseForm | Literal["none"] | None = None
     output: OutputForm
     seed: int = 0
     permutation: int = 0
@@ -159,6 +167,31 @@ class NodeForm(Form):
     name: str = ""
 
 
+class NightForm(Form):
+    day: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    rows: Count
+    files: Count
+    millrace: str = ""
+
+
+class TableForm(Form):
+    table: Annotated[str, AfterValidator(_table_name)]
+    rows: Count
+    sha256: str
+
+
+class HistoryForm(Form):
+    rows: Count
+    nights: list[NightForm]
+    files: TableForm | None = None
+
+
+class DiscardedForm(Form):
+    who: str
+    when: str
+    why: str = ""
+
+
 class WorkflowForm(Form):
     format: Annotated[int, Field(ge=1)] = 1
     graph: Annotated[list[NodeForm], Field(min_length=1)]
@@ -167,13 +200,8 @@ class WorkflowForm(Form):
     source: dict[str, Any] = {}
     dated: DatedForm | None = None
     state: str = ""
+    history: HistoryForm | None = None
     digest: str = ""
-
-
-class TableForm(Form):
-    table: Annotated[str, AfterValidator(_table_name)]
-    rows: Count
-    sha256: str
 
 
 class StateForm(Form):
@@ -279,6 +307,7 @@ FORMS: dict[str, type[Form]] = {
     "workflow": WorkflowForm,
     "state": StateForm,
     "table": TableForm,
+    "discarded": DiscardedForm,
 }
 
 

@@ -1,0 +1,20 @@
+"""What a refit changed: `changes.json` beside the state, and a table for each vocabulary that grew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a refit does with a learned step.
+
+    mode: "merged" (as learned from all rows), "appended" (ids stay, new values come behind) or "frozen" (as it was).
+    why: the reason, in one clause; "" where it needs none.
+    behind: the keys of the learned steps on which its inputs depend.
+    """
+
+    mode: Literal["merged", "appended", "frozen"]
+    why: str = ""
+    behind: tuple[str, ...] = ()
