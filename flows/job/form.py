@@ -58,6 +58,8 @@ def refit_section() -> Schema:
     """The form of the section refit, which takes the names of operators and entries, too."""
     schema = section(Refitting, ("forget", "all", "again"))
     del schema["propertyNames"]
+    days = {key: value for key, value in schema["properties"]["forget"].items() if key not in ("anyOf", "ge", "le")}
+    schema["properties"]["forget"] = {"type": "string", **days}
     return {**schema, "additionalProperties": {"type": "string", "enum": ["merge", "freeze"]}}
 
 

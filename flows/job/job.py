@@ -310,11 +310,13 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
     names = sorted({type(node.op).__name__ for node in learning})
     entries = list(dict.fromkeys(node.name for node in topological(graph) if ENTRY.fullmatch(node.name)))
     for key, value in refit.settings.items():
-        place = _place(("refit", key), lines)
-        if key not in names and key not in entries:
-            known = [*Refitting.model_fields, *names, *entries]
-            why = "it learns nothing in this job" if key in Operator.registry else ""
-            raise JobError(f"{key!r} is no key of refit", where=place, why=why, do=near(key, known))
+        place, hint = _place(("refit", key), lines), near(key, [*Refitting.model_fields, *names, *entries])
+        if key in (*names, *entries):
+            pass
+        elif key in Operator.registry:
+            raise JobError(f"refit names {key!r}, which learns nothing in this job", where=place, do=hint)
+        elif key.startswith("features") or hint.startswith("did"):  # else a column, which its schema alone knows
+            raise JobError(f"{key!r} is no key of refit", where=place, do=hint)
         if value not in MODES:
             raise JobError(f"{key} is {value!r}", where=place, do=f"write {' or '.join(MODES)}")
 

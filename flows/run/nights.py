@@ -69,6 +69,14 @@ class NoDataError(Exception):
     """The source of a run has no rows, and `run.if_empty` is skip."""
 
 
+class PublishedError(Exception):
+    """A run was cut off right after its output had been published: `folders` have it."""
+
+    def __init__(self, folders: list[str]) -> None:
+        super().__init__(", ".join(folders))
+        self.folders = folders
+
+
 class OtherNightError(Exception):
     """The staging folder holds the work of another date than this run's, or that work is gone."""
 
@@ -339,6 +347,8 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
     except DiscardedError as reason:
         get_run_logger().warning("%s", reason)
         return Cancelled(message=str(reason))
+    except PublishedError as published_before:
+        return published_before.folders
     except NoDataError as reason:
         text = f"nothing was written: {reason}"
         get_run_logger().warning("%s", text)
@@ -350,6 +360,11 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
             create_markdown_artifact(f"{text}.", key=f"{flow_name}-{slug}-skipped", description="No data")
         emit_event(SKIPPED, {"prefect.resource.id": f"millrace.output.{slug}"}, payload=payload)
         return Completed(message=text, data=[])
+
+
+def has_date(job: AnyJob, place: str) -> bool:
+    """Whether a place of the job was written with a date."""
+    return bool(_patterns(job, place))
 
 
 def _tell(dated: Dated | None, begun: bool) -> None:

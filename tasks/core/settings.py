@@ -215,6 +215,9 @@ class Run(Section):
         600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
+    profile: bool = Field(
+        True, description="profile each column that is read, over all rows, for the checks and _profile.json"
+    )
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tasks.errors import DataError, HostError, JobError
 from tasks.graph.history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
+from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest, outputs, versions_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
@@ -41,6 +43,14 @@ class BaseVersion:
         place = next((one for one in _manifests(self.path) if one.exists()), None)
         manifest = read_json(place) if place else None
         return int(manifest["rows"]["in"]) if isinstance(manifest, dict) else 0
+
+    @property
+    def day(self) -> str:
+        """The day of its last night, `2026-11-22`; that on which it was written where it names no night."""
+        nights = (self.data.get("history") or {}).get("nights", [])
+        if nights:
+            return str(nights[-1]["day"])
+        return datetime.fromtimestamp((self.workflow / FITTED).stat().st_mtime, UTC).date().isoformat()
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,28 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
             do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
         )  # fmt: skip
     return Choice(None, (), tuple(discarded))
+
+
+def is_published(request: Request, version: BaseVersion) -> bool:
+    """Whether the work in the staging folder of a run is what became this version: the run was cut off when it had
+    published it, and before it removed its work."""
+    staging = request.staging
+    manifest = read_json(next((one for one in _manifests(version.path) if one.exists()), version.path / MANIFEST))
+    state, plans = read_json(staging.folder / "state" / "manifest.json"), PlanOf(request)
+    if not isinstance(manifest, dict) or not isinstance(state, dict) or not plans.data or staging.new.exists():
+        return False
+    prints = manifest.get("fingerprints", {})
+    return (
+        prints.get("state") == state.get("digest") and prints.get("source") == plans.plan(request.splits[0]).fingerprint
+    )
+
+
+def nights_text(data: Mapping[str, Any]) -> str:
+    """The nights that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
+    nights = (data.get("history") or {}).get("nights", [])
+    if not nights:
+        return "nights that it does not name"
+    return f"{len(nights):,} night{'s' if len(nights) > 1 else ''} until {nights[-1]['day']}"
 
 
 def _checked(version: Path, thorough: bool) -> BaseVersion:

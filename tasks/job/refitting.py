@@ -57,7 +57,7 @@ def refitting_request(
             "path": str(base.workflow), "version": base.name, "state": base.data["state"], "schema": schema,
             "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
             "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
-            "made_up": _made_up(base.data),
+            "since": base.day, "made_up": _made_up(base.data),
         },
     )  # fmt: skip
 
@@ -143,3 +143,12 @@ def history_of(request: Request) -> tuple[Mapping[str, Any], pa.Table]:
     }
     own = files_table(learned, len(before.get("nights", ())))
     return with_night(before, night), pa.concat_tables([files, own])
+
+
+def base_note(request: Request) -> dict[str, Any]:
+    """What a manifest says of the base: {"base": {version, path, state, rows}}, "none" for the first run of a job that
+    names one; {} for a job without."""
+    base = request.base
+    if base:
+        return {"base": {name: base[name] for name in ("version", "path", "state", "rows")}}
+    return {"base": "none"} if request.no_base else {}

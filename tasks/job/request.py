@@ -40,7 +40,8 @@ class Request(PickledFields):
     the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
     `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's host allows.
     `base` is what a refit starts from: path, version (v0006), digest of the state, schema and fit as those of `fitted`,
-    rows that were learned so far, and how to go on (settings, all, again, forget, day); {} for a fit.
+    rows that were learned so far, and how to go on (settings, all, again, forget, day, since); {} for a fit.
+    `no_base`: the job names a base, and nothing is published there yet.
     `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
     `contract` and `checks` are those of the gate, as JSON; {} without a contract, and for checks as they are.
     """
@@ -56,6 +57,7 @@ class Request(PickledFields):
     roots: tuple[str, ...] | None = None
     dated: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=dict)
+    no_base: bool = False
     contract: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Any] = field(default_factory=dict)
 

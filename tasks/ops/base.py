@@ -35,6 +35,7 @@ class Context:
     order: the order numbers; None where they are the row numbers, as always without `source.keys`.
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
+    met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
     """
 
     engine: ModuleType
@@ -43,6 +44,7 @@ class Context:
     order: Any = None
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] | None = None
 
     def ordered(self) -> Any:
         """The order numbers of the rows."""
@@ -51,7 +53,7 @@ class Context:
     def part(self, start: int, stop: int) -> Context:
         """The context of rows [start, stop)."""
         order = None if self.order is None else self.order[start:stop]
-        return Context(self.engine, self.rows[start:stop], self.training, order, self.question, self.failed)
+        return Context(self.engine, self.rows[start:stop], self.training, order, self.question, self.failed, self.met)
 
 
 @dataclass(frozen=True)

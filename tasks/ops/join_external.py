@@ -136,6 +136,8 @@ class JoinExternal(Learned):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in self.keys])
+        if context.met is not None:
+            context.met.update(rows=len(codes), unmatched=int(context.engine.xp.count_nonzero(codes < 0)))
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
         return {**{name: columns[name] for name in unit}, **joined}
 

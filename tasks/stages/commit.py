@@ -30,6 +30,8 @@ from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import differences_of, subject
+from tasks.job.profiles import publish_profile
+from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import FORMAT, Manifest, seal
 from tasks.sources.reading_rules import rows_of
@@ -154,6 +156,7 @@ def commit(
     for split, data in manifests.items():
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
+        data["profile"] = publish_profile(request, split, staging.new / split)
         data["seconds"] = round(time.time() - plans.data["started"], 3)
     if closing and closing.report:
         closing.report.write(staging.new, results, manifests, bound, state.values)
@@ -182,15 +185,18 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
     plan = PlanOf(request).plan(request.splits[0])
-    schema = request.fitted_schema if request.fitted else plan.schema
+    schema = request.fitted_schema if request.fitted or request.base else plan.schema
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     sample = PlanOf(request).made_up
     learned_from = [
         {name: value for name, value in one.items() if name != "fit"}
-        for one in sample if bool(request.fitted) == bool(one.get("fit")) and "of" not in one
+        for one in sample if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
     ]  # fmt: skip
-    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
-                request.dated if request.flow == "fit" else None)  # fmt: skip
+    save_fitted(
+        request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
+        request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request),
+        request.staging.folder / "state" if request.base else None,
+    )  # fmt: skip
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:
@@ -232,6 +238,7 @@ def _manifest(
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
+        **base_note(request),
     )
 
 

@@ -38,6 +38,7 @@ from tasks.sources.planning import (
 )
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
+from tasks.stages.statistics import modes_of
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import expand
@@ -52,6 +53,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     if request.fitted:
         adopt(request)
     if request.base:
+        modes_of(request)
         copied_base(request)
     paths = _paths(request.source)
     storage_options = read_options(request.source)["storage_options"]
@@ -108,7 +110,11 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
         return 0
     history, files = history_before(request)
     if not request.base["again"]:
-        check_new(saved.learned_files, files, history.get("nights", ()))
+        try:
+            check_new(saved.learned_files, files, history.get("nights", ()))
+        except DataError:
+            saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
+            raise
     return len(learned_before(saved.learned_files, files))
 
 

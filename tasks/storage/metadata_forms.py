@@ -137,6 +137,7 @@ class ManifestForm(Form):
     rows: RowsForm
     parts: list[PartForm]
     footers: list[FooterForm] = []
+    profile: list[FooterForm] = []
     schema_: list[ColumnForm] = Field(alias="schema")
     labels: Names = []
     left_out: Names = []
@@ -201,6 +202,7 @@ class WorkflowForm(Form):
     dated: DatedForm | None = None
     state: str = ""
     history: HistoryForm | None = None
+    changes: str = ""
     digest: str = ""
 
 
