@@ -30,8 +30,8 @@ def test_a_person_publishes_a_night_by_the_form_of_its_run(
 ) -> None:
     days(tmp_path)
     job = job_of(tmp_path, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
-    serve([{"name": "asks", "entrypoint": "tests.flows.gated.gated", "parameters": job}])
-    deployment = api.read_deployment_by_name("gated/asks")
+    serve([{"name": "asks", "entrypoint": "flows.preprocess.preprocess", "parameters": job}])
+    deployment = api.read_deployment_by_name("preprocess/asks")
     run = api.create_flow_run_from_deployment(deployment.id, parameters={"run": {"date": BAD}})
 
     def state(*names: str) -> bool:
@@ -41,11 +41,13 @@ def test_a_person_publishes_a_night_by_the_form_of_its_run(
     page.goto(f"{prefect_server.ui_url}/runs/flow-run/{run.id}")
     page.get_by_role("button", name="Resume").first.click()
     page.get_by_text("Publish the night").first.wait_for()
-    page.get_by_text("x: 100% of 3 rows are null").first.wait_for()
+    page.get_by_text("x: 100 % of 3 values are null").first.wait_for()
     page.wait_for_timeout(500)
     keep(page, "question")
     form = page.get_by_role("dialog")
-    form.get_by_label("Answer").or_(form.get_by_role("combobox")).or_(form.get_by_text("publish", exact=True)).first.click()
+    form.get_by_label("Answer").or_(form.get_by_role("combobox")).or_(
+        form.get_by_text("publish", exact=True)
+    ).first.click()
     page.get_by_role("option", name="publish").first.click()
     form.locator("input[type=text], textarea").last.fill("ada")
     form.get_by_role("button", name="Submit").or_(form.get_by_role("button", name="Resume")).first.click()
