@@ -1,4 +1,4 @@
-"""The commands `publish` and `discard`: answers to what the gate asks of a night."""
+"""The command `publish`, and how a night of which the gate asks is discarded: the two answers."""
 
 from __future__ import annotations
 
@@ -55,16 +55,6 @@ def discard_night(out: Path, scratch: Path | None = None, who: str | None = None
         answered(staging.folder, "discard", name)
         staging.clean()
     terminal().print(f"discarded {question.night}: its work is removed", soft_wrap=True, markup=False)
-
-
-def discard(out: Out, scratch: Scratch = None, who: Who = None) -> None:
-    """Throw away a night of which the gate asks: nothing of it is published, and its run ends as Cancelled.
-
-    [bold]Examples[/bold]
-
-      millrace discard out/nightly
-    """
-    discard_night(out, scratch, who)
 
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:

@@ -17,6 +17,7 @@ from tasks.core.settings import Run
 from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
 from tasks.storage.atomic import read_json
+from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
 
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
@@ -124,7 +125,8 @@ class Night:
 def published(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
 ) -> dict[date, Night]:
-    """The newest published output of each night, as manifests and fitted workflows say it.
+    """The newest published output of each night, as manifests and fitted workflows say it; discarded ones do
+    not count.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
     Nights are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
@@ -152,6 +154,8 @@ def _outputs(root: Path) -> Iterator[Path]:
 
 def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
     """The night of an output; None for a folder that is no output, and for one of no night."""
+    if is_discarded(path):
+        return None
     notes = [_noted(path / name) for name in (MANIFEST, f"{SPLITS[0]}/{MANIFEST}", f"{SPLITS[1]}/{MANIFEST}", FITTED)]
     there = [note for note in notes if note]
     if not there:

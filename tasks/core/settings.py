@@ -219,6 +219,10 @@ class Run(Section):
         True, description="profile each column that is read, over all rows, for the checks and _profile.json"
     )
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
+    keep_partials: bool = Field(
+        True,
+        description="save what a refit needs beside what apply needs; without it nothing can be refitted",
+    )
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
     )

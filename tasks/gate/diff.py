@@ -203,7 +203,7 @@ def _cut(text: str) -> str:
 
 
 def _distributions(before: Profile, now: Profile) -> list[Distribution]:
-    """The distributions of the columns of both, by value where each value was counted, else by bins, else by buckets."""
+    """The distributions of the columns of both: by value where each was counted, else by bins, else by buckets."""
     every = []
     for name, column in now.columns.items():
         past = before.columns.get(name)

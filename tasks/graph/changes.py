@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.storage.atomic import write_json
-from tasks.storage.own_files import CHANGES
-
-FORMAT = 1
+from tasks.graph.state import load_changes
 
 
 @dataclass(frozen=True)
@@ -27,9 +23,9 @@ class Mode:
     behind: tuple[str, ...] = ()
 
 
-def save_changes(
-    changes: Mapping[str, Mapping[str, Any]], folder: Path, base: str = "", rows: Mapping[str, int] | None = None
-) -> None:
-    """Write `changes.json`: the version of the base, the rows before and after, and what changed by step."""
-    data = {"format": FORMAT, "base": base, "rows": dict(rows or {}), "steps": {k: dict(v) for k, v in changes.items()}}
-    write_json(folder / CHANGES, data)
+def read_changes(folder: Path) -> dict[str, Any]:
+    """What `changes.json` of a fitted workflow says, with its tables, all checked; {} where a fit made the workflow.
+
+    `base` (the version that the refit began with), `rows` (old, new), and `steps`, by step.
+    """
+    return load_changes(folder)

@@ -99,8 +99,12 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         seen(together(passes_seen))
     if base:
         order = [s.key for s in (*bound.learned_from_parameters, *bound.learned)]
-        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order})
-        state.changes = {key: changes[key] for key in order if key in changes}
+        changed = {
+            "base": base.version,
+            "rows": {"old": base.rows, "new": plan.rows},
+            "steps": {key: changes[key] for key in order if key in changes},
+        }
+        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed)
     return state
 
 

@@ -35,12 +35,14 @@ class Base:
     rows: how many rows it was learned from: row numbers of the new rows go on from there.
     modes: by the key of each learned step, what happens to it (`tasks.learning.refit_modes`).
     night: the day of the new rows, and what is forgotten.
+    version: the name of the base, for `changes.json`; "" where it has none.
     """
 
     state: State
     rows: int
     modes: Mapping[str, Mode]
     night: Night
+    version: str = ""
 
     def mode(self, step: Step) -> Mode:
         """What happens to a step; a JobError if the base has not learned it."""

@@ -20,7 +20,7 @@ from tasks.core.plan import Plan
 from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
-from tasks.graph.changes import Mode, save_changes
+from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import Record, largest
 from tasks.graph.seen import Seen
 from tasks.graph.state import Saving, State, check_saved
@@ -102,11 +102,7 @@ def _learned(
             tables = learned_tables(bound.learned, state.values)
             if request.base:
                 tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
-            digest = state.save(partial, saving)
-            if request.base:
-                old = int(request.base["rows"])
-                new = plan.rows if request.base["all"] else old + plan.rows
-                save_changes(state.changes, partial, request.base["version"], {"old": old, "new": new})
+            digest = state.save(partial, saving, run.keep_partials)
             casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}
@@ -136,7 +132,9 @@ def base_of(request: Request) -> Base | None:
         date.fromisoformat(base["day"]), base["forget"], base["all"],
         date.fromisoformat(base["since"]) if base["since"] else None,
     )  # fmt: skip
-    return Base(State.load(folder, digest=base["state"]), request.first_row, modes_of(request), night)
+    state = State.load(folder, digest=base["state"])
+    state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
+    return Base(state, request.first_row, modes_of(request), night, base["version"])
 
 
 def check_side_files(request: Request, before: list[Any]) -> None:

@@ -202,14 +202,51 @@ class WorkflowForm(Form):
     dated: DatedForm | None = None
     state: str = ""
     history: HistoryForm | None = None
-    changes: str = ""
     digest: str = ""
+
+
+class FileForm(Form):
+    file: Literal["partials.json", "changes.json"]
+    sha256: str
 
 
 class StateForm(Form):
     format: Annotated[int, Field(ge=1)]
     fitted: dict[str, dict[str, Any]]
+    partials: FileForm | None = None
+    changes: FileForm | None = None
+
+
+class StateInOneForm(Form):
+    """A state of the formats 1 to 3."""
+
+    format: Annotated[int, Field(ge=1)]
+    fitted: dict[str, dict[str, Any]]
     partials: dict[str, dict[str, Any]] = {}
+
+
+class PartialsForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    partials: dict[str, dict[str, Any]]
+
+
+class OldAndNewForm(Form):
+    old: Count
+    new: Count
+
+
+class ChangeForm(Form):
+    op: str
+    columns: Names
+    mode: Literal["merged", "appended", "frozen"]
+    why: str
+
+
+class ChangesForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    base: str
+    rows: OldAndNewForm
+    steps: dict[str, ChangeForm]
 
 
 Figure = int | float | dict[str, str]  # {"float": "inf"} and the like stand for what JSON has not
@@ -308,6 +345,9 @@ FORMS: dict[str, type[Form]] = {
     "profile": ProfileForm,
     "workflow": WorkflowForm,
     "state": StateForm,
+    "state_in_one": StateInOneForm,
+    "partials": PartialsForm,
+    "changes": ChangesForm,
     "table": TableForm,
     "discarded": DiscardedForm,
 }

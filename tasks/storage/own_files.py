@@ -19,11 +19,11 @@ from tasks.storage.checksum import digest as digest_of
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+PARTIALS, CHANGES = "partials.json", "changes.json"  # beside state.json: for a refit, and what the last one changed
 GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fitted workflow
 PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
-CHANGES = "changes.json"  # in a fitted workflow that grew out of another one: what is different
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid")
 OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
@@ -34,7 +34,8 @@ WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
     rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
-    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes)\.json|README\.md|[^/]+\.vocab)"
+    rf"{TEMPORARY}"
     rf"|profile(-[a-z]+)?\.json{TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
@@ -42,9 +43,9 @@ WORK = re.compile(
     r"|reading/[^/]+"
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_gate\.json|_profile\.json|_report\.html|_performance\.html|_metadata"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_(manifest|gate|profile)\.json|_report\.html|_performance\.html|_metadata"
     rf"|_common_metadata){TEMPORARY}"
-    rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|workflow\.json|state\.json|changes\.json|README\.md|[^/]+\.vocab)"
+    rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|(workflow|state|partials|changes)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY})"
 )
 
@@ -54,8 +55,9 @@ README = """# A fitted workflow of millrace
 `workflow.json` is the graph: its steps, their operators and parameters, and the columns it was fitted on.
 `state.json` holds what every step learned; tables (vocabularies, group sums) are Parquet files under the suffix
 `.vocab`, each with its sha256; a large table lies in several, -0000, -0001 and on. Read one with
-`pyarrow.parquet.read_table`. What `state.json` calls partials, among them the values that a vocabulary left out, is for
-a later fit over more data; applying needs none of it. Load all of it with `tasks.workflow.Workflow.load(folder)`.
+`pyarrow.parquet.read_table`. `partials.json`, among it the values that a vocabulary left out, is for a later refit with
+more rows; applying needs none of it. `changes.json`, if there is one, is what the last refit changed. Load all of it
+with `tasks.workflow.Workflow.load(folder)`.
 """
 
 
@@ -220,9 +222,14 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
-    if changes := noted.get("changes"):
-        known[CHANGES] = Known(None, finished, partial(_has_sha256, changes))
-    for table, sha256 in tables_of([_json(folder / "state.json"), noted, _json(folder / CHANGES)]):
+    state = _json(folder / "state.json")
+    tables = [*tables_of([state, noted])]
+    for name in (PARTIALS, CHANGES):
+        entry = state.get(name.removesuffix(".json"))
+        if isinstance(entry, dict) and entry.get("file") == name and isinstance(entry.get("sha256"), str):
+            known[name] = Known(None, finished, partial(_has_sha256, entry["sha256"]))
+            tables += tables_of(_json(folder / name))
+    for table, sha256 in tables:
         known[table] = Known(None, finished, partial(_has_sha256, sha256))
     return known if (folder / FITTED).is_file() and not folder.is_symlink() else {}
 

@@ -222,16 +222,17 @@ class Staging:
         self.clean()
         return version
 
-    def point_to(self, version: Path) -> None:
-        """Let `_latest` name a version of this output; nothing happens for one that it names, and for an output without
+    def point_to(self, version: Path) -> bool:
+        """Let `_latest` name a version of this output; False if it names it already, and for an output without
         versions."""
         latest = self.target / LATEST
         named = latest.read_text().strip() if latest.is_file() else ""
         if version.parent != self.target or named == version.name:
-            return
+            return False
         with partial_file(latest) as partial:
             partial.write_text(version.name + "\n")
             flush(partial)
+        return True
 
     @property
     def is_cut_off(self) -> bool:

@@ -16,8 +16,9 @@ from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
 from flows.commands.diff import contract, diff
+from flows.commands.discard import discard
 from flows.commands.preview import preview
-from flows.commands.publish import discard, publish
+from flows.commands.publish import publish
 from flows.commands.serve import deploy, serve
 
 Sampled = Annotated[
@@ -57,6 +58,12 @@ def _apply() -> Any:
     from flows.apply import apply
 
     return apply
+
+
+def _refit() -> Any:
+    from flows.refit import refit
+
+    return refit
 
 
 app = typer.Typer(
@@ -229,6 +236,47 @@ def apply(
 
     data = application_of(fitted, source or [], output, set_ or [], date)
     launch(data, "flows.apply", _apply, terminal(), debugging())
+
+
+@app.command()
+@reported
+def refit(
+    base: Annotated[
+        Path, typer.Argument(help="the output whose newest good version is learned on top of", show_default=False)
+    ],
+    source: Annotated[
+        list[str] | None, typer.Option(help="the new rows: path, folder, glob or URL; may be given many times")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="folder to write; a new version of the base if left out")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also files that the base has learned already")] = False,
+    refit_all: Annotated[
+        bool, typer.Option("--refit-all", help="learn anew from these rows alone; values that had an id keep it")
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="source, output, refit, run: --set refit.Normalize=freeze"),
+    ] = None,
+    date: Dated = None,
+) -> None:
+    """Learn from new rows on top of what an output has learned, and write these rows as its next version.
+
+    Reads the new rows only. Every value that had an id keeps it, new values come behind; counts, means and other sums
+    are those of all nights; what cannot be merged stays as it is, and the log says why. The base is the newest version
+    that is whole and not discarded; its features, types and reading hold. A file that it has learned already is
+    refused. What changed is in [bold]_workflow/changes.json[/bold]. A run that was cut off goes on where it stopped
+    when the same command is given again.
+
+    [bold]Examples[/bold]
+
+      millrace refit out/nightly --source 'logs/{date-1}/'
+
+      millrace refit out/nightly --source logs/2026-11-22/ --date 2026-11-23 --set refit.forget=365d
+    """
+    from flows.commands.launch import launch, refit_of
+
+    changes = [f"refit.{key}=true" for key, wanted in (("again", again), ("all", refit_all)) if wanted]
+    data = refit_of(base, source or [], output, [*(set_ or []), *changes], date)
+    launch(data, "flows.refit", _refit, terminal(), debugging())
 
 
 @app.command()
