@@ -15,27 +15,31 @@ from prefect.artifacts import MarkdownArtifact, TableArtifact
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
+from flows.job.nights import published
 from flows.job.refit import AnyJob
 from flows.run.artifacts import later
 from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
+from tasks.gate.checks import judge
+from tasks.gate.history import MOST_NIGHTS, Past, good_versions
 from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
 from tasks.gate.profile import Profile
 from tasks.gate.question import GateStage, Question, now, read_question, write_question
+from tasks.gate.verdict import Verdict
+from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import Request, output_slug
+from tasks.job.run_date import is_pattern
 from tasks.report.verdict import verdict_markdown, verdict_rows
 from tasks.stages.progress_artifact import fresh_client
-from tasks.storage.atomic import read_json
 
 STOPPED = "millrace.gate.stopped"  # the event of a run that the gate stops
-PROFILES: dict[GateStage, str] = {"statistics": "profile-statistics.json", "commit": "profile.json"}
 SENTENCES = 5  # findings that a message names
 
 
 class Judged(NamedTuple):
-    """A verdict (of `tasks.gate.checks`), the profile that was judged, and that of the last good version."""
+    """A verdict, the profile that was judged, and that of the last good version."""
 
-    verdict: Any
+    verdict: Verdict
     profile: Profile
     before: Profile | None = None
 
@@ -51,7 +55,7 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         return
     folder, log = request.staging.folder, get_run_logger()
     verdict, of = judged.verdict.to_json(), digest_of(judged.profile)
-    note = _accepted(folder, stage, of).with_verdict(stage, verdict)
+    note = _accepted(request, stage, of).with_verdict(stage, verdict)
     findings = note.remaining(verdict["findings"])
     level = level_of(findings)
     write_note(folder, replace(note, stopped=level == "stop"))
@@ -78,16 +82,36 @@ def gate_of(request: Request) -> dict[str, Any]:
 
 def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     """The verdict on the rows that a run has read so far; None where no profile of them was taken."""
-    profile = read_profile(request.staging.folder, stage)
+    profile = read_profile(request, stage)
     if profile is None:
         return None
-    return None
+    past, notes = past_nights(job, request)
+    day = job.dated.run_date.day if job.dated else None
+    verdict = judge(profile, past, request.rules, request.gate, stage, day)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    return Judged(verdict, profile, past[0].profile if past else None)
 
 
-def read_profile(folder: Path, stage: GateStage) -> Profile | None:
-    path = folder / PROFILES[stage]
-    data = read_json(path)
-    return None if data is None else Profile.from_json(data, path)
+def past_nights(job: AnyJob, request: Request) -> tuple[list[Past], list[str]]:
+    """(the good versions that a run is compared with, newest first; what is left out, and why): the versions of its
+    output, or, where the path of the output holds a date, the outputs of the nights before."""
+    split, written = request.splits[0], str(job.as_written()["output"]["path"])
+    if job.dated is None or not is_pattern(written):
+        return good_versions(request.staging.target, split=split)
+    nights = published(written, Path.cwd())
+    past: list[Past] = []
+    notes: list[str] = []
+    for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_NIGHTS]:
+        one, more = good_versions(nights[day].path, 1, split)
+        past += [replace(night, version=str(nights[day].path)) for night in one]
+        notes += more
+    return past, notes
+
+
+def read_profile(request: Request, stage: GateStage) -> Profile | None:
+    """The profile of the rows that a run learns from, as far as it is known after a stage; None without one."""
+    name = STATISTICS if stage == "statistics" else whole_name(request.splits[0])
+    return saved(request, name) if request.run.profile else None
 
 
 def stopped(job: AnyJob, request: Request, findings: list[Mapping[str, Any]]) -> GateStoppedError:
@@ -115,11 +139,12 @@ def stop_unanswered(question: Question) -> None:
     _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
 
 
-def _accepted(folder: Path, stage: GateStage, of: str) -> GateNote:
-    """The note of a staging folder, with what people have accepted of these very rows."""
+def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
+    """The note of the staging folder, with what people have accepted of these very rows."""
+    folder = request.staging.folder
     note, question = read_note(folder), read_question(folder)
     digests: dict[str, str] = {stage: of}
-    if stage == "commit" and (earlier := read_profile(folder, "statistics")) is not None:
+    if stage == "commit" and (earlier := read_profile(request, "statistics")) is not None:
         digests["statistics"] = digest_of(earlier)
     valid = tuple(entry for entry in note.accepted if digests.get(entry["stage"]) == entry["of"])
     verdicts = {} if stage == "statistics" else note.verdicts

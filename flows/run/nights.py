@@ -58,6 +58,7 @@ from tasks.storage.staging import Staging
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
+WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
 J = TypeVar("J", Job, Application, Refit)
@@ -103,6 +104,8 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     `make` gives the job of a date, `run` does it and returns the folders that are committed. A command without
     `run.date` goes on with the date that was begun, and with that alone: it is the same command once more. Returns all
     folders, or the state of a run that had no data.
+
+    Where the gate asks, a run of a deployment pauses until somebody answers, and then goes on here from the top.
     """
     own = make(date_of_this_run)
     if own.dated is not None:
@@ -120,13 +123,14 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
 
 
 def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Any:
+    """Run the job, after those that were begun; the table of nights says how each of them ended."""
     outcomes: dict[date, str] = {}
     try:
         if own.dated is None:
             return _run(own, run)
         return _in_order(own, make, run, outcomes)
     except (GateAskedError, OpenQuestionError):
-        outcomes.setdefault(_night_of_this_run(own), "waits for an answer")
+        outcomes.setdefault(_night_of_this_run(own), WAITS)
         raise
     except MillraceError as error:
         outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
@@ -146,8 +150,7 @@ def _has_work(own: AnyJob) -> bool:
 
 def _done_by_others(own: AnyJob) -> Any:
     """The state of a run that has asked and whose work is gone when it goes on."""
-    there = _published(own) if own.dated is not None else None
-    if there is not None:
+    if there := _output_of(own):
         text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
         get_run_logger().info("%s", text)
         return Completed(message=text, data=[])
@@ -182,7 +185,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                 ) from None  # fmt: skip
             continue
         except (GateAskedError, OpenQuestionError):
-            outcomes[night] = "waits for an answer"
+            outcomes[night] = WAITS
             raise
         except GateStoppedError as error:
             outcomes[night] = f"stopped: {error.why}"
@@ -215,11 +218,13 @@ def _published_before(own: AnyJob) -> Night | None:
     """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
-    return None if own.dated is None or BACKFILL not in (tags or []) else _published(own)
+    return _output_of(own) if BACKFILL in (tags or []) else None
 
 
-def _published(own: AnyJob) -> Night | None:
-    """The published output of the night of a run."""
+def _output_of(own: AnyJob) -> Night | None:
+    """The published output of the night of a job; None where there is none, and without a date."""
+    if own.dated is None:
+        return None
     written, calendar = own.as_written(), _calendar(own)
     outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
     return outputs.get(_night_of_this_run(own))

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from prefect import get_client, get_run_logger
 from prefect.context import FlowRunContext
+from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, Pause, PrefectHTTPStatusError
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
@@ -28,8 +29,10 @@ from tasks.errors import OpenQuestionError
 from tasks.gate.notes import read_note, write_note
 from tasks.gate.question import QUESTION, Question, alone, answered, read_question, waiting
 from tasks.job.request import output_slug
+from tasks.report.verdict import plain
 from tasks.storage.staging import Staging
 
+ASKED = "millrace.gate.asked"  # the event of a run that waits for an answer
 WAKE_SECONDS = 2.0  # between two looks of a waiting command at the question
 AGAIN_SECONDS = 60.0  # after which a run of a deployment looks again
 SHOWN = 12  # findings in the form
@@ -111,6 +114,13 @@ def pause_for_answer() -> None:
     if context is None or context.flow_run is None or question is None or question.deployment is None:
         return
     stop_workers()
+    run = {
+        "prefect.resource.id": f"prefect.flow-run.{context.flow_run.id}",
+        "prefect.resource.name": context.flow_run.name,
+    }
+    emit_event(
+        ASKED, run, payload={"text": f"{'; '.join(question.findings)}. {question.commands}, or the form of the run"}
+    )
     seconds = (datetime.fromisoformat(question.until) - datetime.now(UTC)).total_seconds()
     form: Any = PublishOrDiscard.with_initial_data(description=form_text(question))
     suspend_flow_run(wait_for_input=form, timeout=max(int(seconds), 1), key=question.key)
@@ -123,7 +133,7 @@ def form_text(question: Question) -> str:
     key = f"{question.flow}-{output_slug(question.output)}-gate"
     return "\n".join([
         f"**Publish {question.night}?**", "",
-        *(f"- {one['text']}" for one in findings[:SHOWN]), *more, "",
+        *(f"- {plain(one['text'])}" for one in findings[:SHOWN]), *more, "",
         f"[Yesterday and today, with plots]({ui_url()}/artifacts/key/{key}). Without an answer until {question.until} "
         "the run is stopped.",
     ])  # fmt: skip

@@ -11,11 +11,12 @@ from typing import Any
 
 from tasks.gate.profile import Profile
 from tasks.gate.question import FORMAT, GateStage, Question
+from tasks.gate.verdict import ORDER
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.metadata_forms import check_form
+from tasks.storage.own_files import GATE
 
-NOTE = "gate.json"  # in the staging folder; GATE of tasks.storage.own_files in the output
-LEVELS = ("warn", "ask", "stop")  # from the mildest
+NOTE = "gate.json"  # in the staging folder
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class GateNote:
         if self.stopped:
             return "stop"
         open_ = [level_of(self.remaining(verdict["findings"])) for verdict in self.verdicts.values()]
-        worst = max(open_, key=("pass", *LEVELS).index, default="pass")
+        worst = max(open_, key=ORDER.index, default="pass")
         return "published by hand" if self.accepted and worst in ("pass", "warn") else worst
 
     def remaining(self, findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -65,7 +66,7 @@ class GateNote:
 
 def level_of(findings: Sequence[Mapping[str, Any]]) -> str:
     """The worst level of findings; pass without any."""
-    return max((str(one["level"]) for one in findings), key=LEVELS.index, default="pass")
+    return max((str(one["level"]) for one in findings), key=ORDER.index, default="pass")
 
 
 def read_note(folder: Path) -> GateNote:
@@ -74,6 +75,15 @@ def read_note(folder: Path) -> GateNote:
     if data is None:
         return GateNote()
     check_form(data, "gate", folder / NOTE)
+    return GateNote.from_json(data)
+
+
+def read_gate(folder: Path) -> GateNote | None:
+    """The note in an output; None without one. A DataError if the file is damaged."""
+    data = read_json(folder / GATE)
+    if data is None:
+        return None
+    check_form(data, "gate", folder / GATE)
     return GateNote.from_json(data)
 
 

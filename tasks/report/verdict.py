@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
-from tasks.gate.notes import GateNote
+from tasks.gate.notes import GateNote, read_gate
 from tasks.gate.profile import ColumnProfile, Profile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 from tasks.report.text import markdown_table
@@ -33,6 +34,21 @@ def verdict_rows(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def section(folder: Path) -> dict[str, Any]:
+    """What the report shows of the gate's note in an output: {gate, compared, rows, lines, notes}; {} without one."""
+    note = read_gate(folder)
+    if note is None:
+        return {}
+    verdict = note.verdicts.get("commit") or note.verdicts.get("statistics") or {}
+    return {
+        "gate": note.gate,
+        "compared": verdict.get("compared_with") or [],
+        "rows": verdict_rows(verdict.get("findings") or []),
+        "lines": accepted_lines(note),
+        "notes": verdict.get("notes") or [],
+    }
+
+
 def shown(value: Any) -> str:
     """A figure in few digits; "" for none.
 
@@ -53,16 +69,16 @@ def verdict_markdown(stage: str, note: GateNote, profile: Profile | None, before
     compared = ", ".join(verdict.get("compared_with") or ()) or "nothing: there is no good version yet"
     parts = [f"### The gate after {stage}: {verdict['verdict']}", f"Compared with {compared}."]
     parts += [f"- {one['text']}" for one in findings[:ROWS]][:1] and [
-        "\n".join(f"- **{one['level']}**: {_plain(one['text'])}" for one in findings[:ROWS]),
-        markdown_table([{name: _plain(text) for name, text in row.items()} for row in verdict_rows(findings)]),
+        "\n".join(f"- **{one['level']}**: {plain(one['text'])}" for one in findings[:ROWS]),
+        markdown_table([{name: plain(text) for name, text in row.items()} for row in verdict_rows(findings)]),
     ]
-    parts += [f"{line}." for line in accepted_lines(note)]
+    parts += [f"{plain(line)}." for line in accepted_lines(note)]
     if profile is not None:
         names = list(dict.fromkeys(str(one["column"]) for one in findings if one["column"] in profile.columns))
         for name in names[:PLOTS]:
             picture = distribution(profile.columns[name], before.columns.get(name) if before else None)
             if picture:
-                parts.append(f"![{_plain(name)}]({data_url(picture)})")
+                parts.append(f"![{plain(name)}]({data_url(picture)})")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
         parts.pop()
     return "\n\n".join(parts) + "\n"
@@ -71,8 +87,8 @@ def verdict_markdown(stage: str, note: GateNote, profile: Profile | None, before
 def accepted_lines(note: GateNote) -> list[str]:
     """Who accepted which findings, and when."""
     return [
-        f"{_plain(str(entry['who']))} published by hand at {entry['when']}: "
-        + ", ".join(f"{_plain(str(one['column']))} ({one['check']})" for one in entry["findings"])
+        f"{entry['who']} published by hand at {entry['when']}: "
+        + ", ".join(f"{one['column']} ({one['check']})" for one in entry["findings"])
         for entry in note.accepted
     ]
 
@@ -129,7 +145,7 @@ def _shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str]
     return names, shares
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A text of the data in Markdown: nothing in it is markup."""
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>()#+!|~" else letter for letter in str(text)).replace(
         "\n", " "

@@ -43,8 +43,8 @@ WORK = re.compile(
     r"|reading/[^/]+"
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_gate\.json|_profile\.json|_report\.html|_performance\.html"
-    rf"|_metadata|_common_metadata){TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_(manifest|gate|profile)\.json|_report\.html|_performance\.html|_metadata"
+    rf"|_common_metadata){TEMPORARY}"
     rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|(workflow|state|partials|changes)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY})"
 )
