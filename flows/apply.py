@@ -42,7 +42,7 @@ def apply(
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
-            min_partition_size, lock, report.
+            min_partition_size, lock, report, ready_by.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}

@@ -93,12 +93,10 @@ def final(api: Any, run_id: Any) -> Any:
 def scheduled(api: Any, deployment: Any, start: str, end: str) -> list[Any]:
     """The runs that the server itself makes of a schedule between two times; they are due."""
     before = {run.id for run in runs_of(api, deployment)}
-    body = {"start_time": start, "end_time": end, "min_runs": 1, "max_runs": 10}
+    body = {"start_time": start, "end_time": end, "min_runs": 2, "max_runs": 10}
     api.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json=body)
-    made = [run for run in runs_of(api, deployment) if run.id not in before]
-    return sorted(
-        (run for run in made if run.expected_start_time < datetime.now(UTC)), key=lambda run: run.expected_start_time
-    )
+    due = [run for run in runs_of(api, deployment) if run.id not in before and run.expected_start_time < datetime.now(UTC)]
+    return sorted(due, key=lambda run: run.expected_start_time)
 
 
 def runs_of(api: Any, deployment: Any) -> list[Any]:
@@ -125,6 +123,7 @@ def test_the_nights_of_a_deployment_stand_side_by_side(nights: list[Any], served
     page.goto(f"{served.url}/v2/artifacts/key/millrace-nights-preprocess-nights")
     page.get_by_role("link", name=re.compile("nights|preprocess")).first.wait_for()
     page.goto(f"{served.url}/v2/artifacts/artifact/{latest(served, page)}")
+    page.wait_for_timeout(6000); page.screenshot(path="/tmp/nights-debug.png"); open("/tmp/nights-debug.html", "w").write(page.content())
     page.get_by_role("columnheader", name="statistics").wait_for()
     keep(page, "nights")
 
