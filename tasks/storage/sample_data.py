@@ -10,6 +10,7 @@ from typing import Any
 from tasks.storage.files import is_remote
 
 MARKER = "_sample.json"
+NAMED = 3  # samples that a message names
 MOST_FOLDERS = 1000  # a sample lies in one; a source may have very many
 
 
@@ -33,13 +34,15 @@ def made_up(paths: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def made_up_text(samples: Sequence[Mapping[str, Any]]) -> str:
-    """One line about the look-alike data among the sources.
+    """One line about the look-alike data among the sources: `NAMED` of them, and how many more there are.
 
     >>> made_up_text([{"path": "data/toy", "name": "toy", "rows": 1000, "seed": 0}])
     'look-alike data of toy (1000 rows, seed 0) in data/toy'
     """
-    return "; ".join(
+    texts = [
         f"look-alike data of {one.get('name', 'a sample')} ({one.get('rows', '?')} rows, seed {one.get('seed', '?')}) "
         f"in {one.get('path', '?')}" + (", which the workflow was fitted on" if one.get("fit") else "")
         for one in samples
-    )
+    ]
+    more = [f"and {len(texts) - NAMED} more"] if len(texts) > NAMED else []
+    return "; ".join(texts[:NAMED] + more)
