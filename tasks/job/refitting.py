@@ -129,8 +129,8 @@ def history_before(request: Request) -> tuple[dict[str, Any], pa.Table]:
     return history, read_files(folder, history)
 
 
-def history_of(request: Request) -> tuple[Mapping[str, Any], pa.Table]:
-    """(the history after this run, the table of its files)."""
+def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tuple[Mapping[str, Any], pa.Table]:
+    """(the history after this run, the table of its files); `values` is what was learned, by step."""
     before, files = history_before(request)
     plans = PlanOf(request)
     learned = plans.learned_files
