@@ -67,7 +67,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         done = functools.partial(_report, progress, plan, number) if progress else None
         values = _applied_values(bound, depth, state, unchanged) if base else state.values
         work = Work(source, final, schema, engine, State(values), filter, training=True, depth=depth,
-                    cache=cache, first_row=base.rows if base else 0)  # fmt: skip
+                    cache=cache, first_row=base.first_row if base else 0)  # fmt: skip
         phase = Phase(work, depth, floor, unchanged=unchanged)
         while phase.steps:
             observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
@@ -88,8 +88,10 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             "rows": {"old": base.rows, "new": plan.rows},
             "steps": {key: changes[key] for key in order if key in changes},
         }
-        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed)
-    return state
+        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed,
+                      base.first_row + plan.rows)  # fmt: skip
+        return state
+    return State(state.values, state.partials, rows=plan.rows)
 
 
 def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class Base:
     night: Night
     version: str = ""
 
+    @property
+    def first_row(self) -> int:
+        """The number of the first new row: rows are numbered on, unless everything is learned anew."""
+        return 0 if self.night.keep_ids_only else self.rows
+
     def mode(self, step: Step) -> Mode:
         """What happens to a step; a JobError if the base has not learned it, unless all is learned anew (its column
         was dropped before)."""
