@@ -15,6 +15,7 @@ from tasks.storage.metadata_forms import damaged
 from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"
+NIGHTS_SHOWN, COLUMNS = 30, 4  # of a table for people
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.string()), ("night", pa.int32())])
 
 
@@ -28,7 +29,7 @@ def files_table(files: Sequence[tuple[str, int, str]], night: int) -> pa.Table:
 
 
 def with_night(before: Mapping[str, Any], night: Mapping[str, Any]) -> dict[str, Any]:
-    """The history without its table of files, longer by a night ({day, rows, files, millrace})."""
+    """The history without its table of files, longer by a night ({day, rows, files, ids, millrace})."""
     nights = [*before.get("nights", ()), dict(night)]
     return {"rows": int(before.get("rows", 0)) + int(night["rows"]), "nights": nights}
 
@@ -70,6 +71,23 @@ def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
     first, last, files = nights[0]["day"], nights[-1]["day"], sum(night["files"] for night in nights)
     days = f"the night of {last}" if len(nights) == 1 else f"{len(nights):,} nights, {first} to {last}"
     return [f"learned: {history['rows']:,} rows in {files:,} files of {days}", sizes]
+
+
+def night_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The last nights of a `workflow.json`, the newest first: day, rows, files, and how many values had an id in all,
+    with those of the columns that have the most."""
+    nights = (data.get("history") or {}).get("nights", [])[-NIGHTS_SHOWN:]
+    most = sorted((ids := nights[-1].get("ids", {}) if nights else {}), key=lambda name: (-ids[name], name))[:COLUMNS]
+    return [
+        {
+            "day": night["day"],
+            "rows": f"{night['rows']:,}",
+            "files": f"{night['files']:,}",
+            "ids": f"{sum(night.get('ids', {}).values()):,}",
+            **{f"ids of {name}": f"{night.get('ids', {}).get(name, 0):,}" for name in most},
+        }
+        for night in reversed(nights)
+    ]
 
 
 def saved_sizes(folder: Path) -> tuple[int, int]:

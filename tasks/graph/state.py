@@ -239,7 +239,8 @@ def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
             do="upgrade millrace",
         )
     path = folder / "state.json"
-    check_form(data, "state" if data.get("format", FORMAT) >= BESIDE else "state_in_one", path)
+    number = data.get("format") if isinstance(data, dict) else None
+    check_form(data, "state_in_one" if isinstance(number, int) and number < BESIDE else "state", path)
     _check_tables(path, "fitted", data["fitted"])
     if data["format"] < BESIDE:
         data.setdefault("partials", {})

@@ -129,16 +129,17 @@ def history_before(request: Request) -> tuple[dict[str, Any], pa.Table]:
     return history, read_files(folder, history)
 
 
-def history_of(request: Request) -> tuple[Mapping[str, Any], pa.Table]:
-    """(the history after this run, the table of its files)."""
+def history_of(request: Request, values: Mapping[str, Mapping[str, Any]]) -> tuple[Mapping[str, Any], pa.Table]:
+    """(the history after this run, the table of its files); `values` is what was learned, by step."""
     before, files = history_before(request)
     plans = PlanOf(request)
     learned = plans.learned_files
-    day = night_of(request)
+    vocabularies = {key: known for key, known in values.items() if "values" in known and "size" in known}
     night = {
-        "day": day,
+        "day": night_of(request),
         "rows": plans.plan(request.splits[0]).rows,
         "files": len(learned),
+        "ids": {key.split("/", 2)[-1]: int(known["size"]) for key, known in vocabularies.items()},
         "millrace": millrace_version(),
     }
     own = files_table(learned, len(before.get("nights", ())))

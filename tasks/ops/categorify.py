@@ -247,16 +247,16 @@ class Categorify(Keyed):
         stays = np.ones(len(rest), dtype=bool)
         if night.forget_days is not None:
             stays = night.number - seen < night.forget_days
-        limit, threshold = self._per_column(self.max_size, unit), max(self._per_column(self.freq_threshold, unit), 1)
+        limit, threshold = self._per_column(self.max_size, unit), self._per_column(self.freq_threshold, unit)
         newcomers = night_table.filter(pa.array(is_new))
-        if limit or threshold > 1:  # some may go to the rest, whose order must not depend on partitions
-            newcomers = engine.host_table(engine.sort_counts(engine.table_from_host(one_chunk(newcomers)), keys))
+        if limit or threshold > 1:  # some may stay without an id: in an order that does not depend on partitions
+            newcomers = _in_order(newcomers, keys, engine)
         seen_now = pa.array(np.full(len(newcomers), night.number, dtype=np.int32))
         without_id = [
             _with(rest, rest_counts, seen).filter(pa.array(stays)),
             newcomers.append_column("seen", seen_now),
         ]
-        enough = [raw(one_array(t["count"])) >= threshold for t in without_id]
+        enough = [raw(one_array(t["count"])) >= max(threshold, 1) for t in without_id]
         frequent = int(sum(e.sum() for e in enough))
         room = max(limit - FIRST - self.num_buckets - len(values), 0) if limit else frequent
         candidates = pa.concat_tables([t.filter(pa.array(e)) for t, e in zip(without_id, enough, strict=True)])
@@ -306,8 +306,7 @@ class Categorify(Keyed):
     ) -> tuple[pa.Table, pa.Table]:
         """(the values that get an id, in order and without `seen`; those for which there is no room)."""
         if room >= len(candidates):
-            counted = one_chunk(candidates.select([*keys, "count"]))
-            return engine.host_table(engine.sort_counts(engine.table_from_host(counted), keys)), candidates.slice(0, 0)
+            return _in_order(candidates.select([*keys, "count"]), keys, engine), candidates.slice(0, 0)
         if not room:
             return candidates.slice(0, 0).select([*keys, "count"]), candidates
         ascending_keys = [("count", "descending"), *ascending(keys)]
@@ -372,6 +371,12 @@ class Categorify(Keyed):
         if isinstance(value, dict):
             return max((value.get(n, 0) for n in (*unit, self.name_sep.join(unit))), default=0)
         return value
+
+
+def _in_order(counted: pa.Table, keys: Sequence[str], engine: ModuleType) -> pa.Table:
+    """A table of values and counts in host memory in the order of a vocabulary."""
+    in_order: pa.Table = engine.host_table(engine.sort_counts(engine.table_from_host(one_chunk(counted)), keys))
+    return in_order
 
 
 def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:

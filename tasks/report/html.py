@@ -13,15 +13,18 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
+from tasks.graph.changes import read_changes
+from tasks.graph.history import history_lines, night_rows
 from tasks.graph.node import Node
-from tasks.graph.saved_workflow import load_fitted
+from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, outputs
 from tasks.report import page
+from tasks.report.learned import growth_rows
 from tasks.report.profile import Profile
 from tasks.report.redaction import job_text, redacted
 from tasks.report.text import samples_path
 from tasks.storage.atomic import no_space
-from tasks.storage.own_files import REPORTS
+from tasks.storage.own_files import REPORTS, WORKFLOW
 
 PERFORMANCE = REPORTS[1]
 log = logging.getLogger("millrace")
@@ -71,7 +74,7 @@ class ReportWriter:
                 beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
                 facts = page.Facts(
                     manifest, bound, values, split, results, samples, source, note, job_text(self.job), self.run_page,
-                    str(self.target / split), beside,
+                    str(self.target / split), beside, *_nights(folder / WORKFLOW),
                 )  # fmt: skip
                 page.write(facts, folder / split)
         except Exception as error:
@@ -98,9 +101,18 @@ def _written(folder: Path) -> Path:
     final, schema, state, _ = load_fitted(folder)
     columns = Schema(c for c in schema.columns if c.name != ROW)
     bound = Bound(*_subject(final, columns, manifest), state.values)
-    facts = page.Facts(redacted(manifest.data), bound, state.values, target=str(folder.resolve()))
+    lines, nights, growth = _nights(fitted_folder(folder))
+    facts = page.Facts(redacted(manifest.data), bound, state.values, target=str(folder.resolve()),
+                       history=lines, nights=nights, growth=growth)  # fmt: skip
     with no_space(folder):
         return page.write(facts, folder)
+
+
+def _nights(folder: Path) -> tuple[list[str], list[dict[str, Any]], list[dict[str, Any]]]:
+    """What a report says of the nights that a fitted workflow has learned: lines, the last nights, what the last refit
+    changed by step."""
+    data = read_fitted(folder)
+    return history_lines(folder, data), night_rows(data), growth_rows(read_changes(folder).get("steps", {}))
 
 
 def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Schema]:

@@ -43,6 +43,9 @@ class Facts:
     run_page: str = ""
     target: str = ""
     performance: str = ""  # name of Dask's performance report beside it
+    history: Sequence[str] = ()  # the nights that were learned, and sizes, in words
+    nights: Sequence[Mapping[str, Any]] = ()
+    growth: Sequence[Mapping[str, Any]] = ()  # what the last refit did with each step
 
 
 def render(facts: Facts, folder: Path) -> str:

@@ -194,7 +194,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     ]  # fmt: skip
     save_fitted(
         request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
-        request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request),
+        request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
     )  # fmt: skip
 
 

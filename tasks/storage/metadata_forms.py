@@ -172,6 +172,7 @@ class NightForm(Form):
     day: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     rows: Count
     files: Count
+    ids: dict[str, Count] = {}
     millrace: str = ""
 
 

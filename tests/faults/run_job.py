@@ -1,7 +1,8 @@
 """`python -m tests.faults.run_job JOB.json`: a job as its own process, which may kill itself before a stage.
 
-`MILLRACE_TEST_DIE_BEFORE` names the stage, `commit`, or `swap` (when the new output is there, before the old one was
-put away). The last line of a finished run is a JSON list of (stage, did it reuse what was there).
+`MILLRACE_TEST_DIE_BEFORE` names the stage, `commit`, `swap` (when the new output is there, before the old one was
+put away) or `latest` (when the new version has its name, before `_latest` names it).
+The last line of a finished run is a JSON list of (stage, did it reuse what was there).
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ def main() -> None:
             die()
         return rename(source, target)
 
+    point_to = staging.Staging.point_to
+
+    def pointed(self: Any, version: Path) -> bool:
+        if victim == "latest" and not self.new.exists() and (self.folder / "plan.json").exists():
+            die()
+        return point_to(self, version)
+
+    staging.Staging.point_to = pointed  # type: ignore[method-assign]
     preprocess.run_stage, commit.commit, staging._rename = stage, committed, renamed
     session.run_stage = preprocess.run_stage
     preprocess.preprocess(**json.loads(Path(sys.argv[1]).read_text()))

@@ -18,8 +18,10 @@ from flows.job import history
 from flows.job.job import make_application, make_job
 from flows.preview.plan import Preview, preview
 from flows.preview.text import markdown, sections
+from tasks.errors import JobError
 from tests.flows.runs import key_of, run_flow
 from tests.running import section_of
+from tests.stages import run_stages
 
 pytestmark = pytest.mark.xdist_group("flows")
 ROWS = 4000
@@ -289,3 +291,32 @@ def test_workers_elsewhere_are_those_that_run_or_were_asked_for(cluster: Any, en
     assert (found.engine, found.threads, found.memory) == ("pandas", 8, 2 * 16 * 2**30)
     found = expected(Cluster(kind="ssh", ssh={"hosts": ["a", "b"]}, threads_per_worker=5, memory_limit="10GB"))
     assert (len(found.workers), found.threads, found.memory) == (2, 10, 20 * 10**9)
+
+
+def test_a_job_with_a_base_shows_what_becomes_of_each_step(folder: Path) -> None:
+    """The modes and their reasons, and settings that are impossible, before anything runs."""
+    features = [
+        *job()["features"][:1],
+        {"columns": ["x"], "ops": [{"op": "FillMedian"}, {"op": "Normalize"}, {"op": "PCA", "n_components": 1}]},
+        {"columns": ["word", "other"], "ops": [{"op": "Categorify"}]},
+    ]
+    first = {**job(), "features": features, "base": "out"}
+    shown = preview(make_job(first))
+    assert shown.modes == []
+    assert "nothing is published at" in markdown(shown)
+    run_stages(make_job({**job(), "features": features}).request("pandas"))
+
+    night = {**first, "output": {"path": "night"}, "refit": {"features[2]": "merge", "other": "freeze"}}
+    shown = preview(make_job(night))
+    (section,) = [s for s in sections(shown) if s.title == "Base"]
+    assert [(row["operator"], row["columns"], row["mode"]) for row in section.rows] == [
+        ("FillMedian", "x", "frozen"),
+        ("Normalize", "x", "merged"),
+        ("PCA", "x", "frozen"),
+        ("Categorify", "other", "frozen"),
+        ("Categorify", "word", "appended"),
+    ]
+    assert "outputs move as it learns" in section.rows[2]["why"]
+    assert "the job says other: freeze" in markdown(shown)
+    with pytest.raises(JobError, match=r"PCA of 'x' cannot be merged(.|\n)*freeze Normalize"):
+        preview(make_job({**night, "refit": {"PCA": "merge"}}))

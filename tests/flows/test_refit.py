@@ -1,0 +1,181 @@
+"""Nights on top of each other, as Prefect flows: the first is a fit, ids stay, nothing is learned twice by chance."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.commands.discard import discarded
+from flows.commands.launch import refit_of
+from flows.preprocess import preprocess
+from flows.refit import refit
+from tasks.errors import DataError, JobError
+from tasks.manifest import Manifest
+from tasks.workflow import Workflow
+from tests.flows.runs import rows_of, run_on
+from tests.flows.test_fit_apply import written
+from tests.tasks import test_base_version
+from tests.tasks.test_base_version import job, manifest
+
+pytestmark = pytest.mark.xdist_group("flows")
+
+
+@pytest.fixture
+def night(tmp_path: Path, prefect_server: Any, cluster: Any) -> Any:
+    """Run `preprocess` on the rows of a night, on top of the output; the folders that were committed."""
+
+    def night(number: int, **more: Any) -> list[Path]:
+        data = job(tmp_path, number, base=str(tmp_path / "out"), **more)
+        return [Path(folder) for folder in run_on(preprocess, data, cluster)]
+
+    return night
+
+
+def test_the_first_night_is_a_fit_and_the_next_ones_go_on(
+    tmp_path: Path, night: Any, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    night(0)
+    assert "there is no base at" in caplog.text
+    assert "this run is a fit" in caplog.text
+    assert manifest(out, "v0001")["base"] == "none"
+
+    night(1)
+    assert f"the base is {out}/v0001: 3 rows of 1 night until" in caplog.text
+    data = {"base": str(out), "source": {"path": job(tmp_path, 2)["source"]["path"]}, "output": {"path": str(out)}}
+    data["output"]["on_existing"] = "version"
+    [third] = run_on(refit, data, cluster)
+
+    assert Path(third).name == "v0003"
+    assert [rows_of(out / f"v000{n}")["k"].to_pylist() for n in (1, 2)] == [[3, 3, 4], [5, 4]]
+    assert rows_of(Path(third))["k"].to_pylist() == [6]
+    assert manifest(out, "v0003")["base"] == {
+        "version": "v0002", "path": str(out / "v0002/_workflow"), "rows": 5,
+        "state": manifest(out, "v0002")["fingerprints"]["state"],
+    }  # fmt: skip
+    changes = json.loads((out / "v0003/_workflow/changes.json").read_text())
+    assert (changes["base"], changes["rows"]) == ("v0002", {"old": 5, "new": 1})
+    assert {step["op"]: step["mode"] for step in changes["steps"].values()} == {
+        "Categorify": "appended", "Normalize": "merged",
+    }  # fmt: skip
+    whole = Workflow.load(out / "v0003")
+    assert whole.transform(pa.table({"k": ["a", "b", "c", "d"], "x": [0.0] * 4}))["k"].to_pylist() == [3, 4, 5, 6]
+
+
+def test_a_night_that_was_learned_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0)
+    with pytest.raises(DataError, match="1 of 1 files are learned already"):
+        night(0)
+    assert not (tmp_path / ".out.millrace").exists()
+    night(0, refit={"again": True})
+    assert "1 files are learned once more: their rows count twice" in caplog.text
+    assert manifest(tmp_path / "out", "v0002")["base"]["version"] == "v0001"
+
+
+def test_after_a_discarded_night_the_same_rows_go_on_from_the_one_before(tmp_path: Path, night: Any) -> None:
+    night(0)
+    night(1)
+    discarded(tmp_path / "out/v0002")
+    [third] = night(1)
+
+    assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
+    assert rows_of(third).equals(rows_of(tmp_path / "out/v0002"))
+
+
+def test_a_damaged_base_is_named_and_the_one_before_it_is_taken(
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0)
+    [second] = night(1)
+    (second / "_workflow/state.json").write_text("{}")
+    night(1)
+
+    assert "not the base, since it is damaged: v0002: state.json is damaged" in caplog.text
+    assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
+
+
+def test_two_refits_of_one_base_go_on_from_each_other(
+    tmp_path: Path, night: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second waits for the lock, and takes the base that is there then; with run.lock: fail it is refused."""
+    night(0)
+    from tasks.stages import ingest as stage
+
+    begun, ingest = threading.Event(), stage.ingest
+
+    def slow(*args: Any, **more: Any) -> Any:
+        if threading.current_thread().name == "the other":
+            begun.set()
+            time.sleep(3)
+        return ingest(*args, **more)
+
+    monkeypatch.setattr(stage, "ingest", slow)
+    other = threading.Thread(target=test_base_version.night, args=(tmp_path, 1), name="the other")
+    other.start()
+    assert begun.wait(20)
+    with pytest.raises(JobError, match="another run works on this output"):
+        night(2)
+    [third] = night(2, run={"lock": "wait"})
+    other.join()
+
+    assert third.name == "v0003"
+    assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0002"
+    assert rows_of(third)["k"].to_pylist() == [6]
+
+
+def test_a_base_elsewhere_must_be_there(tmp_path: Path, prefect_server: Any, cluster: Any) -> None:
+    data = job(tmp_path, 0, base=str(tmp_path / "nightly"))
+    with pytest.raises(JobError, match=r"(?s)there is no base.*base: none"):
+        run_on(preprocess, data, cluster)
+
+
+def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any) -> None:
+    night(0)
+    run_on(preprocess, job(tmp_path, 1, base="none"), cluster)
+    assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4, 3]
+    assert "base" not in manifest(tmp_path / "out", "v0002")
+
+
+def test_keep_versions_warns_that_days_go(tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        night(0, output={"path": str(tmp_path / "out"), "on_existing": "version", "keep_versions": 2})
+    assert "output.keep_versions: 2 removes days" in caplog.text
+
+
+def test_a_day_that_came_late_is_learned_behind_the_later_one(
+    tmp_path: Path, prefect_server: Any, cluster: Any
+) -> None:
+    """A refit of `{date}`; the day is in the history and in the manifest."""
+    for number, day in enumerate(("2026-11-21", "2026-11-22", "2026-11-23")):
+        written(pa.table({"k": test_base_version.KEYS[number], "x": [1.0] * len(test_base_version.KEYS[number])}),
+                tmp_path / "in" / day / "a.parquet")  # fmt: skip
+    for day in ("2026-11-21", "2026-11-23", "2026-11-22"):
+        data = job(tmp_path, 0, base=str(tmp_path / "out"), run={"date": day})
+        run_on(preprocess, {**data, "source": {"path": f"{tmp_path}/in/{{date}}"}}, cluster)
+    out = tmp_path / "out"
+    history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
+
+    assert [one["day"] for one in history["nights"]] == ["2026-11-21", "2026-11-23", "2026-11-22"]
+    assert rows_of(out / "v0003")["k"].to_pylist() == [6, 4]
+    assert Manifest.load(out).data["dated"]["date"] == "2026-11-22"
+
+
+def test_what_is_typed_becomes_the_parameters_of_the_flow(tmp_path: Path) -> None:
+    changes = ["refit.Normalize=freeze", "refit.features[0]=merge", "refit.forget=365d"]
+    assert refit_of(Path("out/x"), ["logs/{date-1}/"], None, changes, "2026-11-23") == {
+        "base": "out/x",
+        "source": {"path": "logs/{date-1}/"},
+        "refit": {"Normalize": "freeze", "features[0]": "merge", "forget": "365d"},
+        "run": {"date": "2026-11-23"},
+    }
+    with pytest.raises(JobError, match="there is no section 'features'"):
+        refit_of(Path("out/x"), ["a"], None, ["features=[]"])
