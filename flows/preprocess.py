@@ -69,7 +69,7 @@ def preprocess(
         checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
             {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
-            min_partition_size, lock, report.
+            min_partition_size, lock, report, ready_by.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from tasks.graph.saved_workflow import load_fitted, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import in_fitted_types, labels_without, needed_columns, targets_of, without
 from tasks.learning.observe import learn
+from tasks.learning.refit import Base
+from tasks.learning.refit_modes import modes
 from tasks.manifest import Manifest
-from tasks.ops.base import Context
+from tasks.ops.base import Context, Night
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.formats.conform import conform
@@ -82,9 +85,8 @@ class Workflow:
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = state
         warn(largest(failed))
-        self.schema, self.reading, self._bound = dataset.schema, reading_of(dataset.plan), None
-        self._bound_without, self._logged_targets = {}, []
-        self.__dict__.pop("_needed", None)
+        self.schema, self.reading = dataset.schema, reading_of(dataset.plan)
+        self._forget_bound()
         return self
 
     def fit_transform(self, data: Any) -> Transformed:
@@ -92,6 +94,100 @@ class Workflow:
         dataset = data if isinstance(data, Dataset) else Dataset(data)
         self.fit(dataset)
         return Transformed(self, dataset, training=True)
+
+    def refit(
+        self, data: Any, settings: Mapping[str, str] | None = None, refit_all: bool = False, night: date | None = None,
+        forget_days: int | None = None,
+    ) -> Workflow:  # fmt: skip
+        """Learn from new rows on top of what was learned; return this workflow. Every value that has an id keeps it.
+
+        The rows are those of a Dataset (or of a frame or path), read in the types of the fit; rows of earlier nights
+        are not needed. Each operator is *merged* (as if it had learned from all rows), *appended* (Categorify: new
+        values come behind the old ones), or *frozen* (exact medians and quantiles; what would change columns or types):
+        `millrace ops` says which, `changes` says what became different. `settings` say otherwise, by operator, column
+        or entry: {"Normalize": "freeze"}. With `refit_all` everything is learned anew from these rows alone, but ids
+        stay. `night` is the day of the rows (default: today); values without an id that were not seen for `forget_days`
+        lose their counts.
+
+        Errors: a JobError before a fit, for a setting that names nothing or that is impossible, and for a workflow that
+        was saved without what a refit needs; a DataError for missing columns, and for values that do not fit the types
+        of the fit.
+
+        >>> import pyarrow as pa
+        >>> from millrace import ops
+        >>> workflow = Workflow(["shop"] >> ops.Categorify()).fit(pa.table({"shop": ["b", "c", "c"]}))
+        >>> _ = workflow.refit(pa.table({"shop": ["a", "b", "b", "b"]}))
+        >>> workflow.transform(pa.table({"shop": ["c", "b", "a"]}))["shop"].to_pylist()
+        [3, 4, 5]
+        >>> workflow.changes["steps"]["1/Categorify/shop"]["appended"].to_pylist()
+        [{'v0': 'a', 'count': 1, 'id': 5}]
+        """
+        self._refit(data, settings or {}, refit_all, night, forget_days)
+        return self
+
+    def refit_transform(
+        self, data: Any, settings: Mapping[str, str] | None = None, refit_all: bool = False, night: date | None = None,
+        forget_days: int | None = None,
+    ) -> Transformed:  # fmt: skip
+        """Refit, then transform the same rows. Operators with folds (TargetEncoding) leave out the row's own fold: row
+        numbers go on where the rows of earlier nights ended."""
+        dataset, first_row = self._refit(data, settings or {}, refit_all, night, forget_days)
+        return Transformed(self, dataset, training=True, schema=self.schema, first_row=first_row)
+
+    def _refit(
+        self, data: Any, settings: Mapping[str, str], refit_all: bool, night: date | None, forget_days: int | None
+    ) -> tuple[Dataset, int]:
+        """Learn; (the data set in the types of the fit, the number of its first row)."""
+        state, schema = self._fitted(), self.schema
+        assert schema is not None
+        dataset = self._as_fitted(data if isinstance(data, Dataset) else Dataset(data))
+        bound = Bound(self.final, schema, state.values)
+        places = [place for step in bound.learned for place in step.fit_inputs.values()]
+        needed = bound.source_columns([*bound.targets, *places], training=True)
+        for name in needed:
+            if name not in dataset.schema:
+                what = f"column {name!r} is missing: the workflow has learned from it, or makes an output of it"
+                raise DataError(what, where="the data set of the refit", do=near(name, dataset.schema))
+        dataset = dataset.in_types(in_fitted_types(dataset.plan, schema, needed, dataset.own_types).schema)
+        if not state.rows and not refit_all:
+            raise JobError(
+                "the workflow does not say how many rows it has learned from",
+                why="an older millrace saved it; row numbers, by which folds are drawn, go on behind these rows",
+                do="fit all rows again, or refit with refit_all=True",
+            )
+        base = Base(
+            state, state.rows, modes(bound, settings, refit_all), Night(night or date.today(), forget_days, refit_all)
+        )
+        failed: list[list[Record]] = []
+        engine, pool = resolve_engine(dataset.engine), current_pool(gpu_setup.allocatable)
+        check_runs(bound, keys_of(dataset.plan))
+        learned = learn(dataset.handle, dataset.plan, self.final, schema, engine, pool, failed=failed.append, base=base)
+        check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
+        self.state = learned
+        warn(largest(failed))
+        for change in learned.changes.values():
+            if change.get("would"):
+                text = "%s of %s stays as it was; a fit would differ now: %s"
+                log.warning(text, change["op"], ", ".join(change["columns"]), change["would"])
+        self._forget_bound()
+        return dataset, base.first_row
+
+    def _forget_bound(self) -> None:
+        """Forget what was prepared for frames with what was learned before."""
+        self._bound, self._bound_without, self._logged_targets = None, {}, []
+        self.__dict__.pop("_needed", None)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the last refit changed; {} after a fit. A JobError before a fit.
+
+        `rows` are the rows learned (`old` before, `new` in the refit); `steps` has for each learned step its operator,
+        columns, mode and why. An appended step has `old_size` and `new_size` of its vocabulary, `old_rows` and
+        `new_rows` of the embedding with its `dimension`, the table `appended` (value, count, id), and how many values
+        are `waiting` for room (`max_size`) or `forgotten`; a merged one has `old` and `new` parameters, or how many
+        `groups` are new and changed; a frozen one has in `would` what a fit would make different now.
+        """
+        return self._fitted().changed
 
     # applying
 
@@ -106,15 +202,20 @@ class Workflow:
         if isinstance(data, Dataset):
             self._fitted()
             assert self.schema is not None
-            data = data.as_fitted(self.reading)
-            for line in data.differences(self.reading):
-                log.warning("different from the fit: %s", line)
+            data = self._as_fitted(data)
             plan = in_fitted_types(data.plan, self.schema, self.input_schema, data.own_types)
             in_types = data.in_types(plan.schema)
             if not set(self.schema) - {ROW} <= set(in_types.schema):
                 return self._of_fewer_columns(in_types)
             return Transformed(self, in_types, training=False)
         return self._transform_frame(data)
+
+    def _as_fitted(self, data: Dataset) -> Dataset:
+        """The data set, read by the rules of the fit where it sets none; what differs is logged."""
+        data = data.as_fitted(self.reading)
+        for line in data.differences(self.reading):
+            log.warning("different from the fit: %s", line)
+        return data
 
     def _of_fewer_columns(self, data: Dataset) -> Transformed:
         """Of a data set that lacks columns of the fit: all outputs, or all but the targets."""
@@ -280,9 +381,10 @@ class Transformed:
 
     def __init__(
         self, workflow: Workflow, dataset: Dataset, training: bool, *, final: Node | None = None,
-        schema: Schema | None = None, left_out: Sequence[str] = (),
+        schema: Schema | None = None, left_out: Sequence[str] = (), first_row: int = 0,
     ) -> None:  # fmt: skip
         self.workflow, self.dataset, self.training = workflow, dataset, training
+        self.first_row = first_row  # of a refit: its rows are numbered on
         self.final, self.bound_to, self.left_out = final or workflow.final, schema or dataset.schema, list(left_out)
 
     @property
@@ -294,7 +396,8 @@ class Transformed:
         workflow, dataset = self.workflow, self.dataset
         engine = resolve_engine(dataset.engine)
         check_runs(Bound(self.final, self.bound_to, workflow._fitted().values), keys_of(dataset.plan))
-        return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training)
+        return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training,
+                    first_row=self.first_row)  # fmt: skip
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""

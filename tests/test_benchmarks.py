@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, gpu, linear, linear_cluster, plain, soak, vocabulary
+from tests.bench import distinct, gpu, linear, linear_cluster, plain, refit, soak, vocabulary
 from tests.running import section_of
 
 
@@ -56,6 +56,33 @@ def test_encode_is_measured_over_more_and_more_rows(tmp_path: Path) -> None:
     assert [size["ids"]["least"] for size in case["sizes"]] == [1, 2]
     assert all(np.isclose(s["rows_per_second"], s["rows"] / s["seconds"], rtol=0.5) for s in case["sizes"])
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("source", [["--nights", "3", "--rows", "2000"], ["--ids", "5000", "--rows", "1000"]])
+def test_a_night_is_measured_beside_apply_and_a_fit_of_all_rows(tmp_path: Path, source: list[str], capsys: Any) -> None:
+    out = tmp_path / "found.json"
+    said = [*source, "--repeats", "2", "--files", "2"]
+    refit.main([*said, "--folder", str(tmp_path / "refit"), "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert [len(found[name]) for name in ("base", "refit", "apply", "full")] == [1, 2, 2, 1]
+    runs = found["runs"]
+    assert runs["full"]["rows"] == runs["base"]["rows"] + runs["refit"]["rows"]
+    assert runs["refit"]["rows"] == runs["apply"]["rows"]
+    before, after = next(sizes for sizes in found["ids"].values() if sizes[0] > 500)
+    assert after > before
+    assert not any(one["moved"] for one in found["id_churn"]["refit"].values())
+    assert max(found["moved_by_a_fit"].values()) > 0.5
+    if "--ids" in source:
+        assert (before, after, runs["refit"]["rows"]) == (5000, 5200, 1000)
+    assert "a fit moves" in capsys.readouterr().out
+
+
+def test_a_refit_that_moves_ids_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = {"c": {"before": 5, "after": 6, "moved": 0.2}}
+    monkeypatch.setattr(refit, "id_churn", lambda before, after: moved)
+    said = ["--ids", "200", "--rows", "50", "--repeats", "1", "--folder", str(tmp_path / "refit")]
+    with pytest.raises(SystemExit, match="ids moved in the refit"):
+        refit.main([*said, "--out", str(tmp_path / "found.json")])
 
 
 @pytest.mark.parametrize("work", ["pca-200", "pairs-50"])

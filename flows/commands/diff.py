@@ -126,8 +126,8 @@ def _show(result: Any, every: bool) -> None:
         (v.columns, f"{v.before:,}", f"{v.now:,}", f"{v.new:,}", f"{v.gone:,}", f"{v.moved:,}", v.examples)
         for v in result.vocabularies
     ]
-    heads = ("columns", f"{before.name}>", f"{now.name}>", "new>", "gone>", "ids moved>", "new values")
-    _table("vocabularies", heads, sizes)
+    names = ("columns", f"{before.name}>", f"{now.name}>", "new>", "gone>", "ids moved>", "new values")
+    _table("vocabularies", names, sizes)
     heads = ("column", "", f"{before.name}>", f"{now.name}>", "change>")
     _table("statistics of the source", heads, result.statistics)
     moves = [(one.column, f"{one.jensen_shannon:.3g}", f"{one.psi:.3g}") for one in result.distributions]

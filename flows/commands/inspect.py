@@ -22,13 +22,25 @@ from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
 from tasks.errors import DataError, JobError, near
 from tasks.graph.binding import Bound, Step
-from tasks.graph.saved_workflow import load_fitted, read_fitted
+from tasks.graph.changes import read_changes
+from tasks.graph.history import history_lines
+from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
-from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps, value_text
+from tasks.report.growth import growth
+from tasks.report.learned import (
+    distinct_values,
+    fitted_text,
+    frequent_text,
+    growth_rows,
+    is_vocabulary,
+    learned_steps,
+    value_text,
+)
 from tasks.sources.formats.bounds import validated
 from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
+from tasks.storage.discarded import read_mark
 from tasks.storage.metadata_forms import damaged
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, WORKFLOW
 from tasks.storage.sample_data import made_up_text
@@ -104,7 +116,9 @@ def show_folder(out: Path, rows: int = 5, values: int = 5, console: Console | No
     folders = folders_of(out)
     for folder in folders:
         _show_output(folder, console)
+    _show_history(folders[0], console)
     _show_learned(folders[0], values, console)
+    _show_growth(folders[0], console)
     _show_embeddings(out, console)
     for folder in folders:
         _show_first(folder, rows, console)
@@ -122,6 +136,12 @@ def _show_output(folder: Path, console: Console) -> None:
     if data.get("run"):
         console.print(f"Prefect flow run {data['run']}", soft_wrap=True)
     _show_date(data.get("dated"), console)
+    if mark := read_mark(current_version(folder)):
+        why = f": {mark['why']}" if mark["why"] else ""
+        console.print(f"discarded by {mark['who']} at {mark['when']}{why}", style="red", markup=False, soft_wrap=True)
+    if base := data.get("base"):
+        text = "none yet: the first version" if base == "none" else f"{base['version']}, {base['rows']:,} rows"
+        console.print(f"base: {text}", markup=False, soft_wrap=True)
     _show_reading(data.get("reading") or {}, console)
     if data.get("made_up"):
         console.print(f"made-up data: {made_up_text(data['made_up'])}", markup=False, soft_wrap=True)
@@ -168,8 +188,21 @@ def _show_workflow(folder: Path, values: int, console: Console) -> None:
     _show_reading(reading, console)
     _print_schema("takes", schema, console)
     _print_schema("gives", Bound(final, schema, state.values).output, console)
+    _show_history(folder, console)
     _show_learned(folder, values, console)
+    _show_growth(folder, console)
     _show_embeddings(folder, console)
+
+
+def _show_growth(folder: Path, console: Console) -> None:
+    """Vocabularies that a refit let grow, over the nights that are still there; nothing of a first fit."""
+    known = growth(folder, folder)
+    if not known:
+        return
+    table = text_table("growth on top of " + known["base"], "columns", "before>", "now>", "new>", "wait>", "nights>")
+    for row in known["rows"]:
+        table.add_row(row["columns"], *(f"{row[name]:,}" for name in ("before", "now", "new", "waiting", "nights")))
+    print_table(table, console)
 
 
 def embeddings_json(out: Path) -> str:
@@ -182,6 +215,25 @@ def embeddings_json(out: Path) -> str:
 def _show_embeddings(out: Path, console: Console) -> None:
     console.print("\nembeddings", style="bold")
     console.print(embeddings_json(out), markup=False, soft_wrap=True)
+
+
+def current_version(folder: Path) -> Path:
+    """The folder that a mark of `millrace discard` stands in: that around train and valid."""
+    return folder.parent if folder.name in SPLITS and not (folder / WORKFLOW).exists() else folder
+
+
+def _show_history(folder: Path, console: Console) -> None:
+    """Print the nights that a fitted workflow has learned, the sizes of its parts, and what the last refit changed."""
+    place = fitted_folder(folder)
+    data = read_fitted(place)
+    for line in history_lines(place, data):
+        console.print(line, markup=False, soft_wrap=True)
+    rows = growth_rows(read_changes(place).get("steps", {}))
+    if rows:
+        table = text_table("on top of the base", "operator", "columns", "mode", "what")
+        for row in rows:
+            table.add_row(row["operator"], row["columns"], row["mode"], row["what"] or row["why"])
+        print_table(table, console)
 
 
 def _show_learned(folder: Path, values: int, console: Console) -> None:

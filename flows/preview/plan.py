@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.job.history import Guess, guess
-from flows.job.job import Job
+from flows.job.job import Application, Job
 from flows.job.refit import AnyJob
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
@@ -25,12 +25,15 @@ from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
+from tasks.job.base_version import newest_good, nights_text
 from tasks.job.request import Request
 from tasks.job.run_date import Dated
+from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.sources.planning import make_plan
 from tasks.stages.ingest import check_columns, same_schema
 from tasks.stages.needs import Needs, needs, too_small
+from tasks.stages.statistics import modes_of
 from tasks.stages.trial import Sampled, filter_columns, phases_of, sampled
 from tasks.storage.atomic import existing
 from tasks.storage.sample_data import made_up, made_up_text
@@ -66,6 +69,8 @@ class Preview:
     made_up: str = ""
     scale: float = 1.0
     dated: Dated | None = None
+    base: str = ""
+    modes: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -80,7 +85,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
     refused: list[MillraceError] = []
     workers = _workers(job.cluster, refused)
-    request = replace(job.request(workers.engine), flow=flow)
+    request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
@@ -101,7 +106,22 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
         differs=differences_of(request, plans[request.splits[0]]),
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
+        base=base, modes=mode_rows(modes_of(request)),
     )  # fmt: skip
+
+
+def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
+    """(the request on top of the base that a run would take now, a sentence on it); the base is not read whole."""
+    if isinstance(job, Application) or job.base_path is None:
+        return request, ""
+    choice = newest_good(job.base_path, thorough=False)
+    if choice.version is None:
+        return request, f"nothing is published at {job.base_path} yet: the run is a fit"
+    version = choice.version
+    passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
+    more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
+    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}"
+    return replace(job.request(request.engine, version), flow=request.flow), text
 
 
 def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> str:
@@ -109,7 +129,7 @@ def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> s
     if to_be_made:
         return "look-alike data, which the run will make"
     paths = (file.path for plan in plans.values() for file in plan.files)
-    return made_up_text([*made_up(paths), *request.fitted.get("made_up", [])])
+    return made_up_text([*made_up(paths), *(request.fitted or request.base).get("made_up", [])])
 
 
 def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:

@@ -47,6 +47,7 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
         *([Section(REFUSED, "", [{"what": str(error)} for error in preview.refused])] if preview.refused else []),
         *([Section("Made-up data", preview.made_up)] if preview.made_up else []),
         *([_date(preview.dated)] if preview.dated else []),
+        *([Section("Base", preview.base, preview.modes)] if preview.base else []),
         *([Section("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
         *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),

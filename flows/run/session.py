@@ -112,13 +112,13 @@ def on_base(job: AnyJob, request: Request) -> Request:
         log.warning("there is no base at %s yet: this run is a fit, and the first version of the output", root)
         return replace(request, no_base=True)
     if os.path.realpath(root) == str(staging.target):
+        staging.point_to(version.path)  # a run that was cut off may not have come so far
         if is_published(request, version):
             log.info("%s was published by a run that was cut off right then: nothing is left to do", version.path)
             staging.clean()
             raise PublishedError(
                 [str(version.path / split) if split else str(version.path) for split in request.splits]
             )
-        staging.point_to(version.path)
     based = replace(job.request(request.engine, version), flow=request.flow)
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("millrace")) != millrace_version():

@@ -21,9 +21,9 @@ import numpy as np
 from tasks.core.settings import Check, Checks
 from tasks.gate.contract import Contract, check_values, percent, shown
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
-from tasks.gate.distributions import Cells, Moved, References, cells_of, moved, newcomers, references
+from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references
 from tasks.gate.expected import TREND, WINDOW, Calendar, calendar, limit, predict
-from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_text
+from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_texts
 from tasks.gate.history import Past
 from tasks.gate.profile import ColumnProfile, Profile
 from tasks.gate.verdict import Finding, Verdict, outcome
@@ -32,6 +32,7 @@ CHANCE = 0.01  # of a false alarm in a plain night, all checks together
 DRIFT = 0.25  # standard deviations by which the values of a column move a night: its bins are not compared then
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
 NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
+NEW_OF_MANY = 0.05  # the share where a profile names the most frequent values only: a new product may sell at once
 TWICE_CELLS = 64  # counts that must all be even
 LEVELS = {"stop": 0, "ask": 1, "warn": 2}
 Level = Literal["warn", "stop", "ask"]
@@ -235,7 +236,7 @@ class _Night:
             return None
         self.more_rows |= key.check == "rows" and now > expected
         kind = family(column) if column else ""
-        texts = [value_text(key, one, kind) for one in (value, scale.back(expected))]
+        texts = value_texts(key, value, scale.back(expected), kind)
         text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, scale, kind)
         text = text.replace("{compared}", self.compared(len(places), design))
         return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
@@ -359,8 +360,8 @@ class _Night:
                 continue
             share, most, strangers = seen
             few = NEW_ROWS / max(now.values, 1)
-            truncated = 10 if round(now.distinct) > len(now.top) else 1
-            threshold = max(truncated * NEW_FLOOR, 3 * most, few)
+            floor = NEW_FLOOR if all(listed(column) for column in (*past, now)) else NEW_OF_MANY
+            threshold = max(floor, 3 * most, few)
             if len(past) >= self.settings.nights:
                 self.proposed["new_values"][name] = float(f"{threshold:.4g}")
             threshold = threshold if settings.threshold is None else settings.threshold

@@ -194,7 +194,7 @@ def _statistics(name: str, before: ColumnProfile, now: ColumnProfile) -> list[tu
         numbers = not isinstance(one, str) and not isinstance(other, str)
         texts = [_cut(shown(float(f"{value:.9g}")) if numbers else str(value)) for value in (one, other)]
         change = _change(float(one), float(other)) if numbers else ""
-        lines.append((name, what, texts[0], texts[1], change))
+        lines.append((name, str(what), texts[0], texts[1], change))
     return lines
 
 
@@ -203,7 +203,7 @@ def _cut(text: str) -> str:
 
 
 def _distributions(before: Profile, now: Profile) -> list[Distribution]:
-    """The distributions of the columns of both: by value where each was counted, else by bins, else by buckets."""
+    """The distributions of columns that both have: by value where each was counted, else by bins, else by buckets."""
     every = []
     for name, column in now.columns.items():
         past = before.columns.get(name)

@@ -86,15 +86,16 @@ def noise(name: str, reference: npt.ArrayLike, now: float, before: float, z: flo
     """The distance that is passed by chance with the probability of `z` standard deviations of a normal, if `now`
     and `before` values are drawn from the distribution `reference`.
 
-    With n = 1 / (1 / now + 1 / before) and k cells that are not empty: for L-infinity z sqrt(p (1 - p) / n) of the
-    largest p (1 - p). The PSI is about chi-square(k - 1) / n, the Jensen-Shannon divergence about
-    chi-square(k - 1) / (8 n ln 2), each at its mean + z standard deviations + 2 z^2 / 3 (Wilson and Hilferty's tail).
+    With n = 1 / (1 / now + 1 / before) and k cells that are not empty: for L-infinity, the largest of k changes,
+    sqrt(z^2 + 2 ln k) sqrt(p (1 - p) / n) of the largest p (1 - p). The PSI is about chi-square(k - 1) / n, the
+    Jensen-Shannon divergence about chi-square(k - 1) / (8 n ln 2), each at its mean + z standard deviations + 2 z^2 / 3 (Wilson and Hilferty's tail).
     """
     if not now or not before:
         return 1.0
     p = shares(reference)
     n, k = 1 / (1 / now + 1 / before), int(np.count_nonzero(p))
     if name == "l_infinity":
+        z = math.sqrt(z * z + 2 * math.log(max(k, 1)))
         return float(min(z * math.sqrt(float((p * (1 - p)).max(initial=0.0)) / n), 1.0))
     chi = max(k - 1, 1) + z * math.sqrt(2 * max(k - 1, 1)) + 2 * z * z / 3
     return chi / n if name == "psi" else math.sqrt(min(chi / (8 * n * math.log(2)), 1.0))

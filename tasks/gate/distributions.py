@@ -147,7 +147,9 @@ def moved(name: str, cells: Cells, known: References, chance: float, z: float, n
     bound = noise(name, nearest, float(cells.now.sum()), float(cells.past[-1].sum()), z)
     early = len(past) < nights
     floor = EARLY[name] if early else FLOORS[name]
-    threshold = max(floor if len(now) <= MANY or not early else 2 * floor, bound)
+    if name == "jensen_shannon" and len(now) > MANY and len(before) < 2:
+        floor = 1.0  # no distance is larger
+    threshold = max(floor, bound)
     if len(before) >= 2:
         middle = float(np.median(before))
         spread = max(1.4826 * float(np.median(np.abs(np.array(before) - middle))), 0.5 * float(np.std(before)))

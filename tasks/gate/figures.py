@@ -215,15 +215,24 @@ def noise_of(
     return 0.0
 
 
-def value_text(key: Key, value: float, kind: str) -> str:
-    """A figure as people write it."""
+def value_texts(key: Key, now: float, expected: float, kind: str) -> tuple[str, str]:
+    """Two figures as people write them, with as many digits as it takes to tell them apart."""
     if key.check in SHARES:
-        return percent(value)
+        return percent(now), percent(expected)
     if key.check in ("rows", "distinct"):
-        return f"{round(value):,}"
+        return f"{round(now):,}", f"{round(expected):,}"
     if kind == "moment":
-        try:
-            return datetime.fromtimestamp(value * 3600, UTC).strftime("%Y-%m-%d %H:%M")
-        except (ValueError, OverflowError, OSError):
-            return f"{value:.4g} hours since 1970"
-    return shown(float(f"{value:.6g}"))
+        return _moment(now), _moment(expected)
+    texts = ("", "")
+    for digits in range(4, 17):
+        texts = shown(float(f"{now:.{digits}g}")), shown(float(f"{expected:.{digits}g}"))
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _moment(hours: float) -> str:
+    try:
+        return datetime.fromtimestamp(hours * 3600, UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return f"{hours:.4g} hours since 1970"

@@ -56,6 +56,7 @@ class Bound:
         self.selections: dict[int, tuple[Entry, ...]] = {}
         self.origins: dict[tuple[int, str], tuple[int, str]] = {}
         self.steps: dict[tuple[int, str], Step] = {}
+        self._silent: list[Step] = []  # learned steps that make no column, since they learned to drop theirs
         self.gone: dict[int, frozenset[str]] = {
             SOURCE: frozenset()
         }  # columns that operators dropped since they learned to
@@ -220,6 +221,8 @@ class Bound:
                     do="filter the rows before they are grouped",
                 )
             step = Step(key, i, op, unit, inputs, fit_inputs, outputs, depth, space)
+            if not outputs and key in self.fitted:
+                self._silent.append(step)
             for column in outputs:
                 if column.name in columns:
                     if column.name in op.shared_outputs:
@@ -341,6 +344,18 @@ class Bound:
     def learned(self) -> list[Step]:
         """The steps behind the output that learn from data, in graph order."""
         return [s for s in self.needed_steps(self.targets) if _learns_from_data(s.op)]
+
+    @cached_property
+    def silent(self) -> list[Step]:
+        """The learned steps that make no column, since they learned to drop theirs: a refit looks at their columns."""
+        waits = max([f.depth for f in self.filters], default=0)
+        depths = [max([waits, *(self.depth(*place) for place in s.fit_inputs.values())]) for s in self._silent]
+        return [replace(step, depth=depth + 1) for step, depth in zip(self._silent, depths, strict=True)]
+
+    @cached_property
+    def learning(self) -> list[Step]:
+        """`learned` and `silent`, in graph order."""
+        return sorted([*self.learned, *self.silent], key=lambda s: (s.node, s.key))
 
     @cached_property
     def learned_from_parameters(self) -> list[Step]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.units import amount
 from tasks.graph.state import _table, _whole, _write_table
+from tasks.storage.atomic import read_json
 from tasks.storage.metadata_forms import damaged
-from tasks.storage.own_files import FITTED
+from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.string()), ("night", pa.int32())])
@@ -54,3 +56,27 @@ def check_history(folder: Path, data: Mapping[str, Any]) -> None:
         _whole(folder, history["files"])
     if sum(night["rows"] for night in nights) > history.get("rows", 0):
         raise damaged(folder / FITTED, "history.rows", "its nights have more rows")
+
+
+def history_lines(folder: Path, data: Mapping[str, Any]) -> list[str]:
+    """The nights that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
+    people."""
+    apply_bytes, refit_bytes = saved_sizes(folder)
+    sizes = f"saved: {amount(apply_bytes)} for applying, {amount(refit_bytes)} more for a refit"
+    history = data.get("history")
+    if not history or not history["nights"]:
+        return [sizes]
+    nights = history["nights"]
+    first, last, files = nights[0]["day"], nights[-1]["day"], sum(night["files"] for night in nights)
+    days = f"the night of {last}" if len(nights) == 1 else f"{len(nights):,} nights, {first} to {last}"
+    return [f"learned: {history['rows']:,} rows in {files:,} files of {days}", sizes]
+
+
+def saved_sizes(folder: Path) -> tuple[int, int]:
+    """(bytes of what applying needs, bytes of what a refit needs besides) of a fitted workflow: state.json and its
+    tables; partials.json, its tables and the table of files."""
+    own = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    tables = {name for name, _ in tables_of(read_json(folder / "state.json"))}
+    later = {PARTIALS, FILES, *(name for name, _ in tables_of(read_json(folder / PARTIALS)))}
+    applying = sum(size for path, size in own.items() if path.name in tables | {"state.json"} - later)
+    return applying, sum(size for path, size in own.items() if path.name in later - tables)

@@ -47,17 +47,18 @@ class State:
 
     `partials` (by step) are for a refit, `changes` are what the refit that made this state changed ({} for a fit):
     `base` and `rows` as in `changes.json`, and `steps`. If they are functions, these are called when they are first
-    needed.
+    needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials.
     """
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None,
-        partials: Mapping[str, dict[str, Any]] | Callable[[], dict[str, dict[str, Any]]] | None = None,
-        changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None,
+        partials: Mapping[str, dict[str, Any]] | Callable[[], tuple[dict[str, dict[str, Any]], int]] | None = None,
+        changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None, rows: int = 0,
     ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
+        self._rows = rows
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -66,8 +67,14 @@ class State:
         """What a refit needs besides the values, by step; a JobError if it was saved without."""
         with self._lock:
             if callable(self._partials):
-                self._partials = self._partials()
+                self._partials, self._rows = self._partials()
             return self._partials
+
+    @property
+    def rows(self) -> int:
+        """How many rows were learned from, by the fit and all refits; 0 if the state does not say so."""
+        _ = self.partials
+        return self._rows
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -94,7 +101,7 @@ class State:
             return self._prepared[key, engine.NAME]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"values": self.values, "partials": self.partials, "changes": self.changed}
+        return {"values": self.values, "partials": self.partials, "changes": self.changed, "rows": self.rows}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -112,7 +119,7 @@ class State:
             changes = _packed(self.changes, "changes-", saving)
             beside: dict[str, Any] = {PARTIALS: None, CHANGES: None}
             if partials is not None:
-                beside[PARTIALS] = {"format": FORMAT, "partials": encoded(_waited(partials, _noted))}
+                beside[PARTIALS] = {"format": FORMAT, "rows": self.rows, "partials": encoded(_waited(partials, _noted))}
             if self.changed:
                 steps = encoded(_waited(changes, _noted))
                 beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
@@ -267,8 +274,8 @@ def _beside(folder: Path, data: Mapping[str, Any], name: str) -> dict[str, Any] 
     return content
 
 
-def _read_partials(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a refit needs besides the values, with its tables; a JobError if it was left out."""
+def _read_partials(folder: Path, data: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], int]:
+    """What a refit needs besides the values, with its tables, and the rows learned; a JobError if it was left out."""
     content = _beside(folder, data, PARTIALS)
     if content is None:
         raise JobError(
@@ -277,7 +284,7 @@ def _read_partials(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str,
             why="run.keep_partials was false",
             do="fit all rows again, with run.keep_partials: true",
         )
-    return _read(folder, content["partials"])
+    return _read(folder, content["partials"]), content.get("rows", 0)
 
 
 def _read_changes(folder: Path, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -378,7 +385,7 @@ def _text(data: Mapping[str, Any]) -> str:
     try:
         return json.dumps(data, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
-        steps = next((data[n] for n in ("fitted", "partials", "steps") if n in data), {})
+        steps: Mapping[str, Any] = next((data[n] for n in ("fitted", "partials", "steps") if n in data), {})
         for key, learned in steps.items():
             for name, value in learned.items():
                 try:

@@ -15,13 +15,14 @@ from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
+from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.engines.algorithms.moments import Moments
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.changes import Mode
-from tasks.graph.evaluation import explained
+from tasks.graph.evaluation import explained, titled
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work, block_offsets
@@ -58,21 +59,22 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     read, over all rows.
     """
     bound = Bound(final, schema)
-    state = State(*from_parameters(bound))
+    state = State(*from_parameters(bound, base))
     changes = _changes_of_parameters(bound, state, base) if base else {}
     unchanged: frozenset[str] = frozenset()
     if base:
-        bound = Bound(final, schema, base.state.values)
+        if not base.night.keep_ids_only:
+            bound = Bound(final, schema, base.state.values)
         fitted, partials = frozen_values(base, bound)
         state = State({**state.values, **fitted}, {**state.partials, **partials})
-        unchanged = frozenset(step.key for step in bound.learned if not base.learns(step))
-        changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learned if s.key in unchanged}
+        unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
+        changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
     passes_seen: list[Seen] = []
-    for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
+    for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
         done = functools.partial(_report, progress, plan, number) if progress else None
         values = _applied_values(bound, depth, state, unchanged) if base else state.values
         work = Work(source, final, schema, engine, State(values), filter, training=True, depth=depth,
-                    cache=cache, first_row=base.rows if base else 0)  # fmt: skip
+                    cache=cache, first_row=base.first_row if base else 0)  # fmt: skip
         phase = Phase(work, depth, floor, unchanged=unchanged)
         columns: dict[str, str] = {}
         if seen:
@@ -98,22 +100,25 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     if seen:
         seen(together(passes_seen))
     if base:
-        order = [s.key for s in (*bound.learned_from_parameters, *bound.learned)]
+        bound = Bound(final, schema, state.values)
+        order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
         changed = {
             "base": base.version,
             "rows": {"old": base.rows, "new": plan.rows},
             "steps": {key: changes[key] for key in order if key in changes},
         }
-        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed)
-    return state
+        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed,
+                      base.first_row + plan.rows)  # fmt: skip
+        return state
+    return State(state.values, state.partials, rows=plan.rows)
 
 
 def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:
     """What is learned so far; tables of keys only of the steps that a phase applies: workers need no others."""
-    steps = [s for s in bound.learned if s.depth == depth and s.key not in unchanged]
+    steps = [s for s in bound.learning if s.depth == depth and s.key not in unchanged]
     targets = [place for s in (*steps, *bound.filters) for place in s.fit_inputs.values()]
     applied = {step.key for step in bound.needed_steps(targets)}
-    keyed = {s.key for s in bound.learned if isinstance(s.op, Keyed)}
+    keyed = {s.key for s in bound.learning if isinstance(s.op, Keyed)}
     return {key: v if key in applied or key not in keyed else _plain(v) for key, v in state.values.items()}
 
 
@@ -124,12 +129,28 @@ def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
 def _changes_of_parameters(bound: Bound, state: State, base: Base) -> dict[str, Any]:
     """What a refit reads again and now differs (a side table), with the learned steps behind it."""
     steps, changes = {s.key: s for s in bound.learned_from_parameters}, {}
+    _check_columns(bound, state, base)
     for key, why in changed_tables(bound, base.state.values, state.values).items():
         step, old, new = steps[key], base.state.values[key], state.values[key]
         assert isinstance(step.op, Learned)
-        later = [s.key for s in bound.learned if key in {u.key for u in behind(bound, s)}]
+        later = [s.key for s in bound.learning if key in {u.key for u in behind(bound, s)}]
         changes[key] = change_of(step, Mode("merged", why), {**step.op.change(old, new, step.unit), "behind": later})
     return changes
+
+
+def _check_columns(bound: Bound, state: State, base: Base) -> None:
+    """A DataError if a side table has other columns than the base's fit read, or other types."""
+    old, new = (Bound(bound.final, bound.source, {**base.state.values, **v}) for v in ({}, state.values))
+    for before, now in zip(old.learned_from_parameters, new.learned_from_parameters, strict=True):
+        was, are = ({c.name: dtype_name(c.dtype) for c in step.outputs} for step in (before, now))
+        if was != are:
+            differ = sorted(set(was.items()) ^ set(are.items()))
+            raise DataError(
+                f"{titled(now)} would make other columns than in the base",
+                where=", ".join(now.op.files),
+                why="they differ in " + ", ".join(dict.fromkeys(name for name, _ in differ)),
+                do=f"give the table the columns that it had, or freeze it: refit: {{{type(now.op).__name__}: freeze}}",
+            )
 
 
 def _ignore(_: Any) -> None:
@@ -140,11 +161,15 @@ def _report(progress: Callable[[int, int], None], plan: Plan, phase: int, partit
     progress(phase, plan.partitions[partition].rows)
 
 
-def from_parameters(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(fitted values, partials) of the steps that learn from their parameters alone, such as a side table."""
+def from_parameters(bound: Bound, base: Base | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fitted values, partials) of the steps that learn from their parameters alone, such as a side table; of frozen
+    ones those of the base."""
     fitted = {}
     for step in bound.learned_from_parameters:
         assert isinstance(step.op, Learned)
+        if base and base.mode(step).mode == "frozen":
+            fitted[step.key] = base.state.values[step.key]
+            continue
         try:
             fitted[step.key] = step.op.finalize_unit(None, step.unit)
         except Exception as error:

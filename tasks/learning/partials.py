@@ -39,7 +39,7 @@ class Phase(PickledFields):
 
     @cached_property
     def steps(self) -> list[Step]:
-        steps = [s for s in self.work.bound.learned if s.depth == self.depth and s.key not in self.unchanged]
+        steps = [s for s in self.work.bound.learning if s.depth == self.depth and s.key not in self.unchanged]
         return steps if self.questions is None else [s for s in steps if s.key in self.questions]
 
     def question(self, step: Step) -> Any:

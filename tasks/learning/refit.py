@@ -44,8 +44,16 @@ class Base:
     night: Night
     version: str = ""
 
+    @property
+    def first_row(self) -> int:
+        """The number of the first new row: rows are numbered on, unless everything is learned anew."""
+        return 0 if self.night.keep_ids_only else self.rows
+
     def mode(self, step: Step) -> Mode:
-        """What happens to a step; a JobError if the base has not learned it."""
+        """What happens to a step; a JobError if the base has not learned it, unless all is learned anew (its column
+        was dropped before)."""
+        if self.night.keep_ids_only and step.key in self.modes and step.key not in self.state.values:
+            return Mode("merged", "the base had no such column")
         if step.key not in self.modes or step.key not in self.state.values:
             raise JobError(
                 f"the base has not learned {titled(step)}",
@@ -55,12 +63,13 @@ class Base:
         return self.modes[step.key]
 
     def learns(self, step: Step) -> bool:
-        """Whether the step looks at the new rows: not if it is frozen, unless a fit would make other columns now."""
-        return self.mode(step).mode != "frozen" or bool(getattr(step.op, "settles_schema", False))
+        """Whether the step looks at the new rows: not if it is frozen, unless it can say what a fit would make
+        different."""
+        return self.mode(step).mode != "frozen" or type(step.op).would is not Learned.would  # type: ignore[attr-defined]
 
     def starts(self, step: Step) -> Start:
         """What the step starts from."""
-        fitted, saved = self.state.values[step.key], self.state.partials.get(step.key, {})
+        fitted, saved = self.state.values.get(step.key, {}), self.state.partials.get(step.key, {})
         return Start(self.mode(step), fitted, saved, self.night)
 
 
@@ -81,7 +90,7 @@ class Start:
 
 def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fitted values, values for a refit) of the steps that stay as they are."""
-    steps = [step for step in bound.learned if base.mode(step).mode == "frozen"]
+    steps = [step for step in bound.learning if base.mode(step).mode == "frozen"]
     partials = base.state.partials
     return {s.key: base.state.values[s.key] for s in steps}, {s.key: partials.get(s.key, {}) for s in steps}
 

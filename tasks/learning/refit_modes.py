@@ -36,7 +36,7 @@ def modes(bound: Bound, settings: Mapping[str, str], refit_all: bool = False) ->
 
 def learned_steps(bound: Bound) -> dict[str, Step]:
     """All learned steps of a graph by their key, those that learn from their parameters alone too, in graph order."""
-    steps = [*bound.learned_from_parameters, *bound.learned]
+    steps = [*bound.learned_from_parameters, *bound.learning]
     return {step.key: step for step in sorted(steps, key=lambda s: (s.node, s.key))}
 
 
@@ -117,7 +117,7 @@ class _Decision:
         nature, nature_why = op.refit_of(step.unit)
         name, word = self.chosen.get(step.key, ("", ""))
         if word == "freeze":
-            return "frozen", f"the job says {name}: freeze"
+            return "frozen", f"the job says {name}: freeze, so it does not learn from these rows"
         if self.refit_all:
             if nature == "appended":
                 return "appended", "learned anew from these rows, but ids stay (refit: all)"

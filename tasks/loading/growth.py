@@ -13,8 +13,8 @@ import numpy as np
 from tasks.errors import DataError, JobError, near
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.graph.state import read_json
+from tasks.storage.own_files import CHANGES
 
-CHANGES = "changes.json"
 OUTSIDE = 2  # the first id of values without an id of their own
 EMPTY_DEVIATION = 0.01
 CHUNK = 1 << 22  # numbers that are looked at at a time

@@ -355,7 +355,7 @@ class Learned(Operator):
         return {"old": {n: old.get(n) for n in names}, "new": {n: new.get(n) for n in names}}
 
     def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
-        """What a fit would make different now, of a frozen operator with `settles_schema`; None: nothing.
+        """What a fit would make different now, of a frozen operator that defines it; None: nothing.
 
         `old` are the learned values, which stay; `new` are those of all rows so far, or of the night's rows alone where
         no partial is saved.

@@ -247,14 +247,17 @@ class Categorify(Keyed):
         stays = np.ones(len(rest), dtype=bool)
         if night.forget_days is not None:
             stays = night.number - seen < night.forget_days
+        limit, threshold = self._per_column(self.max_size, unit), max(self._per_column(self.freq_threshold, unit), 1)
         newcomers = night_table.filter(pa.array(is_new))
+        if limit or threshold > 1:  # some may go to the rest, whose order must not depend on partitions
+            newcomers = engine.host_table(engine.sort_counts(engine.table_from_host(one_chunk(newcomers)), keys))
         seen_now = pa.array(np.full(len(newcomers), night.number, dtype=np.int32))
         without_id = [
             _with(rest, rest_counts, seen).filter(pa.array(stays)),
             newcomers.append_column("seen", seen_now),
         ]
-        enough = [raw(one_array(t["count"])) >= max(self._per_column(self.freq_threshold, unit), 1) for t in without_id]
-        limit, frequent = self._per_column(self.max_size, unit), int(sum(e.sum() for e in enough))
+        enough = [raw(one_array(t["count"])) >= threshold for t in without_id]
+        frequent = int(sum(e.sum() for e in enough))
         room = max(limit - FIRST - self.num_buckets - len(values), 0) if limit else frequent
         candidates = pa.concat_tables([t.filter(pa.array(e)) for t, e in zip(without_id, enough, strict=True)])
         appended, waiting = self._admitted(candidates, keys, room, engine)

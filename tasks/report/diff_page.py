@@ -7,7 +7,7 @@ from html import escape
 
 from tasks.gate.contract import percent
 from tasks.gate.diff import Difference, Distribution
-from tasks.report.svg import COLOURS, GRID, INK, MUTED, _figure, _rect, _text
+from tasks.report.svg import COLOURS, GRID, INK, MUTED, figure, label, rect
 
 STYLE = """
 body { margin: 0 auto; max-width: 1120px; padding: 2.2rem 1.6rem 4rem; color: #1f2933; background: #fff;
@@ -35,12 +35,12 @@ def page(difference: Difference) -> str:
     if difference.schema:
         parts.append(_table("Columns of the output", ("column", before.name, now.name), difference.schema))
     if difference.vocabularies:
-        rows = [
+        sizes = [
             (v.columns, f"{v.before:,}", f"{v.now:,}", f"{v.new:,}", f"{v.gone:,}", f"{v.moved:,}", v.examples)
             for v in difference.vocabularies
         ]
-        heads = ("columns", before.name, now.name, "new", "gone", "ids that moved", "new values")
-        parts.append(_table("Vocabularies", heads, rows))
+        names = ("columns", before.name, now.name, "new", "gone", "ids that moved", "new values")
+        parts.append(_table("Vocabularies", names, sizes))
     if difference.statistics:
         heads = ("column", "", before.name, now.name, "change")
         parts.append(_table("Statistics of the source", heads, difference.statistics))
@@ -63,15 +63,15 @@ def plot(one: Distribution, names: tuple[str, str]) -> str:
     """The shares of both sides as bars beside each other, a row for each value or bin."""
     height = 40 + 2 * ROW * len(one.labels)
     most = max([*one.before, *one.now, 1e-9])
-    body = [_text(8, 32, f"Jensen-Shannon distance {one.jensen_shannon:.3g}, PSI {one.psi:.3g}")]
-    for number, (label, before, now) in enumerate(zip(one.labels, one.before, one.now, strict=True)):
+    body = [label(8, 32, f"Jensen-Shannon distance {one.jensen_shannon:.3g}, PSI {one.psi:.3g}")]
+    for number, (name, before, now) in enumerate(zip(one.labels, one.before, one.now, strict=True)):
         y = 40 + 2 * ROW * number
-        label = label if len(label) <= 30 else label[:28] + ".."
-        body.append(_text(NAME - 8, y + ROW, label, "end", INK))
+        name = name if len(name) <= 30 else name[:28] + ".."
+        body.append(label(NAME - 8, y + ROW, name, "end", INK))
         for place, share in enumerate((before, now)):
             wide = share / most * (WIDTH - NAME - 70)
-            body.append(_rect(NAME, y + place * (ROW - 3) + 2, max(wide, 0.5), ROW - 5, (MUTED, COLOURS[0])[place]))
-            body.append(_text(NAME + wide + 6, y + place * (ROW - 3) + 11, percent(share)))
+            body.append(rect(NAME, y + place * (ROW - 3) + 2, max(wide, 0.5), ROW - 5, (MUTED, COLOURS[0])[place]))
+            body.append(label(NAME + wide + 6, y + place * (ROW - 3) + 11, percent(share)))
         body.append(f'<path d="M{NAME} {y + 2 * ROW - 2}H{WIDTH - 8}" stroke="{GRID}"/>')
     title = f"{one.column}: {names[0]} (grey), {names[1]} (green)"
-    return _figure((WIDTH, height), title, "".join(body), [])
+    return figure((WIDTH, height), title, "".join(body), [])

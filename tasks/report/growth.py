@@ -10,9 +10,8 @@ from typing import Any
 
 from tasks.report import svg
 from tasks.report.diagram import names_text
-from tasks.storage.own_files import VERSION, WORKFLOW
+from tasks.storage.own_files import CHANGES, VERSION, WORKFLOW
 
-CHANGES = "changes.json"
 MOST_NIGHTS, MOST_CURVES = 60, 8
 
 
@@ -82,9 +81,11 @@ def _has_versions(place: Path) -> bool:
 
 
 def _changes(output: Path) -> dict[str, Any] | None:
-    """What `changes.json` of an output says; None where there is none that can be read: a report goes without."""
-    try:
-        data = json.loads((output / WORKFLOW / CHANGES).read_text())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) and isinstance(data.get("steps"), dict) else None
+    """What `changes.json` of an output or of a fitted workflow says; None where there is none that can be read."""
+    for folder in (output / WORKFLOW, output):
+        try:
+            data = json.loads((folder / CHANGES).read_bytes())
+        except (OSError, ValueError):
+            continue
+        return data if isinstance(data, dict) and isinstance(data.get("steps"), dict) else None
+    return None

@@ -66,7 +66,7 @@ def lines(
         if len(points) == 1:
             body.append(f'<circle cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="2.5" fill="{colour}"/>')
         body.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>')
-    return _figure(size, title, "".join(body), list(curves) if len(curves) > 1 else [])
+    return figure(size, title, "".join(body), list(curves) if len(curves) > 1 else [])
 
 
 def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
@@ -81,16 +81,16 @@ def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> 
     body = [_time_axis(0.0, last - first, lambda t: x(t + first), height)]
     for number, (name, begin, end, text) in enumerate(rows):
         y, wide = highest + 26 * number, max(x(end) - x(begin), 1.5)
-        body += [_text(left - 8, y + 12, name, "end", INK), _rect(x(begin), y, wide, 16, COLOURS[0], 'rx="2"')]
-        body.append(_text(x(begin) + wide + 6, y + 12, text))
-    return _figure((width, height), "", "".join(body), [])
+        body += [label(left - 8, y + 12, name, "end", INK), rect(x(begin), y, wide, 16, COLOURS[0], 'rx="2"')]
+        body.append(label(x(begin) + wide + 6, y + 12, text))
+    return figure((width, height), "", "".join(body), [])
 
 
 def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
     """A histogram without axes, as wide as a table's cell."""
     most, each = max(counts, default=0) or 1, width / max(len(counts), 1)
     heights = [max(n / most * height, 0.8) if n else 0.0 for n in counts]
-    drawn = "".join(_rect(i * each, height - h, max(each - 0.6, 0.4), h) for i, h in enumerate(heights) if h)
+    drawn = "".join(rect(i * each, height - h, max(each - 0.6, 0.4), h) for i, h in enumerate(heights) if h)
     base = f'<path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>'
     return f'<svg {_frame(width, height)} fill="{COLOURS[0]}" role="img">{base}{drawn}</svg>'
 
@@ -121,8 +121,8 @@ def graph(
     body = "".join(_arrow(place[a], place[b], kind) for a, b, kind in arrows)
     body += "".join(_box(place[key], *boxes[key]) for key in boxes)
     if note:
-        body += _text(8, size[1] - 10, note)
-    return _figure(size, "", body, [])
+        body += label(8, size[1] - 10, note)
+    return figure(size, "", body, [])
 
 
 def _arrow(start: tuple[float, float, float], end: tuple[float, float, float], kind: str) -> str:
@@ -136,8 +136,8 @@ def _arrow(start: tuple[float, float, float], end: tuple[float, float, float], k
 def _box(place: tuple[float, float, float], kind: str, text: str) -> str:
     left, middle, wide = place
     fill, stroke, corner = {"operator": ("#d7efe9", COLOURS[0], 12)}.get(kind, ("#ffffff", MUTED, 2))
-    frame = _rect(left, middle - 12, wide, 24, fill, f'rx="{corner}" stroke="{stroke}"')
-    return frame + _text(left + wide / 2, middle + 4, text, "middle", INK)
+    frame = rect(left, middle - 12, wide, 24, fill, f'rx="{corner}" stroke="{stroke}"')
+    return frame + label(left + wide / 2, middle + 4, text, "middle", INK)
 
 
 def data_url(svg: str) -> str:
@@ -156,13 +156,13 @@ def _ticks(most: float, step: float) -> list[float]:
 
 def _grid_line(value: float, y: float, text: str, width: int) -> str:
     stroke = f'stroke="{GRID if value else MUTED}" stroke-width="{0.8 if value else 1}"'
-    return f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" {stroke}/>' + _text(LEFT - 6, y + 3.5, text, "end")
+    return f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" {stroke}/>' + label(LEFT - 6, y + 3.5, text, "end")
 
 
 def _time_axis(first: float, last: float, x: Callable[[float], float], height: int, unit: str = " s") -> str:
     step = nice_step(last - first, 6)
     ticks = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
-    return "".join(_text(x(i * step), height - 8, f"{round(i * step, 9):g}{unit}", "middle") for i in ticks)
+    return "".join(label(x(i * step), height - 8, f"{round(i * step, 9):g}{unit}", "middle") for i in ticks)
 
 
 def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:
@@ -170,17 +170,19 @@ def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, firs
     for number, (name, begin, end) in enumerate(bands):
         low, high = x(max(begin, first)), x(min(end, last))
         if number % 2 == 0:
-            shapes.append(_rect(low, TOP, max(high - low, 0), height - TOP - BOTTOM, BAND))
+            shapes.append(rect(low, TOP, max(high - low, 0), height - TOP - BOTTOM, BAND))
         if high - low > 7 * len(name):
-            shapes.append(_text((low + high) / 2, TOP + 11, name, "middle"))
+            shapes.append(label((low + high) / 2, TOP + 11, name, "middle"))
     return "".join(shapes)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", fill: str = MUTED) -> str:
+def label(x: float, y: float, text: str, anchor: str = "start", fill: str = MUTED) -> str:
+    """Text at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{escape(text)}</text>'
 
 
-def _rect(x: float, y: float, width: float, height: float, fill: str = "", more: str = "") -> str:
+def rect(x: float, y: float, width: float, height: float, fill: str = "", more: str = "") -> str:
+    """A bar."""
     colour = f' fill="{fill}"' if fill else ""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{colour}{more and " " + more}/>'
 
@@ -189,12 +191,13 @@ def _frame(width: int, height: int) -> str:
     return f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
 
 
-def _figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) -> str:
+def figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) -> str:
+    """The whole picture, with its title and legend."""
     width, height = size
     name = f'<text x="8" y="14" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>' if title else ""
     place = 28 + 7.4 * len(title)
     for number, entry in enumerate(legend):
-        name += _rect(place, 7, 14, 3, COLOURS[number % len(COLOURS)]) + _text(place + 18, 13, entry, fill=INK)
+        name += rect(place, 7, 14, 3, COLOURS[number % len(COLOURS)]) + label(place + 18, 13, entry, fill=INK)
         place += 32 + 6.4 * len(entry)
     inner = f'<title>{escape(title)}</title><rect width="{width}" height="{height}" fill="#ffffff"/>{name}{body}'
     return f'<svg {_frame(width, height)} font-family="{FONT}" font-size="11" role="img">{inner}</svg>'

@@ -227,6 +227,7 @@ class StateInOneForm(Form):
 
 class PartialsForm(Form):
     format: Annotated[int, Field(ge=1)]
+    rows: Count = 0
     partials: dict[str, dict[str, Any]]
 
 

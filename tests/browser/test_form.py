@@ -94,6 +94,11 @@ def by_form(served: Served, nightly: Any, browser: Any, api: Any, keep: Any) -> 
         field(page, "output", "Seed").fill("7")
         field(page, "output", "Files").fill("3")
         field(page, "run", "Date").fill("2026-11-22")
+        field(page, "run", "Timezone").fill("Europe/Berlin")
+        group(group(page.locator("body"), "run"), "If Empty").get_by_role("combobox").click()
+        page.get_by_role("option", name="skip").click()
+        group(page.locator("body"), "run").scroll_into_view_if_needed()
+        keep(page, "form-date")
         page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
         keep(page, "form")
         submit(page, "shop-by-hand")
@@ -185,7 +190,7 @@ def test_a_person_runs_the_ecommerce_recipe_from_the_form(by_form: ByForm) -> No
     assert by_form.run.state_name == "Completed"
     assert by_form.run.parameters["recipe"] == "ecommerce"
     assert by_form.run.parameters["output"] == {"path": str(by_form.output), "seed": 7, "files": 3}
-    assert by_form.run.parameters["run"] == {"date": "2026-11-22"}
+    assert by_form.run.parameters["run"] == {"date": "2026-11-22", "timezone": "Europe/Berlin", "if_empty": "skip"}
     assert (train.data["seed"], valid.data["seed"], train.data["dated"]["date"]) == (7, 7, "2026-11-22")
     assert [len(train.parts), train.rows["in"], valid.rows["in"]] == [3, 3000, 600]
     assert "TE_cat_2_brand_target" in rows_of(by_form.output / "train").column_names

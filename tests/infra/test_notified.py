@@ -132,6 +132,31 @@ def test_the_crash_of_a_run_whose_host_is_gone_is_told(tmp_path: Path, api: Any,
     ]  # fmt: skip
 
 
+def test_a_run_that_will_be_late_is_told(api: Any, heard: list[Any]) -> None:
+    from prefect import flow, tags
+    from prefect.context import FlowRunContext
+
+    from flows.run.late import tell
+
+    name, limit = unique("late"), datetime(2026, 11, 22, 6, tzinfo=UTC)
+    text = "the run will be late: it is expected at 07:10, and run.ready_by is 06:00 (UTC)"
+
+    @flow(name="slow", flow_run_name=name)
+    def slow() -> None:
+        context = FlowRunContext.get()
+        assert context is not None
+        tell(context.flow_run, "slow-out", text, None, limit)
+
+    with tags("millrace"):
+        slow()
+    run = run_called(api, name)
+    _, told = text_of(heard, name)
+    assert told.splitlines() == [
+        "millrace: slow will not be ready in time", f"why: {text}", f"run: {name}",
+        f"page: {orchestration_server.ui_url()}/runs/flow-run/{run.id}",
+    ]  # fmt: skip
+
+
 def test_a_run_that_a_lost_worker_took_is_told(api: Any, heard: list[Any]) -> None:
     from prefect import flow
     from prefect.states import Pending, Scheduled

@@ -69,7 +69,10 @@ def test_settings_name_operators_columns_entries_and_steps_the_nearest_wins() ->
     assert decided(graph, {"y": "merge", "features[0]": "freeze"}) == {"Normalize/x": "frozen", "Normalize/y": "merged"}
     assert decided(graph, {"1/Normalize/y": "freeze", "y": "merge"}) == {"Normalize/x": "merged",
                                                                          "Normalize/y": "frozen"}  # fmt: skip
-    assert reason(graph, "Normalize/x", {"features[0]": "freeze"}) == "the job says features[0]: freeze"
+    assert (
+        reason(graph, "Normalize/x", {"features[0]": "freeze"})
+        == "the job says features[0]: freeze, so it does not learn from these rows"
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_modes_are_shown_together_where_they_are_the_same() -> None:
     found = modes(bound(["a", "b"] >> ops.Categorify()), {"b": "freeze"})
     assert mode_lines(found) == [
         "Categorify of a: appended, ids stay, new values come behind them",
-        "Categorify of b: frozen, the job says b: freeze",
+        "Categorify of b: frozen, the job says b: freeze, so it does not learn from these rows",
     ]
     both = mode_rows(modes(bound(["a", "b"] >> ops.Categorify()), {}))
     assert both == [{"operator": "Categorify", "columns": "a, b", "mode": "appended",

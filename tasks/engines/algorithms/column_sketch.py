@@ -33,7 +33,7 @@ LEAST = 2048  # hashes that estimate the number of distinct values: two standard
 BUCKETS = 1024
 TOP = 100
 BINS = 1 << 16
-_FACTOR = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: Knuth's multiplicative hash
+FACTOR = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: Knuth's multiplicative hash
 
 Bins = tuple[np.ndarray, np.ndarray]  # (bins, ascending; how many values each has)
 Tree = dict[tuple[int, int], Moments]  # (level, index) -> moments of the blocks [index 2^level, (index + 1) 2^level)
@@ -84,7 +84,7 @@ def empty(kind: str, rows: int, nulls: int) -> Sketch:
         out.table = [], np.empty(0, np.int64)
     if kind == "bytes":
         out.buckets = np.zeros(BUCKETS, np.int64)
-    if kind in ("time", "integer"):
+    if kind == "integer":
         out.sums = 0, 0
     if kind in ("float", "time", "bytes"):
         out.least = np.empty(0, np.uint64)
@@ -173,7 +173,7 @@ def integer_bits(numbers: Any, xp: Any) -> Any:
 
 def hashed(bits: Any, xp: Any) -> Any:
     """A hash of uint64: cheap, spread over all 64 bits."""
-    return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(_FACTOR)
+    return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(FACTOR)
 
 
 def least(hashes: np.ndarray) -> np.ndarray:
@@ -231,11 +231,11 @@ def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
 def integer_sums(values: Any, low: int, high: int, xp: Any) -> tuple[int, int]:
     """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
     n, above = len(values), integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
-    span = high - low
-    width = max(1, -(-span.bit_length() // 3)) if span >= 1 << 24 else 24
-    mask, limbs = (1 << width) - 1, []
-    for place in range(3 if span >= 1 << 24 else 1):
-        limbs.append((above >> xp.uint64(place * width)) & xp.uint64(mask) if span >= 1 << 24 else above)
+    bits = max((high - low).bit_length(), 1)
+    parts = 1 if bits <= 24 else 2 if bits <= 44 else 3
+    width, limbs = -(-bits // parts), [above]
+    for _ in range(parts - 1):
+        limbs[-1:] = [limbs[-1] & xp.uint64((1 << width) - 1), limbs[-1] >> xp.uint64(width)]
     total, squares = 0, 0
     for i, a in enumerate(limbs):
         total += _sum(a, width, n) << (i * width)

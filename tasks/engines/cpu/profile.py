@@ -19,7 +19,9 @@ from tasks.engines.hashing import murmur3
 from tasks.engines.hashing.canonical import canonical_bits
 
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
-LONG = 1 << 18  # values that are counted at once
+MINUS_ZERO = sketches.hashed(np.array([-0.0]).view(np.uint64), np)[0]
+COUNTED = 1 << 17  # values whose bins are counted at once
+LONG = 1 << 18  # the same, of small integers
 
 
 def sketch_column(
@@ -43,6 +45,7 @@ def sketch_column(
     values = raw(arrow) if valid is None else _present(raw(arrow), valid)
     if kind == "time":
         values = canonical_bits(values, dtype, np).view(np.int64)
+        return _times(values, arrow.null_count, valid, starts, blocks)
     return _integers(kind, values, arrow.null_count)
 
 
@@ -122,18 +125,82 @@ def _integers(kind: str, values: np.ndarray, nulls: int) -> Sketch:
             numbers = (places.astype(wide) + wide(first)).astype(values.dtype)
         return sketches.of_counts(kind, pa.array(numbers), counts[places], nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
-    hashes, codes, total, squares = LeastHashes(), np.empty(len(values), np.uint16), 0, 0
+    many, total, squares = _Values(), 0, 0
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK]
-        codes[start : start + CHUNK] = part.astype(np.float64).view(np.uint16)[3::4]
-        hashes.add(sketches.hashed(sketches.integer_bits(part, np), np))
+        many.add(part.astype(np.float64), sketches.integer_bits(part, np))
         here = sketches.integer_sums(part, int(part.min()), int(part.max()), np)
         total, squares = total + here[0], squares + here[1]
-    out.bins, out.least, out.sums = sketches.ordered_bins(_counted(codes)), hashes.settle(), (total, squares)
+    out.bins, out.least, out.sums = many.bins(), many.hashes.settle(), (total, squares)
     return out
 
 
-def _counted(codes: np.ndarray, size: int = sketches.BINS) -> np.ndarray:
+def _times(
+    values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int]
+) -> Sketch:  # fmt: skip
+    """The sketch of times, as integers without the null ones; `starts` counts those, too."""
+    if not len(values):
+        return sketches.empty("time", nulls, nulls)
+    out = Sketch("time", len(values) + nulls, nulls, low=int(values.min()), high=int(values.max()))
+    edges = starts if valid is None else [int(np.count_nonzero(valid[:start])) for start in starts]
+    many = _Values()
+    for i, block in enumerate(blocks):
+        moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
+        for start in range(edges[i], edges[i + 1], CHUNK):
+            part = values[start : min(start + CHUNK, edges[i + 1])]
+            numbers = part.astype(np.float64)
+            moments = joined(moments, _chunk(numbers)[1])
+            many.add(numbers, part.view(np.uint64))
+        if moments[0]:
+            out.tree[0, block] = moments
+    out.bins, out.least = many.bins(), many.hashes.settle()
+    return out
+
+
+class _Values:
+    """The histogram and the least hashes of many values, which come by chunks."""
+
+    def __init__(self) -> None:
+        self.hashes = LeastHashes()
+        self.counts = np.zeros(sketches.BINS, dtype=np.int64)
+        self.codes, self.end = np.empty(COUNTED, np.uint64), 0
+        self.hash, self.spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+        self.small = np.empty(CHUNK, bool)
+
+    def add(self, numbers: np.ndarray, bits: np.ndarray) -> None:
+        """Add at most a chunk of float64 numbers, and the uint64 by which the values differ."""
+        rows = len(numbers)
+        if self.end + rows > COUNTED:
+            self._count()
+        np.right_shift(numbers.view(np.uint64), np.uint64(48), out=self.codes[self.end : self.end + rows])
+        self.end += rows
+        hashes, spare = self.hash[:rows], self.spare[:rows]
+        np.right_shift(bits, np.uint64(29), out=spare)
+        np.bitwise_xor(bits, spare, out=hashes)
+        np.multiply(hashes, np.uint64(sketches.FACTOR), out=hashes)
+        if self.hashes.limit is None:
+            self.hashes.add(hashes.copy())
+            return
+        small = np.less(hashes, self.hashes.limit, out=self.small[:rows])
+        if small.any():
+            self.hashes.add(hashes[np.flatnonzero(small)])
+
+    def _count(self) -> None:
+        self.counts += np.bincount(self.codes[: self.end].view(np.int64), minlength=sketches.BINS)
+        self.end = 0
+
+    def least(self) -> np.ndarray:
+        known = self.hashes.settle()
+        if len(known) < sketches.LEAST:  # both zeros are one number
+            known = np.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
+        return known
+
+    def bins(self) -> sketches.Bins:
+        self._count()
+        return sketches.ordered_bins(self.counts)
+
+
+def _counted(codes: np.ndarray, size: int) -> np.ndarray:
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, len(codes), LONG):
         counts += np.bincount(codes[start : start + LONG], minlength=size)
@@ -145,30 +212,30 @@ def _floats(
     known: Sequence[Moments] | None,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)
-    hashes, codes, end, extremes = LeastHashes(), np.empty(len(values), np.uint16), 0, []
+    many, extremes, nulls = _Values(), [], len(values)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         is_known = known is not None and all(map(math.isfinite, known[i]))
         for start in range(starts[i], starts[i + 1], CHUNK):
             here = slice(start, min(start + CHUNK, starts[i + 1]))
-            part = np.add(values[here] if valid is None else values[here][valid[here]], 0.0, dtype=np.float64)
+            part = values[here] if valid is None else values[here][valid[here]]
+            part = part.astype(np.float64, copy=False)
             if not len(part):
                 continue
             if not is_known:
                 part, of_chunk, infinite = _chunk(part)
                 moments = joined(moments, of_chunk)
                 out.infinite += infinite
-            codes[end : end + len(part)] = part.view(np.uint16)[3::4]
-            end += len(part)
-            hashes.add(sketches.hashed(part.view(np.uint64), np))
+            nulls -= len(part)
+            many.add(part, part.view(np.uint64))
         if is_known and known is not None:
             moments = known[i]
         if moments[0]:
             out.tree[0, block] = moments
             extremes += [moments[3], moments[4]]
-    out.nulls = len(values) - end
+    out.nulls = nulls
     out.low, out.high = (min(extremes), max(extremes)) if extremes else (None, None)
-    out.bins, out.least = sketches.ordered_bins(_counted(codes[:end])), hashes.settle()
+    out.bins, out.least = many.bins(), many.least()
     return out
 
 

@@ -40,9 +40,10 @@ def sketch_column(
     values, valid = numbers(column)
     if kind == "float":
         return _floats(column, values, valid, starts, blocks, known)
-    values = values if valid is None else values[valid]
     if kind == "time":
         values = canonical_bits(values, stored, cupy).view(cupy.int64)
+        return _times(values, valid, starts, blocks)
+    values = values if valid is None else values[valid]
     return _integers(kind, values, len(column) - len(values))
 
 
@@ -127,6 +128,23 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
     out.bins = _bins(values.astype(cupy.float64))
     out.least = _least(sketches.hashed(bits, cupy))
     out.sums = sketches.integer_sums(values, low, high, cupy)
+    return out
+
+
+def _times(
+    values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int]
+) -> Sketch:  # fmt: skip
+    present = values if valid is None else values[valid]
+    nulls = len(values) - len(present)
+    if not len(present):
+        return sketches.empty("time", nulls, nulls)
+    low, high = (int(value) for value in extremes(present))
+    out = Sketch("time", len(values), nulls, low=low, high=high)
+    floats = gpu_columns.from_numbers(values.astype(cupy.float64), valid)
+    moments_of = gpu_columns.moments(floats, starts)
+    out.tree = {(0, block): moments for block, moments in zip(blocks, moments_of, strict=True) if moments[0]}
+    out.bins = _bins(present.astype(cupy.float64))
+    out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
     return out
 
 

@@ -38,7 +38,7 @@ def column_profile(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     data |= {"minimum": low.as_py().isoformat() if moment else low.as_py(),
              "maximum": high.as_py().isoformat() if moment else high.as_py()}  # fmt: skip
     if not pa.types.is_string(kind):
-        numbers = values.cast(pa.int64() if moment else pa.float64()).to_numpy().astype(np.float64)
+        numbers = values.cast(pa.int64() if moment else pa.float64(), safe=False).to_numpy().astype(np.float64)
         data |= {"mean": float(numbers.mean()), "std": float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0}
         bits = (numbers + 0.0).view(np.uint64)
         ordered = np.where(bits >> 63, ~bits, bits | np.uint64(1 << 63)) >> 48

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from flows.commands.inspect import show_folder
 from tasks.report.growth import MOST_NIGHTS, growth
 from tasks.report.html import reports_of
 from tests.stages import run_stages
@@ -84,3 +87,8 @@ def test_the_page(tmp_path):
     assert "Growth" in page.titles
     assert ["brand", "2", "3", "1", "1", "1"] in [[cell.strip() for cell in row][:6] for row in page.rows]
     assert "Ids of the base v0003 stay" in report.read_text()
+    console = Console(file=StringIO(), width=120)
+    show_folder(out, console=console)
+    text = console.file.getvalue()
+    assert "growth on top of v0003" in text
+    assert ["brand", "2", "3", "1", "1", "1"] in [line.split() for line in text.splitlines()]

@@ -1,0 +1,313 @@
+"""The judgement of nights: plain ones pass, own faults are named in a sentence, settings decide what follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tasks.core.settings import Check, Checks
+from tasks.errors import JobError
+from tasks.gate.checks import judge
+from tasks.gate.contract import make_contract
+from tasks.gate.history import Past
+from tasks.gate.profile import Profile, StepProfile
+from tasks.gate.verdict import Finding, Verdict, outcome
+from tests.tasks.gate.simulated import FIRST, Shop, profile_of
+
+NIGHTS = 30
+STOP = Checks(on_finding="stop")
+Fault = Callable[[pa.Table], pa.Table]
+
+
+@cache
+def shop() -> Shop:
+    return Shop(3)
+
+
+@cache
+def history() -> tuple[Past, ...]:
+    """Thirty plain nights, newest first."""
+    return tuple(shop().past(night) for night in range(NIGHTS))[::-1]
+
+
+@cache
+def tonight() -> pa.Table:
+    return shop().table(NIGHTS)
+
+
+def verdict_of(table: pa.Table, settings: Checks = STOP, steps: Any = (), nights: int = NIGHTS) -> Verdict:
+    return judge(profile_of(table, steps), history()[:nights], None, settings, "commit", shop().day(NIGHTS))
+
+
+def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    values = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def plain(table: pa.Table, name: str) -> np.ndarray:
+    return table.column(name).to_numpy()
+
+
+def chance(table: pa.Table, share: float) -> np.ndarray:
+    return np.random.default_rng(11).random(len(table)) < share
+
+
+def test_a_plain_night_passes_and_thresholds_are_proposed() -> None:
+    verdict = verdict_of(tonight())
+    assert (verdict.verdict, verdict.findings) == ("pass", ())
+    assert verdict.compared_with[:2] == ["v0030", "v0029"]
+    assert 0.05 <= verdict.proposed["rows"][""] < 0.3
+    assert set(verdict.proposed["jensen_shannon"]) == {*tonight().column_names} - {"event_time"}
+    assert any(note.startswith("order_id: its values move on every night") for note in verdict.notes)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_thirty_plain_nights_have_at_most_one_false_alarm(seed: int) -> None:
+    """From the first night on: with few nights there are only warnings, and of these as few."""
+    made, past, alarms = Shop(seed, rows=5_000), [], []
+    for night in range(30):
+        profile = made.profile(night)
+        verdict = judge(profile, past, None, STOP, "commit", made.day(night))
+        alarms += [f"night {night}: {finding.text}" for finding in verdict.findings]
+        past.insert(0, made.past(night, profile))
+    assert len(alarms) <= 1, alarms
+
+
+def shifted(hours: int) -> Fault:
+    def fault(table: pa.Table) -> pa.Table:
+        moments = plain(table, "event_time").astype("datetime64[us]") + np.timedelta64(hours, "h")
+        return with_column(table, "event_time", moments)
+
+    return fault
+
+
+def lost(country: str, share: float) -> Fault:
+    return lambda table: table.filter(pa.array(~((plain(table, "country") == country) & chance(table, share))))
+
+
+# Faults to develop on: the column that a finding names, and its check.
+OWN: dict[str, tuple[str, str, Fault]] = {
+    "a column shifted by an hour": ("event_time", "mean", shifted(1)),
+    "another time zone": ("event_time", "extremes", shifted(-9)),
+    "a fifth of a category lost": ("country", "l_infinity", lost("US", 0.2)),
+    "half of a category lost": ("country", "psi", lost("US", 0.5)),
+    "a rare kind lost": (
+        "event_type", "jensen_shannon", lambda table: table.filter(pc.not_equal(table["event_type"], "cart")),
+    ),
+    "another unit": ("margin", "mean", lambda table: with_column(table, "margin", plain(table, "margin") * 10)),
+    "truncated ids": ("product_id", "distinct", lambda table: with_column(
+        table, "product_id", plain(table, "product_id") // 100_000)),
+    "another sign": ("price", "extremes", lambda table: with_column(table, "price", -plain(table, "price"))),
+    "a default in a twentieth of the rows": ("score", "l_infinity", lambda table: with_column(
+        table, "score", np.where(chance(table, 0.05), np.float32(-1), plain(table, "score")))),
+    "a default country": ("country", "l_infinity", lambda table: with_column(
+        table, "country", np.where(chance(table, 0.1), "US", plain(table, "country").astype(str)))),
+    "a few nulls where there were none": ("score", "nulls", lambda table: with_column(
+        table, "score", pa.array(plain(table, "score"), mask=chance(table, 0.003)))),
+    "one visitor in a twentieth of the rows": ("user_id", "l_infinity", lambda table: with_column(
+        table, "user_id", np.where(chance(table, 0.05), 500_000_031, plain(table, "user_id")))),
+    "a blank behind a word": ("country", "new_values", lambda table: with_column(
+        table, "country", pc.replace_substring_regex(table["country"], "^IN$", "IN "))),
+    "rounded prices": ("price", "distinct", lambda table: with_column(
+        table, "price", np.round(plain(table, "price")))),
+    "twice the scatter": ("score", "quantiles", lambda table: with_column(
+        table, "score", plain(table, "score") * np.float32(2))),
+    "a third of the rows twice": ("", "rows", lambda table: pa.concat_tables([table, table.slice(0, len(table) // 3)])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_faults_are_stopped_and_named(name: str) -> None:
+    column, check, fault = OWN[name]
+    verdict = verdict_of(fault(tonight()))
+    assert verdict.verdict == "stop"
+    assert (column, check) in {(one.column, one.check) for one in verdict.findings}
+    assert all(one.figure > one.threshold and one.text for one in verdict.findings)
+
+
+def text_of(table: pa.Table, column: str, check: str, **options: Any) -> str:
+    return next(f.text for f in verdict_of(table, **options).findings if (f.column, f.check) == (column, check))
+
+
+def test_sentences_say_what_changed_by_how_much_against_what_threshold() -> None:
+    table = tonight()
+    cut = table.slice(0, len(table) // 2)
+    rows = text_of(cut, "", "rows")
+    assert rows.startswith(f"rows: {len(cut):,} rows, 4")
+    assert " % fewer than the " in rows
+    assert " that 30 good nights and its weekday lead to expect (threshold 1" in rows
+    nulls = pa.array(plain(table, "score"), mask=chance(table, 0.85))
+    text = text_of(with_column(table, "score", nulls), "score", "nulls")
+    assert text.startswith("score: 8")
+    assert "% of the values are null, 30 good nights and its weekday lead to expect 0 %: a change of 8" in text
+    assert text.endswith("points (threshold 0.09)")
+    cents = text_of(with_column(table, "price", plain(table, "price") * 100), "price", "mean")
+    assert "price: the mean is " in cents
+    assert "standard deviations away (threshold 0." in cents
+    times = text_of(shifted(5)(table), "event_time", "extremes")
+    assert "the largest value is 2026-10-08 0" in times
+    assert "lead to expect 2026-10-07 23:59: " in times
+    assert " hours away (threshold 1.2)" in times
+    moved = text_of(lost("US", 0.5)(table), "country", "jensen_shannon")
+    assert moved.startswith("country: the distribution has moved by 0.1")
+    assert "(Jensen-Shannon distance, threshold 0.05) from what 30 good nights and its weekday lead to expect" in moved
+    assert "; most at 'US': 39.8 % -> 2" in moved
+    strange = text_of(OWN["a blank behind a word"][2](table), "country", "new_values")
+    assert "of the values are ones that none of 30 good nights had: 'IN ' (" in strange
+
+
+def test_columns_that_come_go_and_change_their_type() -> None:
+    table = tonight().drop_columns(["margin"]).append_column("fresh", pa.array(np.zeros(len(tonight()))))
+    table = with_column(table, "product_id", pc.cast(table["product_id"], pa.string()))
+    texts = {f.column: f.text for f in verdict_of(table).findings if f.check == "columns"}
+    assert (
+        texts
+        == {
+            "margin": "margin: the column is missing, v0030 had it as float64",
+            "fresh": "fresh: the column (float64) is new, v0030 did not have it",
+            "product_id": "product_id: the column is string, it was int64 in v0030",
+        }
+        or texts["margin"] == "margin: the column is missing, v0030 had it as float64"
+    )
+    profile = profile_of(table)
+    early = judge(profile, history(), None, STOP, "statistics", shop().day(NIGHTS))
+    assert "margin" not in {f.column for f in early.findings if f.check == "columns"}  # it may not be read yet
+    contract = make_contract({"columns": {"margin": {"missing": "evolve"}, "product_id": {}, "fresh": {}}})
+    ruled = judge(profile, history(), contract, STOP, "commit", shop().day(NIGHTS))
+    assert [f for f in ruled.findings if f.check == "columns"] == []  # the contract says what is right
+
+
+def test_the_same_rows_again_and_every_row_twice() -> None:
+    again = judge(history()[0].profile, history(), None, STOP, "commit", shop().day(NIGHTS))
+    texts = [f.text for f in again.findings if f.check == "duplicated"]
+    assert texts == [f"the rows are those of v0030: {history()[0].profile.rows:,} rows with the same values"]
+    twice = verdict_of(pa.concat_tables([tonight(), tonight()]))
+    texts = [f.text for f in twice.findings if f.check == "duplicated"]
+    assert texts == ["every row is there 2 times: all counts of values are multiples of 2"]
+    partly = verdict_of(pa.concat_tables([tonight(), tonight().slice(0, len(tonight()) // 3)]))
+    texts = [f.text for f in partly.findings if f.check == "duplicated"]
+    assert texts[0].startswith("some rows look delivered twice: there are 2")
+
+
+def test_steps_are_compared_by_shares() -> None:
+    def step(strange: int) -> list[StepProfile]:
+        return [StepProfile("3:brand", "JoinExternal", ("brand",), 1_000, unmatched=strange, failed_casts=0)]
+
+    past = [
+        Past(f"v{n}", FIRST + timedelta(days=n), Profile(1_000, steps={"3:brand": step(20 + n % 3)[0]}))
+        for n in range(10)
+    ]
+    tonight = Profile(1_000, steps={"3:brand": step(300)[0]})
+    verdict = judge(tonight, past[::-1], None, STOP, "commit", FIRST + timedelta(days=10))
+    (finding,) = verdict.findings
+    assert (finding.column, finding.check, finding.now) == ("brand", "unmatched", 0.3)
+    assert finding.text.startswith("brand: 30 % of the rows have no match in the joined table, 10 good nights lead to")
+
+
+def test_few_nights_only_warn_unless_the_user_has_set_something() -> None:
+    table = with_column(tonight(), "price", plain(tonight(), "price") * 100)
+    assert verdict_of(table, nights=5).verdict == "warn"
+    assert verdict_of(table, Checks(on_finding="stop", psi=Check(level="ask")), nights=5).verdict == "ask"
+    assert verdict_of(table, Checks(on_finding="stop", psi=Check(threshold=0.2)), nights=5).verdict == "stop"
+    assert verdict_of(table, Checks(on_finding="stop", nights=5), nights=5).verdict == "stop"
+    assert verdict_of(table, nights=5).proposed == {}
+    assert verdict_of(table, Checks()).verdict == "warn"  # warn is what a job without a word about it gets
+    assert verdict_of(table, nights=0).findings == ()
+
+
+def test_thresholds_levels_and_columns_of_the_user() -> None:
+    table = lost("US", 0.5)(tonight())
+    assert verdict_of(table, Checks(on_finding="stop", rows=Check(threshold=0.5))).findings
+    silent = {name: Check(level="off") for name in ("l_infinity", "jensen_shannon", "psi", "rows", "distinct")}
+    assert verdict_of(table, Checks(on_finding="stop", **silent)).verdict == "pass"
+    wide = Checks(on_finding="stop", l_infinity=Check(threshold=0.9), jensen_shannon=Check(threshold=0.9),
+                  psi=Check(threshold=9), rows=Check(threshold=9))  # fmt: skip
+    assert verdict_of(table, wide).verdict == "pass"
+    chosen = Checks(on_finding="stop", l_infinity=Check(columns=["score"]))
+    assert not [f for f in verdict_of(table, chosen).findings if f.check == "l_infinity"]
+    with pytest.raises(ValueError, match="jensen_shanon"):
+        Checks(jensen_shanon=Check())
+
+
+def test_a_contract_stops_whatever_the_history() -> None:
+    contract = make_contract({"columns": {"price": {"range": [None, 10]}}})
+    verdict = judge(profile_of(tonight()), [], contract, Checks(), "statistics", FIRST)
+    assert [(f.check, f.level) for f in verdict.findings] == [("contract", "stop")]
+    warned = judge(profile_of(tonight()), [], contract, Checks(contract=Check(level="warn")), "statistics", FIRST)
+    assert warned.verdict == "warn"
+
+
+def test_a_fault_that_was_published_makes_no_alarm_of_the_nights_after_it() -> None:
+    price = with_column(tonight(), "price", plain(tonight(), "price") * 100)
+    past = [Past("v0031", shop().day(NIGHTS), profile_of(price)), *history()]
+    verdict = judge(shop().profile(NIGHTS + 1), past, None, STOP, "commit", shop().day(NIGHTS + 1))
+    assert verdict.verdict == "pass", [f.text for f in verdict.findings]
+
+
+def test_a_change_that_was_published_is_the_new_plain() -> None:
+    def dearer(table: pa.Table) -> pa.Table:
+        return with_column(table, "price", plain(table, "price") * 3)
+
+    past = [Past("v0031", shop().day(NIGHTS), profile_of(dearer(tonight()))), *history()]
+    verdict = judge(profile_of(dearer(shop().table(NIGHTS + 1))), past, None, STOP, "commit", shop().day(NIGHTS + 1))
+    assert verdict.verdict == "pass", [f.text for f in verdict.findings]
+
+
+def test_nights_without_dates_count_one_after_another() -> None:
+    past = [replace(one, day=None) for one in history()]
+    assert judge(profile_of(tonight()), past, None, STOP, "commit").verdict == "pass"
+    cut = tonight().slice(0, len(tonight()) // 4)
+    assert judge(profile_of(cut), past, None, STOP, "commit").verdict == "stop"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_nights_of_almost_nothing_are_judged(rows: int) -> None:
+    small = profile_of(tonight().slice(0, rows))
+    assert judge(small, history(), None, STOP, "commit", shop().day(NIGHTS)).verdict == "stop"
+    few = [Past(f"v{n}", None, small) for n in range(8)]
+    assert not [f for f in judge(small, few, None, STOP, "commit").findings if f.check != "duplicated"]
+    judge(shop().profile(NIGHTS), few, None, STOP, "commit")
+
+
+def test_a_column_that_was_all_null_or_constant_for_ever_makes_no_alarm() -> None:
+    nights = [pa.table({"n": pa.nulls(500, pa.string()), "one": [7] * 500, "flag": [True] * 500}) for _ in range(12)]
+    past = [Past(f"v{n}", FIRST + timedelta(days=n), profile_of(night)) for n, night in enumerate(nights)]
+    verdict = judge(profile_of(nights[0]), past[::-1], None, STOP, "commit", FIRST + timedelta(days=12))
+    assert verdict.verdict == "pass"
+
+
+def test_the_worst_finding_decides() -> None:
+    finding = Finding("x", "mean", 1, 2, 3.0, 1.0, "warn", "..")
+    assert outcome([finding]) == "warn"
+    assert outcome([finding, replace(finding, level="ask")]) == "ask"
+    assert outcome([replace(finding, level="stop"), replace(finding, level="ask")]) == "stop"
+
+
+def test_a_verdict_is_read_as_it_was_written() -> None:
+    verdict = verdict_of(with_column(tonight(), "price", plain(tonight(), "price") * 100))
+    data = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
+    assert Verdict.from_json(data) == verdict
+    assert set(data) == {"format", "verdict", "findings", "compared_with", "proposed", "notes"}
+    assert all(type(value) in (int, float, str, list, type(None)) for f in data["findings"] for value in f.values())
+
+
+def test_the_job_says_what_is_wrong_with_its_checks() -> None:
+    from flows.job.job import make_job
+
+    job = {"source": {"path": "data"}, "output": {"path": "out"}, "features": [{"columns": ["x"]}]}
+    with pytest.raises(JobError, match=r"checks.jensen_shanon is unknown: did you mean 'jensen_shannon'"):
+        make_job({**job, "checks": {"jensen_shanon": {"threshold": 1}}})
+    with pytest.raises(JobError, match=r"checks.rows.level: must be 'warn', 'stop', 'ask' or 'off'"):
+        make_job({**job, "checks": {"rows": {"level": "halt"}}})
+    made = make_job({**job, "checks": {"on_finding": "ask", "rows": {"threshold": 0.5}}})
+    gate = made.request("pandas").gate
+    assert (gate.on_finding, gate.rows.threshold, gate.contract.level) == ("ask", 0.5, "stop")

@@ -1,0 +1,188 @@
+"""Contracts: mistakes, columns that are new, missing or retyped, nulls, domains and ranges, the proposed contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from flows.job.job import make_job
+from tasks.core.schema import Column, Schema
+from tasks.errors import DataError, JobError
+from tasks.gate.contract import check_values, make_contract, proposed, under_contract, with_contract
+from tests.stages import run_stages
+from tests.tasks.gate.simulated import profile_of
+
+SCHEMA = Schema([Column("price", pa.float64()), Column("kind", pa.string()), Column("extra", pa.int64())])
+TABLE = pa.table({
+    "price": pa.array([1.0, None, 250.0, 3.0]), "kind": ["view", "cart", "View", "view"], "id": [1, 2, 3, 4],
+})  # fmt: skip
+
+
+def texts(data: Any, table: pa.Table = TABLE) -> list[str]:
+    findings, notes = check_values(profile_of(table), make_contract(data), "stop")
+    assert {finding.level for finding in findings} <= {"stop"}
+    return [*(finding.text for finding in findings), *notes]
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    ({"colums": {}}, "colums is unknown: did you mean 'columns'"),
+    ({"new_columns": "frezze"}, "new_columns: must be 'evolve', 'freeze' or 'discard_column', it is 'frezze': "
+                                "did you mean 'freeze'?"),
+    ({"missing_columns": "discard_column"}, "missing_columns: must be 'evolve' or 'freeze'"),
+    ({"columns": {"price": {"nuls": 0.1}}}, "columns.price.nuls is unknown: did you mean 'nulls'?"),
+    ({"columns": {"price": {"nulls": 2}}}, "columns.price.nulls: must be at most 1"),
+    ({"columns": {"price": {"type": "flaot64"}}}, "'flaot64' is no type: did you mean 'float64'"),
+    ({"columns": {"price": {"range": [5, 1]}}}, "the least value 5.0 is above the largest, 1.0"),
+    ({"columns": {"price": {"range": [5]}}}, "needs two ends"),
+    ({"columns": {"price": {"range": [0, 1], "values": [1]}}}, "values and range contradict each other"),
+    (["price"], "the contract is no map"),
+])  # fmt: skip
+def test_mistakes_are_named_with_what_is_near(data: Any, message: str) -> None:
+    with pytest.raises(JobError) as caught:
+        make_contract(data)
+    assert message in str(caught.value)
+
+
+def test_a_contract_may_stand_below_its_name() -> None:
+    assert make_contract({"contract": {"new_columns": "freeze"}}).new_columns == "freeze"
+
+
+RULES = {"columns": {"price": {"type": "float64"}, "kind": {"type": "string"}}}
+
+
+def test_new_columns_evolve_freeze_or_are_left_out() -> None:
+    schema, findings = with_contract(SCHEMA, make_contract(RULES))
+    assert [*schema] == ["price", "kind", "extra"]
+    assert [finding.text for finding in findings] == [
+        "column 'extra' (int64) is not in the contract: it is taken as it is"
+    ]
+    schema, findings = with_contract(SCHEMA, make_contract({**RULES, "new_columns": "discard_column"}))
+    assert [*schema] == ["price", "kind"]
+    assert (findings[0].level, findings[0].text[-18:]) == ("warn", "ct: it is left out")
+    with pytest.raises(DataError, match=r"column 'extra' \(int64\) is not in the contract: the contract freezes that"):
+        under_contract(SCHEMA, make_contract({**RULES, "new_columns": "freeze"}), "source.path")
+
+
+def test_columns_of_another_type() -> None:
+    rules = {"columns": {"price": {"type": "int64"}, "kind": {"type": "string"}, "extra": {"type": "number"}}}
+    with pytest.raises(DataError, match="column 'price' is float64, the contract says int64"):
+        under_contract(SCHEMA, make_contract(rules), "source.path")
+    schema, findings = with_contract(SCHEMA, make_contract({**rules, "retyped_columns": "discard_column"}))
+    assert [*schema] == ["kind", "extra"]
+    assert [finding.column for finding in findings] == ["price"]
+    rules["columns"]["price"]["retyped"] = "evolve"
+    schema, findings = with_contract(SCHEMA, make_contract(rules))
+    assert [*schema] == ["price", "kind", "extra"]
+    assert findings[0].level == "warn"
+    nothing = Schema([Column("price", pa.null()), Column("kind", pa.string()), Column("extra", pa.int8())])
+    assert with_contract(nothing, make_contract(rules))[1] == ()  # a column of nulls only has no type yet
+
+
+def test_missing_columns_are_named_with_near_ones() -> None:
+    rules = {"columns": {"prise": {}}, "new_columns": "evolve"}
+    with pytest.raises(DataError, match=r"the source has no column 'prise' \(did you mean 'price'\)"):
+        under_contract(SCHEMA, make_contract(rules), "source.path")
+    rules["columns"]["prise"]["missing"] = "evolve"
+    assert [f.level for f in with_contract(SCHEMA, make_contract(rules))[1]] == ["warn"] * 4
+
+
+def test_millraces_own_columns_are_not_looked_at() -> None:
+    schema = Schema([Column("__row__", pa.int64())])
+    assert [*with_contract(schema, make_contract({"new_columns": "discard_column"}))[0]] == ["__row__"]
+
+
+def test_nulls_ranges_and_domains_over_all_rows() -> None:
+    assert texts({"columns": {"price": {"nulls": 0.25, "range": [0, 250]}, "kind": {"nulls": 0}}}) == []
+    assert texts({"columns": {"price": {"nulls": 0.1}}}) == [
+        "price: 25 % of 4 values are null, the contract allows 10 %"
+    ]
+    assert texts({"columns": {"price": {"range": [2, 100]}}}) == [
+        "price: the least value is 1, below the contract's limit 2",
+        "price: the largest value is 250, above the contract's limit 100",
+    ]
+    assert texts({"columns": {"kind": {"values": ["view", "cart"]}}}) == [
+        "kind: 25 % of the rows have values outside of the contract's domain: 'View' (1) (did you mean 'view')"
+    ]
+    assert texts({"columns": {"id": {"values": [1, 2, 3.0, 4]}, "nobody": {"nulls": 0}}}) == []
+
+
+def test_a_domain_that_cannot_be_checked_exactly_says_so() -> None:
+    many = pa.table({"id": list(range(200))})
+    assert "id: its domain was checked over its 100 most frequent values only" in texts(
+        {"columns": {"id": {"values": list(range(200))}}}, many
+    )
+
+
+def test_times_have_ranges_as_texts() -> None:
+    table = pa.table({"at": pa.array([0, 10**15], pa.timestamp("us"))})
+    assert texts({"columns": {"at": {"range": ["2000-01-01", None]}}}, table) == [
+        "at: the least value is 1970-01-01T00:00:00, below the contract's limit 2000-01-01"
+    ]
+    assert texts({"columns": {"at": {"range": [5, None]}}}, table) == [
+        "at: the contract's limit 5.0 cannot be compared with values such as '1970-01-01T00:00:00'"
+    ]
+
+
+def test_a_proposed_contract_holds_for_what_it_was_made_of() -> None:
+    table = pa.table({
+        "kind": ["a", "b", None, "yes"] * 50, "x": [-3.5, 0.0, 199.0, 4.25] * 50, "id": list(range(200)),
+        "flag": [True, False] * 100, "no": pa.nulls(200, pa.string()), "big": list(range(10**12, 10**12 + 200)),
+    })  # fmt: skip
+    text = proposed(profile_of(table), "v0001")
+    contract = make_contract(yaml.safe_load(text))
+    schema = Schema.from_arrow(table.schema)
+    assert [*with_contract(schema, contract)[0]] == [*schema]
+    assert with_contract(schema, contract)[1] == ()
+    assert check_values(profile_of(table), contract, "stop")[0] == []
+    assert contract.columns["kind"].values == ["a", "b", "yes"]
+    assert set(contract.columns["x"].values or ()) == {-3.5, 0.0, 199.0, 4.25} or contract.columns["x"].range == [
+        -7,
+        400,
+    ]
+    assert "# A contract, proposed by `millrace contract` from 200 rows of v0001." in text
+
+
+def job(folder: Path, contract: Any) -> dict[str, Any]:
+    source = folder / "data.parquet"
+    pq.write_table(pa.table({"x": [1.0, 2.0], "extra": ["a", "b"], "y": [1, 2]}), source)
+    return {"source": {"path": str(source)}, "output": {"path": str(folder / "out")}, "contract": contract,
+            "features": [{"columns": ["x", "y"]}]}  # fmt: skip
+
+
+def test_ingest_reads_a_source_under_its_contract(tmp_path: Path) -> None:
+    rules = {"columns": {"x": {"type": "float64"}, "y": {"type": "int64"}}, "new_columns": "discard_column"}
+    results = run_stages(make_job(job(tmp_path, rules)).request("pandas"))
+    assert results[0].contract == "column 'extra' (string) is not in the contract: it is left out"
+    rules["new_columns"] = "freeze"
+    with pytest.raises(DataError, match="the source is not as the contract says"):
+        run_stages(make_job(job(tmp_path, rules)).request("pandas"))
+
+
+def test_a_column_that_is_left_out_is_not_there_for_the_features(tmp_path: Path) -> None:
+    rules = {"columns": {"x": {}}, "new_columns": "discard_column"}
+    with pytest.raises(JobError, match="there is no column 'y'"):
+        run_stages(make_job(job(tmp_path, rules)).request("pandas"))
+
+
+def test_a_job_names_the_file_of_its_contract(tmp_path: Path) -> None:
+    path = tmp_path / "contract.yaml"
+    path.write_text("columns:\n  x: {type: number}\n  y: {type: number}\n")
+    request = make_job(job(tmp_path, str(path))).request("pandas")
+    assert request.rules is not None
+    assert request.rules.columns["x"].type == "number"
+    path.write_text("columns: {x: {tpye: number}}")
+    with pytest.raises(JobError, match="did you mean 'type'"):
+        make_job(job(tmp_path, str(path)))
+    with pytest.raises(JobError, match="the contract cannot be read"):
+        make_job(job(tmp_path, str(tmp_path / "none.yaml")))
+
+
+def test_the_plan_is_made_anew_under_another_contract(tmp_path: Path) -> None:
+    one = make_job(job(tmp_path, None)).request("pandas")
+    other = make_job(job(tmp_path, {"new_columns": "evolve"})).request("pandas")
+    assert one.plan_fingerprint != other.plan_fingerprint

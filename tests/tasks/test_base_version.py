@@ -1,0 +1,241 @@
+"""Which version is the base of a refit, and what a refit starts from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.commands.discard import discarded
+from flows.job.job import make_job
+from flows.job.nights import published
+from flows.job.refit import make_refit
+from tasks.errors import DataError, JobError
+from tasks.job.base_version import newest_good
+from tasks.storage import own_files
+from tasks.storage.discarded import is_discarded, read_mark
+from tests.flows.runs import rows_of
+from tests.flows.test_fit_apply import written
+from tests.stages import run_stages
+
+KEYS = [["a", "a", "b"], ["c", "b"], ["d"]]
+
+
+def job(folder: Path, night: int, **more: Any) -> dict[str, Any]:
+    path = folder / f"{night}.parquet"
+    written(pa.table({"k": KEYS[night], "x": [float(night)] * len(KEYS[night])}), path)
+    return {
+        "source": {"path": str(path)},
+        "features": [
+            {"columns": ["k"], "ops": [{"op": "Categorify"}]},
+            {"columns": ["x"], "ops": [{"op": "Normalize"}]},
+        ],
+        "output": {"path": str(folder / "out"), "on_existing": "version", "files": 1, "shuffle": "none"},
+        **more,
+    }
+
+
+def night(folder: Path, number: int, engine: str = "pandas", **more: Any) -> None:
+    """A run on top of the newest good version, as a flow does it."""
+    made = make_job(job(folder, number, base=str(folder / "out"), **more))
+    assert made.base_path is not None
+    run_stages(made.request(engine, newest_good(made.base_path).version))
+
+
+def nights(folder: Path, count: int, engine: str = "pandas") -> Path:
+    for number in range(count):
+        night(folder, number, engine)
+    return folder / "out"
+
+
+def manifest(out: Path, version: str) -> dict[str, Any]:
+    return dict(json.loads((out / version / "_manifest.json").read_text()))
+
+
+def name_of(out: Path, thorough: bool = True) -> str | None:
+    version = newest_good(out, thorough).version
+    return version.name if version else None
+
+
+def test_ids_stay_and_new_values_come_behind_them(tmp_path: Path, engine: str) -> None:
+    out = nights(tmp_path, 3, engine)
+
+    assert [rows_of(out / f"v000{n}")["k"].to_pylist() for n in (1, 2, 3)] == [[3, 3, 4], [5, 4], [6]]
+    assert "base" not in manifest(out, "v0001")
+    assert manifest(out, "v0003")["base"]["version"] == "v0002"
+    assert manifest(out, "v0003")["base"]["rows"] == 5
+    history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
+    assert (history["rows"], [one["rows"] for one in history["nights"]]) == (6, [3, 2, 1])
+    assert list(own_files.strangers(out)) == []
+
+
+def test_nothing_is_published_yet(tmp_path: Path) -> None:
+    assert newest_good(tmp_path / "out").version is None
+    (tmp_path / "out").mkdir()
+    assert newest_good(tmp_path / "out").version is None
+
+
+def test_a_folder_of_something_else_is_no_base(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(JobError, match=r"(?s)the base is no output of millrace.*base: none"):
+        newest_good(tmp_path)
+
+
+def test_an_output_without_versions_is_its_own_base(tmp_path: Path) -> None:
+    run_stages(make_job(job(tmp_path, 0, output={"path": str(tmp_path / "out"), "files": 1})).request("pandas"))
+    night(tmp_path, 1, output={"path": str(tmp_path / "out"), "files": 1, "on_existing": "replace", "shuffle": "none"})
+
+    assert rows_of(tmp_path / "out")["k"].to_pylist() == [5, 4]
+    assert name_of(tmp_path / "out") == "out"
+
+
+def test_a_discarded_version_is_no_base_and_its_day_counts_as_missing(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    for number, version in enumerate(("v0001", "v0002")):
+        data = manifest(out, version) | {"dated": {"date": f"2026-11-2{number}"}}
+        (out / version / "_manifest.json").write_text(json.dumps(data))
+    assert [str(day) for day in published(str(out), tmp_path)] == ["2026-11-20", "2026-11-21"]
+
+    lines = discarded(out / "v0002", "half of the day was missing")
+
+    assert lines[0].startswith("discarded ")
+    assert [str(day) for day in published(str(out), tmp_path)] == ["2026-11-20"]
+    assert (is_discarded(out / "v0002"), read_mark(out / "v0002")["why"]) == (True, "half of the day was missing")
+    assert "was discarded before, by" in discarded(out / "v0002")[0]
+
+
+def test_after_a_discarded_version_its_rows_may_be_named_again(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    assert discarded(out / "v0002") == [f"discarded {out / 'v0002'}", "_latest is v0001 now"]
+    assert ((out / "_latest").read_text(), name_of(out)) == ("v0001\n", "v0001")
+    assert list(own_files.strangers(out)) == []
+
+    night(tmp_path, 1)
+
+    assert manifest(out, "v0003")["base"]["version"] == "v0001"
+    assert rows_of(out / "v0003").equals(rows_of(out / "v0002"))
+    assert (out / "_latest").read_text() == "v0003\n"
+
+
+def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
+    out = nights(tmp_path, 1)
+    assert "no good version is left" in discarded(out / "v0001")[1]
+    assert newest_good(out).version is None
+    assert newest_good(out).discarded == ("v0001",)
+
+
+@pytest.mark.parametrize("what", [".", "v0001/part-00000.parquet", "nowhere"])
+def test_only_a_version_is_discarded(tmp_path: Path, what: str) -> None:
+    out = nights(tmp_path, 1)
+    with pytest.raises(JobError, match=r"(no version of an output|not discarded as a whole)"):
+        discarded(out / what)
+
+
+@pytest.mark.parametrize(
+    "file", ["part-00000.parquet", "_manifest.json", "_workflow/workflow.json", "_workflow/state.json",
+             "_workflow/partials.json", "_workflow/files.vocab", "_workflow/v000-values.vocab"]
+)  # fmt: skip
+def test_a_damaged_version_is_named_and_the_one_before_it_is_the_base(tmp_path: Path, file: str) -> None:
+    out = nights(tmp_path, 2)
+    path = out / "v0002" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+    choice = newest_good(out)
+
+    assert choice.version is not None
+    assert choice.version.name == "v0001"
+    assert [line.partition(":")[0] for line in choice.damaged] == ["v0002"]
+    (out / "v0001" / "_manifest.json").unlink()
+    with pytest.raises(DataError, match=r"(?s)no version of the base is good.*v0002.*v0001.*base: none"):
+        newest_good(out)
+
+
+def test_features_that_differ_are_shown(tmp_path: Path) -> None:
+    nights(tmp_path, 1)
+    features = [{"columns": ["k"], "ops": [{"op": "Categorify", "freq_threshold": 2}]}, {"columns": ["x"]}]
+    with pytest.raises(JobError) as caught:
+        night(tmp_path, 1, features=features)
+    text = str(caught.value)
+    assert "the features of the job are not those of its base" in text
+    assert "features[0]: in the base" in text
+    assert "freq_threshold=2" in text
+    assert "features[1]: in the base columns ['x'], Normalize()" in text
+
+
+def test_columns_are_read_in_the_types_of_the_base(tmp_path: Path) -> None:
+    nights(tmp_path, 1)
+    data = job(tmp_path, 1, base=str(tmp_path / "out"))
+    written(pa.table({"more": [1], "x": pa.array([7], pa.int32()), "k": ["b"]}), tmp_path / "1.parquet")
+    run_stages(make_job(data).request("pandas", newest_good(tmp_path / "out").version))
+    assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4]
+    schema = json.loads((tmp_path / "out/v0002/_workflow/workflow.json").read_text())["schema"]
+    assert [(column["name"], column["dtype"]) for column in schema] == [("k", "string"), ("x", "float64")]
+
+    written(pa.table({"k": ["b"]}), tmp_path / "2.parquet")
+    data = {**data, "source": {"path": str(tmp_path / "2.parquet")}}
+    with pytest.raises(DataError, match=r"(?s)the source has no column 'x'.*its base has learned from it"):
+        run_stages(make_job(data).request("pandas", newest_good(tmp_path / "out").version))
+
+
+def test_a_base_that_was_saved_without_partials_is_refused(tmp_path: Path) -> None:
+    run_stages(make_job(job(tmp_path, 0, run={"keep_partials": False})).request("pandas"))
+    with pytest.raises(JobError, match=r"run\.keep_partials"):
+        night(tmp_path, 1)
+
+
+def test_another_base_is_another_state(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    made = make_job(job(tmp_path, 2, base=str(out)))
+    second = newest_good(out).version
+    discarded(out / "v0002")
+    requests = [made.request("pandas", version) for version in (None, newest_good(out).version, second)]
+    assert len({request.state_fingerprint("plan") for request in requests}) == 3
+    assert len({request.plan_fingerprint for request in requests}) == 3
+
+
+@pytest.mark.parametrize(
+    ("refit", "message"),
+    [
+        ({"Normalise": "freeze"}, r"(?s)'Normalise' is no key of refit.*refit\.Normalise.*did you mean 'Normalize'"),
+        ({"Normalize": "frozen"}, "write merge or freeze"),
+        ({"Clip": "freeze"}, "refit names 'Clip', which learns nothing in this job"),
+        ({"features[7]": "freeze"}, r"(?s)'features\[7\]' is no key of refit.*features\[1\]"),
+        ({"forget": "a year"}, r"refit\.forget: 'a year' is no number of days: write 365d"),
+    ],
+)
+def test_mistakes_in_refit(tmp_path: Path, refit: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        make_job(job(tmp_path, 0, base="out", refit=refit))
+
+
+def test_refit_needs_a_base(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"(?s)refit says how to learn on top of a base.*write base:"):
+        make_job(job(tmp_path, 0, refit={"all": True}))
+    assert make_job(job(tmp_path, 0, base="none", refit={"all": True})).base_path is None
+
+
+def test_a_refit_takes_all_but_its_source_from_the_base(tmp_path: Path) -> None:
+    out = nights(tmp_path, 1)
+    made = make_refit({"base": str(out), "source": {"path": job(tmp_path, 1)["source"]["path"]}})
+    assert (made.output.path, made.output.on_existing) == (str(out), "version")
+    run_stages(made.request("pandas"))
+    assert sorted(rows_of(out / "v0002")["k"].to_pylist()) == [4, 5]
+    assert manifest(out, "v0002")["base"]["version"] == "v0001"
+
+    with pytest.raises(JobError, match="there is no base"):
+        make_refit({"base": str(tmp_path / "nowhere"), "source": {"path": "in"}})
+    with pytest.raises(JobError, match=r"source\.sample is not for refit"):
+        make_refit({"base": str(out), "source": {"path": "in", "sample": {"name": "toy"}}})
+
+
+def test_learning_anew_keeps_ids_and_begins_the_history(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    night(tmp_path, 0, refit={"all": True})
+    history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
+    assert rows_of(out / "v0003")["k"].to_pylist() == [3, 3, 4]
+    assert (history["rows"], len(history["nights"])) == (3, 1)
