@@ -45,8 +45,11 @@ def test_a_person_publishes_a_night_by_the_form_of_its_run(
     page.wait_for_timeout(500)
     keep(page, "question")
     form = page.locator(".p-modal__card")
-    form.locator(".p-select-button").first.click()
-    page.locator(".p-select-option", has_text="publish").first.click()
+    choice = page.locator(".p-select-option", has_text="publish").first
+    form.locator(".p-select-button__control").first.click()
+    if not choice.is_visible():  # the first click only took the focus
+        page.keyboard.press("ArrowDown")
+    choice.click()
     form.locator("textarea").last.fill("ada")
     form.get_by_role("button", name="Submit").click()
     wait_for(lambda: state("Completed", "Failed", "Crashed"), PATIENCE)
