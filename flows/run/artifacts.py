@@ -23,6 +23,7 @@ class _Shown:
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
+        self.last: dict[str, threading.Thread] = {}  # of those that write one key
         self.ending = threading.Event()
 
 
@@ -50,15 +51,24 @@ def show(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, ta
     later(lambda: _create(artifacts, progress, task_run))
 
 
-def later(write: Callable[[], None]) -> None:
-    """Have a thread write artifacts soon; it is done when the block of `all_shown` ends."""
+def later(write: Callable[[], None], key: str = "") -> None:
+    """Have a thread write artifacts soon; it is done when the block of `all_shown` ends.
+
+    Artifacts of one key are written in their order: the server shows the newest.
+    """
     shown, context = _shown.get(), contextvars.copy_context()
+
+    before = shown.last.get(key)
 
     def create() -> None:
         shown.ending.wait(DELAY)
+        if before is not None:
+            before.join(PATIENCE)
         context.run(write)
 
     shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
+    if key:
+        shown.last[key] = shown.threads[-1]
     shown.threads[-1].start()
 
 

@@ -64,7 +64,7 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     if by_hand := len(verdict["findings"]) - len(findings):
         log.warning("gate: %s finding(s) were accepted by hand", by_hand)
     if verdict["findings"] or stage == "commit":
-        later(lambda: _show(request.key, stage, note, judged))
+        later(lambda: _show(request.key, stage, note, judged), f"{request.key}-gate")
     if level == "stop":
         _tell_stopped(job, request, stage, findings)
         raise stopped(job, request, findings)

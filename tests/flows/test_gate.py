@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -386,8 +387,12 @@ class Host:
     def workers(self) -> list[int]:
         """Processes of runs: below `serve`, that is what a run holds."""
         assert self.serving is not None
-        children = psutil.Process(self.serving.pid).children(recursive=True)
-        return [child.pid for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+        numbers = []
+        for child in psutil.Process(self.serving.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it ends at this moment
+                if "resource_tracker" not in " ".join(child.cmdline()):
+                    numbers.append(child.pid)
+        return numbers
 
 
 @pytest.fixture(scope="module")
