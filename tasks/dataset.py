@@ -26,11 +26,13 @@ from tasks.core.settings import Source, checked, parse_bytes
 from tasks.engines.convert import libraries
 from tasks.engines.user_frames import dask_frame
 from tasks.errors import JobError, near
+from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.sources.frames import Frames, frames_of
 from tasks.sources.planning import PARTITION, make_plan, shared_out
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
+from tasks.storage.files import is_remote, local_path
 
 ENGINES = ("auto", "pandas", "cudf")
 
@@ -42,6 +44,8 @@ class Dataset:
         frame, or a list of pandas, Arrow or cuDF frames.
     partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
         partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
+    versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`, read one after another; by
+        default the newest one. Discarded versions are left out, with a warning.
     engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
@@ -79,9 +83,12 @@ class Dataset:
         header: bool | None = None,
         null_values: Sequence[str] | None = None,
         delimiter: str | None = None,
+        versions: str | None = None,
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is no engine", where="Dataset", do=near(engine, ENGINES))
+        if versions is not None:
+            source = _versions(source, versions)
         self.source, self.engine = source, engine
         self._section: Source | None = None
         self._fit: Fit | None = None
@@ -289,6 +296,14 @@ class _Keyed(_Replanned):
 def _read_frame(handle: tuple[Plan | FramePlan, Sequence[str], str], number: int) -> Any:
     source, columns, engine = handle
     return libraries.to_frame(read(source, number, columns), engine)
+
+
+def _versions(source: Any, versions: str) -> list[str]:
+    """The folders of the versions of an output."""
+    if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
+        raise JobError("versions belongs to one output of this host", where="Dataset",
+                       do="give its folder as source, or leave versions out")  # fmt: skip
+    return [str(path) for path in chosen_versions(Path(local_path(os.fspath(source))), versions)]
 
 
 def _is_path(source: Any) -> bool:

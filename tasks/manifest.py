@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +12,20 @@ from typing import Any
 
 from tasks.core.schema import Schema
 from tasks.core.versions import stable_json
-from tasks.errors import DataError
+from tasks.errors import DataError, JobError, near
 from tasks.storage.atomic import read_json
+from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST
+from tasks.storage.own_files import LATEST, MANIFEST, VERSION
 
 FORMAT = 1
+ORIGINS = {  # where the date of a run comes from; `at` is its time
+    "run.date": "of run.date",
+    "scheduled": "of the run's schedule, {at}",
+    "started": "of the run's start, {at}, since run.date is empty",
+    "begun": "of an earlier run, which was begun and not published",
+}
+log = logging.getLogger("millrace")
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,75 @@ def current(folder: Path) -> Path:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise damaged(latest, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
+
+
+def versions_of(folder: Path) -> list[Path]:
+    """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there."""
+    if not folder.is_dir():
+        return []
+    versions = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name) and path.is_dir()]
+    return sorted((path for path in versions if not path.is_symlink()), key=lambda path: int(path.name[1:]))
+
+
+def dated_lines(dated: Mapping[str, Any]) -> list[str]:
+    """The date of a run as manifests and fitted workflows have it (`dated`), where it comes from, and what each pattern
+    of its job became.
+
+    >>> became = {"source.path": {"pattern": "in/{date}", "text": "in/2026-11-22"}}
+    >>> dated_lines({"date": "2026-11-22", "timezone": "UTC", "origin": "run.date", "became": became})
+    ['2026-11-22, of run.date (UTC)', 'source.path: in/{date} is in/2026-11-22']
+    """
+    origin, at = str(dated.get("origin", "")), str(dated.get("run_date", "")).replace("T", " ")
+    source = ORIGINS.get(origin, f"of {origin}").format(at=at)
+    lines = [f"{dated['date']}, {source} ({dated.get('timezone', '')})"]
+    became = dated.get("became") or {}
+    return lines + [f"{place}: {one['pattern']} is {one['text']}" for place, one in became.items()]
+
+
+def chosen_versions(folder: Path, text: str) -> list[Path]:
+    """The versions of an output that `versions` names, the oldest first: `all`, `v0003`, `v0003..v0007`, `v0003..`.
+
+    For a split of versions (`out/train`) those of the split. Discarded versions are left out, with a warning. A
+    JobError for a text that names none, for a version that is not there at an end of the range, and for an output
+    without versions.
+    """
+    split = ""
+    versions = versions_of(folder)
+    if not versions and not folder.exists():
+        split, versions = folder.name, versions_of(folder.parent)
+    if not versions:
+        raise JobError("this output has no versions", where=str(folder), why=f"versions is {text!r}",
+                       do="leave versions out, or give a folder that on_existing: version has written")  # fmt: skip
+    names = [version.name for version in versions]
+    first, last = _ends(text, names, folder)
+    chosen = []
+    for version in versions[first : last + 1]:
+        if is_discarded(version):
+            log.warning("%s was discarded: it is left out", version)
+        elif split and not (version / split).is_dir():
+            raise JobError(f"{version.name} has no {split}", where=str(folder), do=f"give {folder.parent}")
+        else:
+            chosen.append(version / split if split else version)
+    if not chosen:
+        raise JobError("all of these versions were discarded", where=str(folder), why=f"versions is {text!r}")
+    return chosen
+
+
+def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:
+    """The places of the first and the last version that a text names."""
+    if text == "all":
+        return 0, len(names) - 1
+    match = re.fullmatch(r"(v\d+)(\.\.(v\d+)?)?", text)
+    if match is None:
+        raise JobError(f"{text!r} names no versions", where="versions", do="write all, v0003, v0003..v0007 or v0003..")
+    wanted = match[1], match[1] if match[2] is None else match[3] or names[-1]
+    for name in wanted:
+        if name not in names:
+            raise JobError(f"there is no version {name}", where=str(folder), do=near(name, names))
+    first, last = (names.index(name) for name in wanted)
+    if first > last:
+        raise JobError(f"{text!r} ends before it begins", where="versions", do=f"write {wanted[1]}..{wanted[0]}")
+    return first, last
 
 
 def seal(data: Mapping[str, Any]) -> dict[str, Any]:

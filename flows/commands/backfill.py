@@ -1,4 +1,4 @@
-"""The command `backfill`: a run of a deployment for each day of a range, in order."""
+"""The command `backfill`: a run of a deployment for each day, or hour, of a range, in order."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from tasks.errors import GiveUpError, JobError
 POLL_SECONDS = 2.0
 IDLE_SECONDS = 60.0  # until it is said that nobody takes the run
 AWAY_SECONDS = 3600.0  # that a server may be away
-MOST_ATTEMPTS = 1000  # runs of one day
+MOST_ATTEMPTS = 1000  # runs of one night
 T = TypeVar("T")
 
 
 def backfill(
     deployment: Annotated[str, typer.Argument(help="flow and name, as in preprocess/nightly", show_default=False)],
-    from_: Annotated[str | None, typer.Option("--from", metavar="DAY", help="first day: 2026-10-01")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="DAY", help="last day; today if left out")] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DAY", help="first day: 2026-10-01; or hour: 2026-10-01T03")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="DAY", help="last day or hour; now if left out")] = None,
     at_most: Annotated[int | None, typer.Option(min=1, help="start so many runs, then stop")] = None,
     missing: Annotated[
         bool,
-        typer.Option("--missing", help="only days of the schedule; from the first published day if --from is left out"),
+        typer.Option("--missing", help="only days of the schedule; from the first published one if --from is left out"),
     ] = False,
 ) -> None:
     """Run a deployment for each day of a range that has no published output, one after another, the oldest first.
 
-    The day is the one that {date} means: run.date of the run. A day is published if a manifest in the output says that
-    it is of that day; call the command where the runs work, in the folder of the deployment. The runs themselves are
+    The day is the one that {date} means: run.date of the run. A job that names {hour} has a run for each hour: 23 or 25
+    on days on which the clocks change. A day is published if a manifest in the output says that it is of that day; call
+    the command where the runs work, in the folder of the deployment. The runs themselves are
     made by `millrace serve` or a worker. A run that fails ends the command, since the next may need it.
 
     Given again, also after a restart of the server or of the host, the command goes on: it waits for a run that it had
@@ -44,52 +47,48 @@ def backfill(
       millrace backfill preprocess/nightly --from 2026-10-01 --to 2026-11-23
 
       millrace backfill preprocess/nightly --missing --at-most 3
+
+      millrace backfill preprocess/hourly --from 2026-11-22T03 --to 2026-11-22T17
     """
     console = terminal(soft_wrap=True)
-    first, last = _day(from_, "--from"), _day(to, "--to")
-    if first is None and not missing:
+    if from_ is None and not missing:
         raise JobError("a backfill needs its first day", where="--from", do="write --from 2026-10-01, or --missing")
     from infra.orchestration.server import ensure_server
 
     server = ensure_server(console.print)
-    from flows.job.nights import days_between
-
     nights = _deployed(deployment)
     nights.check()
-    last = last or nights.today()
+    calendar = nights.calendar
+    first = calendar.parse(from_, "--from") if from_ is not None else None
+    last = calendar.parse(to, "--to", is_last=True) if to is not None else nights.today()
     if first is not None and first > last:
-        raise JobError("the range has no day", where=f"--from {first} --to {last}", do="give --from an earlier day")
-    known = nights.published()
+        raise JobError("the range is empty", where=f"--from {from_} --to {to or calendar.shown(last)}",
+                       do="give --from an earlier day")  # fmt: skip
+    known, unit = nights.published(), calendar.unit
     if missing or first is None:
-        days = [day for day in nights.missing(first, last) if day not in known]
-        console.print(f"{len(days):,} day(s) of the schedule have no published output", markup=False)
+        wanted = [night for night in nights.missing(first, last) if night not in known]
+        console.print(f"{len(wanted):,} {unit}(s) of the schedule have no published output", markup=False)
     else:
-        every = days_between(first, last)
-        days = [day for day in every if day not in known]
-        console.print(f"{len(every):,} day(s), {len(every) - len(days):,} of them are published", markup=False)
+        every = calendar.between(first, last)
+        wanted = [night for night in every if night not in known]
+        console.print(f"{len(every):,} {unit}(s), {len(every) - len(wanted):,} of them are published", markup=False)
     started = 0
-    for day in days:
-        if day in nights.published():  # meanwhile, by the schedule
+    for one in wanted:
+        if one in nights.published():  # meanwhile, by the schedule
             continue
         if at_most is not None and started == at_most:
             break
         started += 1
-        ended = _run_day(nights, day, lambda text: console.print(text, markup=False), server.ui_url)
-        night = nights.published().get(day)
+        name = calendar.shown(one)
+        ended = _run_night(nights, one, lambda text: console.print(text, markup=False), server.ui_url)
+        night = nights.published().get(one)
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
-        console.print(f"{day}  {state}", markup=False)
+        console.print(f"{name}  {state}", markup=False)
         if not ended.state.is_completed():
-            console.print(f"ended at {day}: the days after it wait; give the command again once it is mended")
+            console.print(f"ended at {name}: the {unit}s after it wait; give the command again once it is mended")
             raise typer.Exit(FAILED)
-    left = [day for day in days if day not in nights.published()]
-    console.print(f"{started:,} run(s); {len(left):,} day(s) without a published output", markup=False)
-
-
-def _day(text: str | None, option: str) -> date | None:
-    try:
-        return None if text is None else date.fromisoformat(text)
-    except ValueError:
-        raise JobError(f"{text!r} is no day", where=option, do="write 2026-11-22") from None
+    left = [one for one in wanted if one not in nights.published()]
+    console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
 
 
 def _deployed(name: str) -> Any:
@@ -109,37 +108,37 @@ def _deployed(name: str) -> Any:
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_day(nights: Any, day: date, say: Callable[[str], None], ui_url: str) -> Any:
-    """The flow run of a day once it has ended: one that an earlier backfill has started, if it is completed, else a new
-    one.
+def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str) -> Any:
+    """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed, else a
+    new one.
 
-    Each attempt of a day has an idempotency key, so that a second backfill, or one that was cut off before it heard of
-    its run, gets the same run. An earlier attempt that failed, or whose host is gone, is followed by another.
+    Each attempt of a night has an idempotency key, so that a second backfill, or one that was cut off before it heard
+    of its run, gets the same run. An earlier attempt that failed, or whose host is gone, is followed by another.
     """
     from prefect import get_client
 
     from flows.job.nights import BACKFILL
 
-    own = uuid.uuid4().hex
+    own, text, shown = uuid.uuid4().hex, nights.calendar.text(night), nights.calendar.shown(night)
     for attempt in range(MOST_ATTEMPTS):
-        key = f"{BACKFILL}-{nights.id}-{day}-{attempt}"
+        key = f"{BACKFILL}-{nights.id}-{text}-{attempt}"
 
         def create(key: str = key) -> Any:
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
-                    nights.id, parameters={"run": {"date": day.isoformat()}}, idempotency_key=key,
-                    tags=["millrace", BACKFILL], name=f"{nights.name} {day}", labels={BACKFILL: own},
+                    nights.id, parameters={"run": {"date": text}}, idempotency_key=key,
+                    tags=["millrace", BACKFILL], name=f"{nights.name} {shown}", labels={BACKFILL: own},
                 )  # fmt: skip
 
         run = _patiently(create)
         is_new = run.labels.get(BACKFILL) == own
         if run.state is not None and run.state.is_final() and not is_new:
             continue
-        say(f"{day}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
+        say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
         ended = _ended(run.id, nights.name, say)
         if is_new or ended.state.is_completed():
             return ended
-    raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {day}", where=nights.name, do="look at the last one")
+    raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
 
 def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
@@ -150,11 +149,14 @@ def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 
-    began, is_announced = time.monotonic(), False
+    began, is_announced, is_asked = time.monotonic(), False, False
     while True:
         run = _patiently(read)
         if run.state is not None and run.state.is_final():
             return run
+        if run.state is not None and run.state.is_paused() and not is_asked:
+            is_asked = True
+            say("the gate asks whether to publish it: answer on the run's page, or with millrace publish|discard OUT")
         waits = run.state is None or run.state.is_scheduled() or run.state.is_pending()
         if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
             is_announced = True

@@ -163,6 +163,17 @@ def check_fitted(path: Any) -> None:
         check_files_in(fitted_folder(Path(path)), "fitted")
 
 
+def check_base(path: str | None) -> None:
+    """A JobError if the base of a refit is outside of the allowed roots, or no folder of this host."""
+    limit_deployment()
+    if path is None:
+        return
+    local_folder(path, "the base", "base")
+    if allowed_roots() is not None:
+        check_path(path, "base")
+        check_files_in(Path(path), "base")
+
+
 def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]]:
     many: Iterable[str] = [] if path is None else [path] if isinstance(path, str) else path
     yield from ((field, item) for item in many)

@@ -36,8 +36,9 @@ def state_folder() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "state") / "millrace"
 
 
-def record(request: Request, results: Sequence[StageResult], recipe: str | None = None) -> None:
-    """Add the rates of a finished run to the file. A folder that cannot be written does not fail the run."""
+def record(request: Request, results: Sequence[StageResult], recipe: str | None = None, run: str = "") -> None:
+    """Add the rates of a finished run to the file; `run` is the id of its flow run. A folder that cannot be written
+    does not fail the run."""
     ingest = next((result for result in results if isinstance(result, IngestResult)), None)
     stages = {name: _seconds(results, name) for name in STAGES}
     done = {name: seconds for name, seconds in stages.items() if seconds is not None}
@@ -46,12 +47,28 @@ def record(request: Request, results: Sequence[StageResult], recipe: str | None 
     entry = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"), "recipe": recipe, "job": job_key(request),
         "engine": request.engine, "host": socket.gethostname(), "threads": ingest.threads,
-        "rows": ingest.rows, "bytes": ingest.nbytes, "seconds": done,
+        "rows": ingest.rows, "bytes": ingest.nbytes, "seconds": done, **({"run": run} if run else {}),
     }  # fmt: skip
     try:
         _append(entry)
     except OSError as error:
         log.debug("the rates of this run were not kept: %s", error)
+
+
+def rates_by_run() -> dict[str, dict[str, Any]]:
+    """The recorded figures of this host's runs, by the ids of their flow runs: rows, bytes, seconds of each stage."""
+    entries = _entries(state_folder() / "rates.jsonl")
+    return {entry["run"]: entry for entry in entries if isinstance(entry.get("run"), str)}
+
+
+def nights_of(request: Request) -> list[dict[str, Any]]:
+    """The recorded figures of earlier runs of this job, on this host and engine, the oldest first: only those in which
+    every stage was done."""
+    here = (job_key(request), request.engine, socket.gethostname())
+    entries = _entries(state_folder() / "rates.jsonl")
+    own = [entry for entry in entries if (entry["job"], entry["engine"], entry["host"]) == here]
+    most = max((len(entry["seconds"]) for entry in own), default=0)
+    return [entry for entry in own if len(entry["seconds"]) == most]
 
 
 def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
@@ -63,9 +80,11 @@ def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
 
 
 def job_key(request: Request) -> str:
-    """A fingerprint of what a run does with its rows, whichever rows they are."""
+    """A fingerprint of what a run does with its rows, whichever rows they are; the same on every date."""
     source, output = request.source, request.output
-    what = [request.graph, request.flow, source.filter, source.keys, output.shuffle, output.format, output.partition_on]
+    dated = (request.dated.get("became") or {}).get("source.filter")
+    filter = dated["pattern"] if dated else source.filter
+    what = [request.graph, request.flow, filter, source.keys, output.shuffle, output.format, output.partition_on]
     return hashlib.sha256(stable_json(what).encode()).hexdigest()[:16]
 
 

@@ -1,10 +1,11 @@
-"""The nights of a deployment: the days on which its schedules start a run, and those whose output is published."""
+"""The nights of a deployment: the days or hours in which its schedules start a run, and those with an output."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,34 +15,128 @@ from flows.job.job import laid_over, merged, read_yaml, recipe_of
 from infra.orchestration.deployment_file import FOLDER
 from tasks.core.settings import Run
 from tasks.errors import JobError
-from tasks.job.run_date import as_glob, is_pattern, names_hour, zone_of
+from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
 from tasks.storage.atomic import read_json
+from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
 
+MOST_STARTS = 1000  # that a schedule of Prefect gives at once
 BACKFILL = "millrace-backfill"  # the tag of runs that `millrace backfill` starts
 
 
 @dataclass(frozen=True)
+class Calendar:
+    """The nights of a job by their names: days, or, for a job that names hours, the beginnings of hours in UTC.
+
+    Hours are those that passed: on the day on which the clocks go forward there are 23, and 25 when they go back.
+    """
+
+    timezone: str = "UTC"
+    hourly: bool = False
+
+    @property
+    def unit(self) -> str:
+        return "hour" if self.hourly else "day"
+
+    def night(self, moment: datetime) -> date:
+        """The night of an instant.
+
+        >>> Calendar("Europe/Berlin", hourly=True).night(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)).isoformat()
+        '2026-10-25T01:00:00+00:00'
+        """
+        local = moment.astimezone(zone_of(self.timezone))
+        return local.replace(minute=0, second=0, microsecond=0).astimezone(UTC) if self.hourly else local.date()
+
+    def begin(self, night: date) -> datetime:
+        """The instant at which a night begins, in the time zone."""
+        zone = zone_of(self.timezone)
+        return night.astimezone(zone) if isinstance(night, datetime) else datetime.combine(night, time(), zone)
+
+    def end(self, night: date) -> datetime:
+        """The instant at which the next night begins."""
+        return self.begin(self.back(night, -1))
+
+    def back(self, night: date, number: int) -> date:
+        """The night that lies `number` nights before."""
+        if isinstance(night, datetime):
+            return self.night(night - timedelta(hours=number))
+        return night - timedelta(days=number)
+
+    def between(self, first: date, last: date) -> list[date]:
+        """Every night from the first to the last, both included."""
+        nights = []
+        while first <= last:
+            nights.append(first)
+            first = self.back(first, -1)
+        return nights
+
+    def text(self, night: date) -> str:
+        """The value of `run.date` that names a night: `2026-11-22`, or `2026-11-22T03:00:00+01:00`."""
+        return self.begin(night).isoformat(timespec="seconds") if self.hourly else night.isoformat()
+
+    def shown(self, night: date) -> str:
+        """A night for people: `2026-11-22`, or `2026-11-22 03:00+01:00`."""
+        return self.begin(night).isoformat(" ", "minutes") if self.hourly else night.isoformat()
+
+    def parse(self, text: str, where: str, is_last: bool = False) -> date:
+        """The night that a text names; of a day that has hours the first one, or the last.
+
+        A JobError, which names the option `where`, for a text that is no day, and for an hour where there are days.
+        """
+        try:
+            named = parse_run_date(text, self.timezone)
+        except JobError as error:
+            raise JobError(error.what, where=where, why=error.why, do=error.do) from None
+        if not self.hourly:
+            if named.has_hour:
+                why = "the job names no {hour}: it has one run for each day"
+                raise JobError(f"{text!r} is no day", where=where, why=why, do=f"write {named.day}")
+            return named.day
+        if not is_last:
+            return self.night(named.time)
+        if not named.has_hour:
+            return self.back(self.night(self.begin(named.day + timedelta(days=1))), 1)
+        has_offset = datetime.fromisoformat(text.strip()).tzinfo is not None
+        return self.night(named.time if has_offset else named.time.replace(fold=1))  # of an hour that comes twice
+
+
+def calendar_of(job: Mapping[str, Any]) -> Calendar:
+    """The nights of a job, which has an hour for each run where one of its texts names hours."""
+    run = Run(**(job.get("run") or {}))
+    return Calendar(run.timezone, any(map(names_hour, texts_of(job).values())))
+
+
+@dataclass(frozen=True)
 class Night:
-    """An output, or a version of it, of one day."""
+    """An output, or a version of it, of one day or hour.
+
+    `seconds` are those of the whole run, `stages` those of its stages, `nbytes` the size of the files of data.
+    """
 
     day: date
     path: Path
     run: str = ""
     rows: int | None = None
     seconds: float | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)
+    nbytes: int | None = None
 
 
-def published(output: str, folder: Path) -> dict[date, Night]:
-    """The newest published output of each day, as manifests and fitted workflows say it.
+def published(
+    output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
+) -> dict[date, Night]:
+    """The newest published output of each night, as manifests and fitted workflows say it; discarded ones do
+    not count.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
+    Nights are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
+    written; else it is left out.
     """
-    pattern = str(folder / output)
+    pattern, calendar = str(folder / output), calendar or Calendar()
     roots = sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]
     nights: dict[date, Night] = {}
     for path in (place for root in roots for place in _outputs(root)):
-        if (night := _night(path)) is not None:
+        if (night := _night(path, calendar, without_date)) is not None:
             nights[night.day] = night
     return nights
 
@@ -57,22 +152,87 @@ def _outputs(root: Path) -> Iterator[Path]:
     yield from sorted(versions, key=lambda path: int(path.name[1:]))
 
 
-def _night(path: Path) -> Night | None:
-    for note in (path / MANIFEST, path / SPLITS[0] / MANIFEST, path / FITTED):
-        content = read_json(note)
-        dated = content.get("dated") if isinstance(content, dict) else None
-        if not isinstance(dated, dict):
-            continue
-        rows = content.get("rows")
-        try:
-            day = date.fromisoformat(dated["date"])
-        except (KeyError, TypeError, ValueError):
-            continue
-        return Night(
-            day, path, str(content.get("run", "")), rows.get("out") if isinstance(rows, dict) else None,
-            content.get("seconds"),
-        )  # fmt: skip
-    return None
+def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
+    """The night of an output; None for a folder that is no output, and for one of no night."""
+    if is_discarded(path):
+        return None
+    notes = [_noted(path / name) for name in (MANIFEST, f"{SPLITS[0]}/{MANIFEST}", f"{SPLITS[1]}/{MANIFEST}", FITTED)]
+    there = [note for note in notes if note]
+    if not there:
+        return None
+    first, *others = there
+    try:
+        if first.date and calendar.hourly:
+            named = parse_run_date(first.run_date, calendar.timezone)
+            if not named.has_hour:
+                return None
+            day: date = calendar.night(named.time)
+        elif first.date:
+            day = date.fromisoformat(first.date)
+        elif without_date:
+            day = calendar.night(datetime.fromisoformat(first.created))
+        else:
+            return None
+    except (ValueError, JobError):
+        return None
+    stages = dict(first.stages)
+    for name in ("transform", "shuffle_write"):  # once for each split; the stages before them are of both
+        for other in others:
+            if name in other.stages:
+                stages[name] = stages.get(name, 0.0) + other.stages[name]
+    counted = [note for note in (first, *others) if note.rows is not None]
+    return Night(
+        day, path, first.run, sum(note.rows or 0 for note in counted) if counted else None, first.seconds, stages,
+        sum(note.nbytes for note in counted) if counted else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Note:
+    """The figures of a manifest or of a fitted workflow; empty where it does not have them."""
+
+    date: str
+    run_date: str
+    created: str
+    run: str
+    rows: int | None
+    seconds: float | None
+    stages: Mapping[str, float]
+    nbytes: int
+
+
+def _noted(path: Path) -> _Note | None:
+    """The note in a file; None where there is none. What was read once is not read again while the file stays."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _read(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _read(path: Path, _changed: int, _size: int) -> _Note | None:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        return None
+
+    def section(name: str) -> Mapping[str, Any]:
+        value = content.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+    def number(value: Any) -> float | None:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    stages = {str(name): number(one.get("seconds")) for name, one in section("stages").items() if isinstance(one, dict)}
+    parts = content.get("parts")
+    sizes = [number(one.get("bytes")) for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
+    rows = number(section("rows").get("out"))
+    return _Note(
+        str(section("dated").get("date", "")), str(section("dated").get("run_date", "")),
+        str(content.get("created", "")), str(content.get("run", "")), None if rows is None else int(rows),
+        number(content.get("seconds")), {name: one for name, one in stages.items() if one is not None},
+        int(sum(one for one in sizes if one is not None)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,52 +254,56 @@ class Deployed:
     def run(self) -> Run:
         return Run(**(self.job.get("run") or {}))
 
+    @property
+    def calendar(self) -> Calendar:
+        return calendar_of(self.job)
+
+    @property
+    def has_date(self) -> bool:
+        """Whether the job names a date, so that an output is of a night."""
+        return any(map(is_pattern, texts_of(self.job).values()))
+
     def published(self) -> dict[date, Night]:
-        return published(self.output, self.folder)
+        """The newest output of each night; of a job without a date by the days on which its outputs were written."""
+        return published(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
     def today(self) -> date:
-        return datetime.now(UTC).astimezone(zone_of(self.run.timezone)).date()
+        """The night of this moment."""
+        return self.calendar.night(datetime.now(UTC))
 
-    def scheduled_days(self, first: date, last: date) -> list[date]:
-        """The days of a range on which the schedules have started, or should have started, a run; all of them up to
-        today where there is no schedule."""
-        zone, now = zone_of(self.run.timezone), datetime.now(UTC)
-        days = [day for day in days_between(first, last) if day <= self.today()]
-        if not self.schedules:
-            return days
+    def scheduled(self, first: date, last: date) -> list[date]:
+        """The nights of a range in which the schedules have started, or should have started, a run; all of them up to
+        now where there is no schedule."""
+        calendar = self.calendar
+        nights = calendar.between(first, min(last, self.today()))
+        if not self.schedules or not nights:
+            return nights
+        start = calendar.begin(nights[0]).astimezone(UTC)
+        end = min(calendar.end(nights[-1]).astimezone(UTC), datetime.now(UTC))
+        started = {calendar.night(at) for schedule in self.schedules for at in _starts(schedule, start, end)}
+        return [night for night in nights if night in started]
 
-        def has_run(day: date) -> bool:
-            start = datetime.combine(day, time(), zone)
-            end = min(datetime.combine(day + timedelta(days=1), time(), zone).astimezone(UTC), now)
-            return any(_starts(schedule, start, end) for schedule in self.schedules)
-
-        return [day for day in days if has_run(day)]
-
-    def first_day(self) -> date:
-        """The first published day; the day on which the deployment was made where none is published."""
-        return min(self.published(), default=self.created.astimezone(zone_of(self.run.timezone)).date())
+    def first_night(self) -> date:
+        """The first published night; that in which the deployment was made where none is published."""
+        return min(self.published(), default=self.calendar.night(self.created))
 
     def missing(self, first: date | None = None, last: date | None = None) -> list[date]:
-        """The days of a range, by default from the first one until now, that have no published output."""
-        nights = self.published()
-        return [
-            day for day in self.scheduled_days(first or self.first_day(), last or self.today()) if day not in nights
-        ]
+        """The nights of a range, by default from the first one until now, that have no published output."""
+        outputs = self.published()
+        nights = self.scheduled(first or self.first_night(), last or self.today())
+        return [night for night in nights if night not in outputs]
 
     def check(self) -> None:
-        """A JobError if the job cannot have one output for each day."""
-        texts = texts_of(self.job)
-        if not any(is_pattern(text) for text in texts.values()):
+        """A JobError if the job cannot have one output for each of its nights."""
+        if not self.has_date:
             why, do = "every day would read the same rows", "write {date} or {date-1} into a path"
             raise JobError(f"the job of {self.name} names no date", where="source.path", why=why, do=do)
-        hours = [f"{place}: {text}" for place, text in texts.items() if names_hour(text)]
-        if hours:
-            raise JobError(f"the job of {self.name} names hours, and a backfill makes a run for each day",
-                           where=hours[0], do="write {date} instead")  # fmt: skip
-        if not is_pattern(self.output) and (self.job.get("output") or {}).get("on_existing") != "version":
-            raise JobError(f"the days of {self.name} have one output", where=f"output.path: {self.output}",
+        unit, is_own = self.calendar.unit, names_hour if self.calendar.hourly else is_pattern
+        if not is_own(self.output) and (self.job.get("output") or {}).get("on_existing") != "version":
+            raise JobError(f"the {unit}s of {self.name} have one output", where=f"output.path: {self.output}",
                            why="each would replace the one before",
-                           do="write {date} into output.path, or output.on_existing: version")  # fmt: skip
+                           do=f"write {{{'hour' if unit == 'hour' else 'date'}}} into output.path, or "
+                           "output.on_existing: version")  # fmt: skip
 
 
 def deployed(name: str, deployment: Any) -> Deployed:
@@ -154,21 +318,24 @@ def deployed(name: str, deployment: Any) -> Deployed:
     return Deployed(name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder)
 
 
-def days_between(first: date, last: date) -> list[date]:
-    """Every day from the first to the last, both included."""
-    return [first + timedelta(days=number) for number in range((last - first).days + 1)]
+def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:
+    """The times from `start` until before `end` at which a schedule of Prefect starts a run.
 
-
-def _starts(schedule: Any, start: datetime, end: datetime) -> bool:
-    """Whether a schedule of Prefect starts a run from `start` until before `end`."""
+    The schedule is asked for one day after another, since it gives 1,000 times at most; and from some hours before,
+    since from within an hour that comes twice it gives none in it.
+    """
     from prefect.server.schemas import schedules
 
     kinds: dict[str, Any] = {
         "cron": schedules.CronSchedule, "interval": schedules.IntervalSchedule, "rrule": schedules.RRuleSchedule,
     }  # fmt: skip
     kind = next((kind for key, kind in kinds.items() if hasattr(schedule, key)), None)
-    if kind is None or end <= start:
-        return False
+    if kind is None:
+        return
     known = kind.model_validate(schedule.model_dump(include=set(kind.model_fields)))
-    starts = asyncio.run(known.get_dates(n=1, start=start, end=end))
-    return any(start <= one < end for one in starts)
+    while start < end:
+        until = min(start + timedelta(days=1), end)
+        for at in asyncio.run(known.get_dates(n=MOST_STARTS, start=start - timedelta(hours=3), end=until)):
+            if start <= at < until:
+                yield at
+        start = until

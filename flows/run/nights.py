@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Callable, Iterator
-from datetime import date
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+)
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
-from prefect.states import Completed
+from prefect.states import Cancelled, Completed
 
 from flows.job.dates import DateOf
+from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Night, published
-from flows.run.nights_table import show_nights
+from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
+from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
+from flows.job.refit import AnyJob, Refit
+from flows.run.links import flow_run_id
+from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
+from flows.run.run_names import show_date
 from tasks.core.settings import Run
-from tasks.errors import JobError, MillraceError, NoInputError
+from tasks.errors import GateAskedError, GateStoppedError, JobError, MillraceError, NoInputError, OpenQuestionError
+from tasks.gate.notes import NOTE as GATE_NOTE
+from tasks.gate.notes import is_stopped
+from tasks.gate.question import read_question, waiting
 from tasks.job.request import Request, output_slug
 from tasks.job.run_date import (
     Dated,
@@ -42,13 +58,23 @@ from tasks.storage.staging import Staging
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
+WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
-J = TypeVar("J", Job, Application)
+RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
+J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("millrace")
 
 
 class NoDataError(Exception):
     """The source of a run has no rows, and `run.if_empty` is skip."""
+
+
+class PublishedError(Exception):
+    """A run was cut off right after its output had been published: `folders` have it."""
+
+    def __init__(self, folders: list[str]) -> None:
+        super().__init__(", ".join(folders))
+        self.folders = folders
 
 
 class OtherNightError(Exception):
@@ -78,22 +104,66 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     `make` gives the job of a date, `run` does it and returns the folders that are committed. A command without
     `run.date` goes on with the date that was begun, and with that alone: it is the same command once more. Returns all
     folders, or the state of a run that had no data.
+
+    Where the gate asks, a run of a deployment pauses until somebody answers, and then goes on here from the top.
     """
     own = make(date_of_this_run)
-    if own.dated is None:
-        return _run(own, run)
+    if own.dated is not None:
+        show_date(own.dated)
+    if has_asked() and not _has_work(own):
+        return _done_by_others(own)
+    while True:
+        try:
+            return _once(own, make, run)
+        except GateAskedError:
+            pause_for_answer()
+            raise
+        except OpenQuestionError as error:
+            wait_for_answer(own, error)
+
+
+def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Any:
+    """Run the job, after those that were begun; the table of nights says how each of them ended."""
     outcomes: dict[date, str] = {}
     try:
+        if own.dated is None:
+            return _run(own, run)
         return _in_order(own, make, run, outcomes)
+    except (GateAskedError, OpenQuestionError):
+        outcomes.setdefault(_night_of_this_run(own), WAITS)
+        raise
+    except MillraceError as error:
+        outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
+        raise
     finally:
         show_nights(outcomes)
+
+
+def _has_work(own: AnyJob) -> bool:
+    """Whether the work of a run that has asked is still there: its own, or that of a date that it was to finish."""
+    for folder in _staging_folders(own):
+        question = read_question(folder)
+        if question is not None and question.run == flow_run_id():
+            return True
+    return (_staging(own).folder / "plan.json").exists()
+
+
+def _done_by_others(own: AnyJob) -> Any:
+    """The state of a run that has asked and whose work is gone when it goes on."""
+    if there := _output_of(own):
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
+        get_run_logger().info("%s", text)
+        return Completed(message=text, data=[])
+    text = "its work is gone: another run has published it, or somebody has thrown it away"
+    get_run_logger().warning("%s", text)
+    return Cancelled(message=text)
 
 
 def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
     """Run the job of each date; note in `outcomes` how those ended that have no output."""
     assert own.dated is not None
-    if night := _published_before(own):
-        text = f"{night.day} is published already: {night.path}"
+    if there := _published_before(own):
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
         get_run_logger().info("%s", text)
         return Completed(message=text, data=[])
     folders: list[str] = []
@@ -101,7 +171,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
     while True:
         begun = next(begun_dates(own, make), None) if own.dated.became else None
         job = make(_always(begun)) if begun else own
-        day = job.dated.run_date.day if job.dated else own.dated.run_date.day
+        night = _calendar(own).night((job.dated or own.dated).run_date.time)
         _tell(job.dated, bool(begun))
         try:
             done = _run(job, run)
@@ -114,13 +184,24 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                     do=f"give it up: millrace clean --older-than 0 {job.output.path}",
                 ) from None  # fmt: skip
             continue
+        except (GateAskedError, OpenQuestionError):
+            outcomes[night] = WAITS
+            raise
+        except GateStoppedError as error:
+            outcomes[night] = f"stopped: {error.why}"
+            if not begun or _is_same_command(own):
+                raise
+            get_run_logger().error("%s; %s is next", error.what, own.dated.run_date.day)
+            continue
         except MillraceError as error:
-            outcomes[day] = f"failed: {error.what}"
+            outcomes[night] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
-            outcomes[day] = "no data"
+            outcomes[night] = "discarded" if done.is_cancelled() else NO_DATA
+            if begun and done.is_cancelled() and not _is_same_command(own):
+                continue
             return done if not begun or _is_same_command(own) else folders or done
         folders += done
         if job is own:
@@ -128,18 +209,33 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
         if _is_same_command(own):
             get_run_logger().warning(
                 "%s was not run: the same command goes on with %s, which was begun; give it again, or --date %s",
-                own.dated.run_date.day, day, own.dated.run_date.text,
+                own.dated.run_date.day, job.dated.run_date.day if job.dated else "", own.dated.run_date.text,
             )  # fmt: skip
             return folders
 
 
-def _published_before(own: Job | Application) -> Night | None:
-    """The published output of the date of a run that a backfill has started; None for other runs."""
+def _published_before(own: AnyJob) -> Night | None:
+    """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
-    if own.dated is None or BACKFILL not in (tags or []):
+    return _output_of(own) if BACKFILL in (tags or []) else None
+
+
+def _output_of(own: AnyJob) -> Night | None:
+    """The published output of the night of a job; None where there is none, and without a date."""
+    if own.dated is None:
         return None
-    return published(str(own.as_written()["output"]["path"]), Path.cwd()).get(own.dated.run_date.day)
+    written, calendar = own.as_written(), _calendar(own)
+    outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
+    return outputs.get(_night_of_this_run(own))
+
+
+def _night_of_this_run(own: AnyJob) -> date:
+    return _calendar(own).night((own.dated.run_date if own.dated else date_of_this_run(own.run)).time)
+
+
+def _calendar(job: AnyJob) -> Calendar:
+    return calendar_of(job.as_written())
 
 
 def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
@@ -152,26 +248,43 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
             continue
         begun = parse_run_date(str(note.get("run_date")), own.run.timezone, "begun")
         staging = _staging(make(_always(begun)))
-        if staging.folder != folder or staging.in_use() or note.get("night") == _night(own):
+        if staging.folder != folder or staging.in_use() or note.get("night") == _night(own) or is_stopped(folder):
             continue
         if folder == here.folder or begun.time < own.dated.run_date.time:  # type: ignore[union-attr]
+            question = read_question(folder)
+            if question is not None and question.run != flow_run_id():
+                if question.is_open:
+                    raise waiting(question)
+                if question.is_expired:
+                    close_unanswered(staging, question)
+                    continue
             dates.append(begun)
     yield from sorted(dates, key=lambda begun: begun.time)
 
 
-def note_night(job: Job | Application, staging: Staging) -> None:
+def note_night(job: AnyJob, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
     OtherNightError where the work of another date is there, which must be finished first, or where the work of an
-    earlier date that this run was to finish is gone. A job without a date throws such work away, and says so.
+    earlier date that this run was to finish is gone. A JobError where a job without a date finds such work: its run
+    would throw it away, and it cannot finish it.
     """
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
+    if begun and is_stopped(staging.folder) and begun.get("night") != _night(job):
+        text = "the work of %s, which the gate has stopped, makes room for this run"
+        get_run_logger().warning(text, begun.get("date"))
+        for name in (NOTE, GATE_NOTE):
+            (staging.folder / name).unlink(missing_ok=True)
+        begun = None
     if job.dated is None or not job.dated.became:
         if begun:
-            text = "the work of %s, which was begun and not published, may be lost: this job names no date"
-            log.warning(text, begun.get("date"))
-            (staging.folder / NOTE).unlink(missing_ok=True)
+            raise JobError(
+                f"the run of {begun.get('date')} was begun and not published", where=str(staging.folder),
+                why="this job writes to the same output and names no date: its run would throw that work away",
+                do=f"finish it first: run the job that names the date with --date {begun.get('run_date')}. To give it "
+                f"up: millrace clean --older-than 0 {job.output.path}",
+            )  # fmt: skip
         return
     if begun and begun.get("night") != _night(job):
         raise OtherNightError(str(begun.get("date")))
@@ -180,24 +293,29 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     write_json(staging.folder / NOTE, {**job.dated.to_json(), "night": _night(job)})
 
 
-def check_source(job: Job | Application, request: Request) -> None:
-    """NoDataError or JobError where no file is at `source.path`, before a stage begins; for jobs whose paths hold a
-    date and those with `run.if_empty: skip`.
+def check_source(job: AnyJob, request: Request) -> None:
+    """NoDataError or JobError where no file is at `source.path` or `source.valid`, before a stage begins; for paths
+    that hold a date, and for `source.path` with `run.if_empty: skip`.
 
     The folder in front of the first pattern must be there: a mistyped path is no empty day.
     """
-    source = job.source
-    patterns = _patterns(job, "source.path")
-    if job.run.if_empty == "fail" and not patterns:
-        return
-    paths = [source.path] if isinstance(source.path, str) else source.path
     options = read_options(request.source)["storage_options"]
+    if job.run.if_empty == "skip" or _patterns(job, "source.path"):
+        _check_paths(job, "path", options)
+    if _patterns(job, "source.valid"):
+        _check_paths(job, "valid", options)
+
+
+def _check_paths(job: AnyJob, name: str, options: Any) -> None:
+    """NoDataError or JobError where no file is at the paths of `source`.`name`."""
+    known = getattr(job.source, name)
+    paths = [known] if isinstance(known, str) else known
     missing = [error for path in paths if (error := _nothing_at(path, options))]
     if not missing:
         return
     if len(missing) < len(paths):
-        raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.path have files", "")
-    written = job.as_written()["source"]["path"]
+        raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.{name} have files", "")
+    written = job.as_written()["source"][name]
     for path in [written] if isinstance(written, str) else written:
         fixed = fixed_folder(path)
         if not is_remote(path) and fixed and not Path(fixed).is_dir():
@@ -205,22 +323,32 @@ def check_source(job: Job | Application, request: Request) -> None:
     empty(job, f"{missing[0].where}: {missing[0].why}")
 
 
-def empty(job: Job | Application, why: str) -> None:
+def empty(job: AnyJob, why: str) -> None:
     """Raise for a source without rows: NoDataError with `run.if_empty: skip`, else a JobError."""
     if job.run.if_empty == "skip":
         raise NoDataError(f"there are no data{_of_date(job)}: {why}")
     raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
 
 
-def needs_rows(job: Job | Application) -> bool:
-    """Whether a run whose filter leaves no row is one without data, instead of an empty output."""
-    return job.run.if_empty == "skip" or bool(_patterns(job, "source"))
+def needs_rows(job: AnyJob, place: str = "source") -> bool:
+    """Whether a run without rows is one without data, instead of an empty output or another error.
+
+    `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
+    is empty is no day without data.
+    """
+    skips = place != "source.valid" and job.run.if_empty == "skip"
+    return skips or bool(_patterns(job, place))
 
 
 def _run(job: J, run: Callable[[J], list[str]]) -> Any:
     """Run a job; the state Completed where it has no data and `run.if_empty` is skip: log, artifact, event say so."""
     try:
         return run(job)
+    except DiscardedError as reason:
+        get_run_logger().warning("%s", reason)
+        return Cancelled(message=str(reason))
+    except PublishedError as published_before:
+        return published_before.folders
     except NoDataError as reason:
         text = f"nothing was written: {reason}"
         get_run_logger().warning("%s", text)
@@ -234,6 +362,11 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
         return Completed(message=text, data=[])
 
 
+def has_date(job: AnyJob, place: str) -> bool:
+    """Whether a place of the job was written with a date."""
+    return bool(_patterns(job, place))
+
+
 def _tell(dated: Dated | None, begun: bool) -> None:
     run_log = get_run_logger()
     if dated is None:
@@ -245,21 +378,21 @@ def _tell(dated: Dated | None, begun: bool) -> None:
         run_log.info("%s", line)
 
 
-def _not_finished(error: MillraceError, job: Job | Application) -> MillraceError:
+def _not_finished(error: MillraceError, job: AnyJob) -> MillraceError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
     do = f"{error.do}; the dates after it wait. To give it up: millrace clean --older-than 0 {job.output.path}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
-def _nothing(job: Job | Application, why: str, more: str) -> JobError:
+def _nothing(job: AnyJob, why: str, more: str) -> JobError:
     lines = [line for line in (job.dated.lines if job.dated else []) if line.startswith("source.")]
     where = "\n         ".join(lines) or "source.path"
     do = f"correct source.path, or run it again when the data are there{more}"
     return JobError(f"there are no data{_of_date(job)}", where=where, why=why, do=do)
 
 
-def _of_date(job: Job | Application) -> str:
+def _of_date(job: AnyJob) -> str:
     return f" for {job.dated.run_date.day}" if job.dated else ""
 
 
@@ -271,12 +404,12 @@ def _nothing_at(path: str, options: Any) -> NoInputError | None:
     return None
 
 
-def _patterns(job: Job | Application, place: str) -> list[str]:
+def _patterns(job: AnyJob, place: str) -> list[str]:
     became = job.dated.became if job.dated else {}
     return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
 
-def _night(job: Job | Application) -> str:
+def _night(job: AnyJob) -> str:
     """What tells the nights of a job apart: the day, with the hour where a pattern names one."""
     if job.dated is None:
         return ""
@@ -288,18 +421,18 @@ def _always(run_date: RunDate) -> DateOf:
     return lambda _: run_date
 
 
-def _is_same_command(own: Job | Application) -> bool:
+def _is_same_command(own: AnyJob) -> bool:
     """Whether a run was typed without a date: it may be the same command once more."""
     context = FlowRunContext.get()
     of_deployment = bool(context and getattr(context.flow_run, "deployment_id", None))
     return bool(own.dated and own.dated.run_date.origin == "started" and not of_deployment)
 
 
-def _staging(job: Job | Application) -> Staging:
+def _staging(job: AnyJob) -> Staging:
     return Staging(job.output.path, job.run.scratch)
 
 
-def _staging_folders(own: Job | Application) -> list[Path]:
+def _staging_folders(own: AnyJob) -> list[Path]:
     """The staging folders of the job's output on all dates, as far as they exist."""
     here = _staging(own).folder
     written = str(own.as_written()["output"]["path"])
@@ -311,3 +444,57 @@ def _staging_folders(own: Job | Application) -> list[Path]:
     else:
         wanted = path.parent / f".{path.name}.millrace"
     return [folder.resolve() for folder in sorted(Path("/").glob(str(wanted).lstrip("/")))]
+
+
+# The table of nights
+
+
+def show_nights(outcomes: Mapping[date, str]) -> None:
+    """Write the artifact of the nights of the deployment of the current flow run; nothing without a deployment.
+
+    `outcomes` says of nights without an output how this run ended for them. A server that is away is no reason to fail.
+    """
+    context = FlowRunContext.get()
+    flow_run = context.flow_run if context else None
+    deployment_id = getattr(flow_run, "deployment_id", None)
+    if context is None or context.flow is None or flow_run is None or deployment_id is None:
+        return
+    try:
+        with fresh_client(), get_client(sync_client=True) as client:
+            deployment = client.read_deployment(deployment_id)
+            nights = deployed(f"{context.flow.name}/{deployment.name}", deployment)
+            text = nights_text(nights, _runs_by_night(client, nights), outcomes, rates_by_run())
+            create_markdown_artifact(text, key=artifact_key(nights.name), description=f"The nights of {nights.name}")
+    except Exception as error:
+        log.warning("the table of nights could not be written: %s", error)
+
+
+def artifact_key(name: str) -> str:
+    """The key of the artifact of a deployment's nights.
+
+    >>> artifact_key("preprocess/Nightly 2")
+    'millrace-nights-preprocess-nightly-2'
+    """
+    return f"millrace-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+
+def _runs_by_night(client: Any, nights: Deployed) -> dict[date, Any]:
+    """The newest flow run of each night that the server knows, by the night that it is of."""
+    calendar = nights.calendar
+    since = calendar.begin(calendar.back(nights.today(), NIGHTS))
+    expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
+    flow_runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
+        flow_run_filter=FlowRunFilter(expected_start_time=expected),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=RUNS,
+    )  # fmt: skip
+    runs: dict[date, Any] = {}
+    for run in flow_runs:
+        section = run.parameters.get("run")
+        text = section.get("date") if isinstance(section, Mapping) else None
+        try:
+            moment = parse_run_date(text, calendar.timezone).time if text else run.expected_start_time
+        except JobError:
+            continue
+        runs.setdefault(calendar.night(moment), run)
+    return runs

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from prefect import get_client
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
+
+from tasks.job.run_date import Dated
+from tasks.stages.progress_artifact import fresh_client
 
 GENERATED = re.compile(r"[a-z]+-[a-z]+")  # a name that Prefect has made: beryl-sloth
 
@@ -22,8 +27,24 @@ def run_name() -> str:
     return f"{what} {before}" if what and GENERATED.fullmatch(before) else before or what
 
 
-def title(parameters: Mapping[str, Any]) -> str:
-    """The output and the source of a run, as far as its parameters name them.
+def show_date(dated: Dated) -> None:
+    """Put what the patterns of a job became into the name of the current flow run; a name that somebody has typed
+    stays. A server that is away is no reason to fail."""
+    context = FlowRunContext.get()
+    run: Any = context.flow_run if context else None
+    if run is None or not dated.became:
+        return
+    before, now = title(run.parameters or {}), title(run.parameters or {}, dated)
+    end = str(run.name).removeprefix(before).strip()
+    if before == now or not str(run.name).startswith(before) or not GENERATED.fullmatch(end):
+        return
+    run.name = f"{now} {end}"
+    with fresh_client(), get_client(sync_client=True) as client:
+        client.update_flow_run(run.id, name=run.name)
+
+
+def title(parameters: Mapping[str, Any], dated: Dated | None = None) -> str:
+    """The output and the source of a run, as far as its parameters name them; `dated` says what their patterns became.
 
     >>> title({"recipe": "toy", "output": {"path": "/data/out/nightly"}})
     'out/nightly (toy)'
@@ -31,16 +52,42 @@ def title(parameters: Mapping[str, Any]) -> str:
     'out (in/a.csv ..)'
     >>> title({"fitted": "out/nightly", "source": {"path": "new"}, "output": {"path": "out/hourly"}})
     'out/hourly (out/nightly on new)'
+    >>> title({"base": "out/nightly", "source": {"path": "logs/today"}})
+    'out/nightly (logs/today)'
     >>> title({"recipe": "toy"})
     '(toy)'
     >>> title({"path": "data/incoming"}), title({"output": "x"})
     ('data/incoming', '')
+    >>> from tasks.job.run_date import Dated, parse_run_date
+    >>> became = {"source.path": ("/logs/{date-1:%Y/%m/%d}/*.csv", "/logs/2026/11/21/*.csv")}
+    >>> title({"job": "jobs/nightly.yaml"}, Dated(parse_run_date("2026-11-22", "UTC"), became))
+    '(jobs/nightly.yaml on logs/2026/11/21/*.csv)'
+    >>> became = {"source.filter": ("day == '{date}'", "day == '2026-11-22'")}
+    >>> title({"source": {"path": "in"}, "output": {"path": "out"}}, Dated(parse_run_date("2026-11-22", "UTC"), became))
+    'out (in) 2026-11-22'
     """
-    output, source = _path(parameters.get("output")), _path(parameters.get("source"))
+    became = dated.became if dated else {}
+    output = _became(became, "output.path") or _path(parameters.get("output"))
+    read = _became(became, "source.path", "source.path[0]")
+    source = read or _path(parameters.get("source"))
+    fitted = _became(became, "fitted")
     origin = next((_short(parameters[key]) for key in ("fitted", "recipe", "job") if parameters.get(key)), source)
-    if parameters.get("fitted") and source:
+    origin = fitted or origin
+    if source and origin != source and (parameters.get("fitted") or read):
         origin += f" on {source}"
-    return " ".join(filter(None, [output or _short(parameters.get("path")), f"({origin})" if origin else ""]))
+    if dated and not any(text for text in (read, fitted, _became(became, "output.path"))):
+        return f"{title(parameters)} {dated.run_date.day}".strip()
+    folder = output or _short(parameters.get("path")) or _short(parameters.get("base"))
+    return " ".join(filter(None, [folder, f"({origin})" if origin else ""]))
+
+
+def _became(became: Mapping[str, tuple[str, str]], *places: str) -> str:
+    """What the first of these places became that has a pattern: from the part in front of the pattern on."""
+    for pattern, text in (became[place] for place in places if place in became):
+        parts = PurePath(text).parts
+        first = len(PurePath(f"{pattern.partition('{')[0]}x").parts) - 2
+        return "/".join(parts[max(min(first, len(parts) - 2), 0) :]).lstrip("/")
+    return ""
 
 
 def _path(section: Any) -> str:

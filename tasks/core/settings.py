@@ -55,6 +55,16 @@ def date_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
+def clock_text(value: Any) -> Any:
+    """A time of day of YAML as text: without quotes `10:30` is the number 630."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 24 * 60:
+        return f"{value // 60:02d}:{value % 60:02d}"
+    return value
+
+
+ClockTime = Annotated[
+    str, BeforeValidator(clock_text, json_schema_input_type=str), Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")
+]
 Seconds = Annotated[float, BeforeValidator(parse_seconds, json_schema_input_type=float | str), Field(ge=0, le=10**9)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | float | str), Field(ge=1)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -205,14 +215,67 @@ class Run(Section):
         600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
+    profile: bool = Field(
+        True, description="profile each column that is read, over all rows, for the checks and _profile.json"
+    )
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
+    keep_partials: bool = Field(
+        True,
+        description="save what a refit needs beside what apply needs; without it nothing can be refitted",
+    )
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
     )
     timezone: str = Field("UTC", description="time zone of {date} and {hour}, such as Europe/Berlin")
+    ready_by: ClockTime | None = Field(
+        None,
+        description="time of day, such as 06:00, by which a run is to be ready; it says early if it will not be",
+    )
+    ask_timeout: Seconds = Field(
+        72_000.0,
+        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
+    )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
     )
+
+
+def parse_days(text: int | str) -> int:
+    """Days of 365d, 52w or a plain number.
+
+    >>> parse_days("365d"), parse_days("52w"), parse_days(30)
+    (365, 364, 30)
+    """
+    number = str(text).strip()
+    days = {"d": 1, "w": 7}.get(number[-1:], 0)
+    count = number[:-1] if days else number
+    if isinstance(text, (bool, float)) or not count.isdecimal():
+        raise ValueError(f"{text!r} is no number of days: write 365d or 52w")
+    return int(count) * (days or 1)
+
+
+Days = Annotated[int, BeforeValidator(parse_days, json_schema_input_type=int | str), Field(ge=1, le=100_000)]
+
+
+class Refitting(Section):
+    """How a job learns from new rows on top of what its base has learned.
+
+    A further key is the name of an operator, or an entry of features, with merge or freeze: `Normalize: freeze`,
+    `features[2]: merge`. `flows.job` checks these names, which it alone knows.
+    """
+
+    model_config = ConfigDict(**{**Section.model_config, "extra": "allow"})
+
+    forget: Days | None = Field(
+        None, description="drop the counts of values without an id that were not seen for so long: 365d"
+    )
+    all: bool = Field(False, description="learn anew from these rows alone; values that had an id keep it")
+    again: bool = Field(False, description="also files that the base has learned already")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the further keys say: merge or freeze, by operator or entry."""
+        return dict(self.model_extra or {})
 
 
 Level = Literal["warn", "stop", "ask"]

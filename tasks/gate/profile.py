@@ -12,8 +12,8 @@ from typing import Any
 
 from tasks.core.strict_json import decoded, encoded
 from tasks.storage.metadata_forms import check_form
+from tasks.storage.own_files import PROFILE
 
-PROFILE = "_profile.json"  # in an output, beside its manifest
 FORMAT = 1
 BUCKETS = 1024  # of categories, by the lowest ten bits of MurmurHash3
 TOP = 100  # most frequent categories that a profile names

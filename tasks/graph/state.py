@@ -1,5 +1,8 @@
 """The learned state: plain JSON values and one Parquet table per vocabulary, each with its digest; never pickle.
 
+`state.json` holds what `apply` needs, and the digests of the two files that it does not need: `partials.json`, what a
+refit needs besides, and `changes.json`, what the last refit changed. Both are read when somebody wants them.
+
 A table of more than `PART` rows lies in several files, so that it is encoded, digested and read side by side.
 """
 
@@ -24,37 +27,61 @@ import pyarrow.parquet as pq
 
 from tasks import engines
 from tasks.core.strict_json import decoded, encoded
-from tasks.errors import DataError
+from tasks.errors import DataError, JobError
 from tasks.ops.base import Learned, Operator
 from tasks.sources.formats.bounds import validated
 from tasks.storage.metadata_forms import check_form, damaged
+from tasks.storage.own_files import CHANGES, PARTIALS
 
-FORMAT = 3  # 1: every table in one file; 2: no infinities, sums of floats as one number
+# 1: every table in one file; 2: no infinities, sums of floats as one number; 3: partials in state.json
+FORMAT = 4
 PART = 1 << 19  # rows of a file
+BESIDE = 4  # from this format on there are files beside state.json
+CHANGES_FORMAT = 1
+SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
 SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for data
 
 
 class State:
     """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables.
 
-    `partials` (by step) are for a refit; if they are a function, it is called when they are first needed.
+    `partials` (by step) are for a refit, `changes` are what the refit that made this state changed ({} for a fit):
+    `base` and `rows` as in `changes.json`, and `steps`. If they are functions, these are called when they are first
+    needed.
     """
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None,
         partials: Mapping[str, dict[str, Any]] | Callable[[], dict[str, dict[str, Any]]] | None = None,
+        changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
+        self._changes = changes if callable(changes) else dict(changes or {})
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
     @property
     def partials(self) -> dict[str, dict[str, Any]]:
+        """What a refit needs besides the values, by step; a JobError if it was saved without."""
         with self._lock:
             if callable(self._partials):
                 self._partials = self._partials()
             return self._partials
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What the last refit changed, as in `changes.json`; {} for the state of a fit."""
+        with self._lock:
+            if callable(self._changes):
+                self._changes = self._changes()
+            return self._changes
+
+    @property
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """What the last refit changed, by step."""
+        steps: dict[str, dict[str, Any]] = self.changed.get("steps", {})
+        return steps
 
     def prepared(self, key: str, op: Operator, engine: ModuleType) -> Any:
         """The `fitted` of the step's `apply`, made once per process and engine; None if the step learns nothing."""
@@ -67,44 +94,53 @@ class State:
             return self._prepared[key, engine.NAME]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"values": self.values, "partials": self.partials}
+        return {"values": self.values, "partials": self.partials, "changes": self.changed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def save(self, folder: Path, begun: Saving | None = None) -> str:
-        """Write `state.json` and its tables into the folder; returns the digest that names the whole state.
+    def save(self, folder: Path, begun: Saving | None = None, keep_partials: bool = True) -> str:
+        """Write `state.json`, the files beside it and their tables; returns the digest that names the whole state.
 
-        `begun` has written some of them there already, or is about to.
+        `begun` has written some of the tables there already, or is about to. Without `keep_partials`, what only a refit
+        needs is left out.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with begun or Saving(folder) as saving:
-            fitted, partials = _packed(self.values, "v", saving), _packed(self.partials, "p", saving)
-            data: dict[str, Any] = {
-                "format": FORMAT,
-                "fitted": encoded(_waited(fitted, _noted)),
-                "partials": encoded(_waited(partials, _noted)),
-            }
+            fitted = _packed(self.values, "v", saving)
+            partials = _packed(self.partials, "p", saving) if keep_partials else None
+            changes = _packed(self.changes, "changes-", saving)
+            beside: dict[str, Any] = {PARTIALS: None, CHANGES: None}
+            if partials is not None:
+                beside[PARTIALS] = {"format": FORMAT, "partials": encoded(_waited(partials, _noted))}
+            if self.changed:
+                steps = encoded(_waited(changes, _noted))
+                beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
+            data: dict[str, Any] = {"format": FORMAT, "fitted": encoded(_waited(fitted, _noted))}
+        texts = {name: _text(content) for name, content in beside.items() if content}
+        for name, content in texts.items():
+            _write(folder / name, content.encode())
+        data |= {SECTIONS[name]: _file(name, texts.get(name)) for name in (PARTIALS, CHANGES)}
         text = _text(data)
         _write(folder / "state.json", text.encode())
-        used = {entry["table"] for entry in _tables(data)}
-        for stale in folder.glob(f"*{SUFFIX}"):
-            if stale.name not in used:
-                stale.unlink()
+        used = {entry["table"] for content in (data, *beside.values()) for entry in _tables(content or {})}
+        stale = [path for path in folder.glob(f"*{SUFFIX}") if path.name not in used]
+        for path in stale + [folder / name for name in beside if name not in texts]:
+            path.unlink(missing_ok=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @staticmethod
     def load(folder: Path, partials: bool = True, digest: str | None = None) -> State:
         """The state of a folder; tables are checked against their digests, state.json against `digest` (DataError).
 
-        The partials, which may be much larger than what is applied, stay in the folder until they are asked for.
+        What a refit needs besides, which may be much larger than what is applied, and what the last refit changed stay
+        in the folder until somebody wants them; they are checked then. Without `partials` nobody will.
         """
         data = _checked(folder, digest)
         if not partials:
             return State(_read(folder, data["fitted"]))
-        with _threads() as threads:
-            list(threads.map(partial(_whole, folder), _tables({"partials": data["partials"]})))
-        return State(_read(folder, data["fitted"]), partial(_read, folder, data["partials"]))
+        values = _read(folder, data["fitted"])
+        return State(values, partial(_read_partials, folder, data), partial(_read_changes, folder, data))
 
 
 class Saving:
@@ -148,25 +184,42 @@ class Saving:
 def check_saved(folder: Path, digest: str | None = None) -> None:
     """A DataError if anything of the state in a folder is missing, damaged or of a newer format."""
     with _threads() as threads:
-        list(threads.map(partial(_whole, folder), _tables(_checked(folder, digest))))
+        list(threads.map(partial(_whole, folder), _all_tables(folder, _checked(folder, digest))))
+
+
+def load_changes(folder: Path) -> dict[str, Any]:
+    """What the refit that made the state of a folder changed, with its tables; {} where a fit made it."""
+    return _read_changes(folder, _checked(folder))
 
 
 def saved_files(folder: Path) -> list[Path]:
     """The files of the state in a folder."""
-    return [folder / name for name in ["state.json", *(entry["table"] for entry in _tables(_checked(folder)))]]
+    return [folder / name for name in _names(folder, _checked(folder))]
 
 
 def copy_saved(origin: Path, folder: Path) -> str:
     """The state of a folder in another one too, as it is; its digest. Where it is possible both share the files."""
-    data = _checked(origin)
+    names = _names(origin, _checked(origin))
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ["state.json", *(entry["table"] for entry in _tables(data))]:
+    for name in names:
         (folder / name).unlink(missing_ok=True)
         try:
             os.link(origin / name, folder / name)
         except OSError:  # another file system, or one without links
             shutil.copyfile(origin / name, folder / name)
     return _digest(folder / "state.json")
+
+
+def _names(folder: Path, data: Mapping[str, Any]) -> list[str]:
+    """The names of all files of a state."""
+    beside = [name for name in (PARTIALS, CHANGES) if _is_file(data.get(SECTIONS[name]))]
+    return ["state.json", *beside, *(entry["table"] for entry in _all_tables(folder, data))]
+
+
+def _all_tables(folder: Path, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of the files of all tables of a state, those for a refit and of the last refit's changes too."""
+    beside = [_beside(folder, data, name) or {} for name in (PARTIALS, CHANGES)]
+    return [entry for content in (data, *beside) for entry in _tables(content)]
 
 
 def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
@@ -179,17 +232,67 @@ def _checked(folder: Path, digest: str | None = None) -> dict[str, Any]:
             do="upgrade millrace",
         )
     path = folder / "state.json"
-    check_form(data, "state", path)
-    data.setdefault("partials", {})
-    for section in ("fitted", "partials"):
-        for key, values in data[section].items():
-            for name, value in values.items():
-                for file in _files(value):
-                    field = f"{section}.{key}.{name}"
-                    check_form(file, "table", path, field)
-                    if (folder / file["table"]).is_symlink():
-                        raise damaged(path, field, f"the table {file['table']} is a link")
+    check_form(data, "state" if data.get("format", FORMAT) >= BESIDE else "state_in_one", path)
+    _check_tables(path, "fitted", data["fitted"])
+    if data["format"] < BESIDE:
+        data.setdefault("partials", {})
+        _check_tables(path, "partials", data["partials"])
     return data
+
+
+def _check_tables(path: Path, section: str, steps: Mapping[str, Mapping[str, Any]]) -> None:
+    """A DataError for an entry of a table that names none."""
+    for key, values in steps.items():
+        for name, value in values.items():
+            for file in _files(value):
+                field = f"{section}.{key}.{name}"
+                check_form(file, "table", path, field)
+                if (path.parent / file["table"]).is_symlink():
+                    raise damaged(path, field, f"the table {file['table']} is a link")
+
+
+def _beside(folder: Path, data: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The content of `partials.json` or `changes.json`, checked; None where the state has none."""
+    section = SECTIONS[name]
+    if data["format"] < BESIDE:
+        return {"partials": data["partials"]} if section == "partials" else None
+    if not data.get(section):
+        return None
+    if (folder / name).is_symlink():
+        raise damaged(folder / name, "", "it is a link")
+    content: dict[str, Any] = read_json(folder / name, data[section]["sha256"])
+    check_form(content, section, folder / name)
+    inner = "steps" if section == "changes" else section
+    _check_tables(folder / name, inner, content[inner])
+    return content
+
+
+def _read_partials(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a refit needs besides the values, with its tables; a JobError if it was left out."""
+    content = _beside(folder, data, PARTIALS)
+    if content is None:
+        raise JobError(
+            "this state was saved without what a refit needs",
+            where=str(folder),
+            why="run.keep_partials was false",
+            do="fit all rows again, with run.keep_partials: true",
+        )
+    return _read(folder, content["partials"])
+
+
+def _read_changes(folder: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the last refit changed, with its tables."""
+    content = _beside(folder, data, CHANGES)
+    return {} if content is None else {**content, "steps": _read(folder, content["steps"])}
+
+
+def _file(name: str, text: str | None) -> dict[str, Any] | None:
+    """The entry in state.json of a file beside it."""
+    return None if text is None else {"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _is_file(entry: Any) -> bool:
+    return isinstance(entry, dict) and set(entry) == {"file", "sha256"}
 
 
 def read_json(path: Path, digest: str | None = None) -> dict[str, Any]:
@@ -271,11 +374,12 @@ def _noted(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    """The text of state.json; a DataError that names the step whose learned values are no JSON."""
+    """The text of one of the files; a DataError that names the step whose learned values are no JSON."""
     try:
         return json.dumps(data, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
-        for key, learned in (*data["fitted"].items(), *data["partials"].items()):
+        steps = next((data[n] for n in ("fitted", "partials", "steps") if n in data), {})
+        for key, learned in steps.items():
             for name, value in learned.items():
                 try:
                     json.dumps(value, allow_nan=False)
@@ -293,8 +397,9 @@ def _files(value: Any) -> list[dict[str, Any]]:
 
 
 def _tables(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The entries in state.json of the files of all tables."""
-    entries = [entry for section in ("fitted", "partials") for entry in data.get(section, {}).values()]
+    """The entries of the files of all tables in state.json, or in a file beside it."""
+    sections = [data.get(name) for name in ("fitted", "partials", "steps")]
+    entries = [entry for section in sections if section and not _is_file(section) for entry in section.values()]
     return [file for entry in entries for value in entry.values() for file in _files(value)]
 
 

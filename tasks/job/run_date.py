@@ -14,6 +14,7 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from tasks.errors import JobError, near
+from tasks.manifest import ORIGINS
 
 Origin = Literal["run.date", "scheduled", "started", "begun"]
 NAMES = ("date", "hour")
@@ -54,13 +55,7 @@ class RunDate:
     def sentence(self) -> str:
         """The date and where it comes from, for logs."""
         at = self.time.isoformat(sep=" ", timespec="minutes")
-        source = {
-            "run.date": "of run.date",
-            "scheduled": f"of the run's schedule, {at}",
-            "started": f"of the run's start, {at}, since run.date is empty",
-            "begun": "of an earlier run, which was begun and not published",
-        }[self.origin]
-        return f"{self.day}, {source} ({self.timezone})"
+        return f"{self.day}, {ORIGINS[self.origin].format(at=at)} ({self.timezone})"
 
 
 def zone_of(timezone: str) -> ZoneInfo:

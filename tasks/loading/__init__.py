@@ -8,6 +8,7 @@ them reads contiguous row groups.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import stored_type
 from tasks.errors import DataError, JobError, near
-from tasks.manifest import Manifest
+from tasks.manifest import Manifest, chosen_versions
 
 OPEN_FILES = 8
 FORMATS = ("parquet", "arrow")
@@ -82,6 +83,8 @@ class Loader(PickledFields):
     shuffle: draw a new order for every epoch; False: the order of the files.
     drop_last: give whole batches only.
     even: give the same number of batches in every shard; an epoch then leaves out fewer rows than there are shards.
+    versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`; None: the newest one. Discarded
+        versions are left out, with a warning.
 
     Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
     folder that is no output, and for a file that has other rows than the manifest says.
@@ -94,11 +97,16 @@ class Loader(PickledFields):
     shuffle: bool = True
     drop_last: bool = False
     even: bool = False
+    versions: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise JobError(f"batch_size is {self.batch_size}", do="give 1 or more")
         form = self.manifest.data["output"]["format"]
+        for other in self.manifests:
+            if (now := other.data["output"]["format"]) != form:
+                raise JobError("the versions are of several formats", where=other.path, why=f"{now} and {form}",
+                               do="name versions of one format")  # fmt: skip
         if form not in FORMATS:
             raise JobError(f"rows of {form} files cannot be read by parts", where=self.path,
                            why="a loader reads row groups, which parquet and arrow files have",
@@ -108,13 +116,21 @@ class Loader(PickledFields):
                 raise JobError(f"there is no column {name!r}", where=self.path, do=near(name, self.schema))
 
     @cached_property
+    def manifests(self) -> list[Manifest]:
+        """What each version says of itself, the oldest first; a list of one without `versions`."""
+        if self.versions is None:
+            return [Manifest.load(self.path)]
+        return [Manifest.load(path) for path in chosen_versions(Path(self.path), self.versions)]
+
+    @property
     def manifest(self) -> Manifest:
-        """What the output says of itself."""
-        return Manifest.load(self.path)
+        """What the output, or the newest of its versions, says of itself."""
+        return self.manifests[-1]
 
     @cached_property
     def schema(self) -> Schema:
-        """Types, tags, cardinalities and embedding sizes of the columns."""
+        """Types, tags, cardinalities and embedding sizes of the columns: those of the newest version, whose ids hold
+        for all before it."""
         return Schema.from_json(self.manifest.data["schema"])
 
     @property
@@ -127,14 +143,16 @@ class Loader(PickledFields):
         """The groups of rows that files store together (row groups, record batches), in the manifest's order."""
         arrow = self.manifest.data["output"]["format"] == "arrow"
         groups = []
-        for part in self.manifest.parts:
-            path = Path(self.manifest.path) / part["path"]
-            stat = path.stat()
-            rows = (_rows_of_arrow if arrow else _rows_of_parquet)(str(path), stat.st_size, stat.st_mtime_ns)
-            if sum(rows) != part["rows"]:
-                raise DataError(f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}",
-                                where=self.path, do="see what else is damaged: millrace verify")  # fmt: skip
-            groups += [Group(part["path"], number, n) for number, n in enumerate(rows) if n]
+        for manifest in self.manifests:
+            for part in manifest.parts:
+                path = Path(manifest.path) / part["path"]
+                stat = path.stat()
+                rows = (_rows_of_arrow if arrow else _rows_of_parquet)(str(path), stat.st_size, stat.st_mtime_ns)
+                if sum(rows) != part["rows"]:
+                    raise DataError(f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}",
+                                    where=manifest.path, do="see what else is damaged: millrace verify")  # fmt: skip
+                name = part["path"] if self.versions is None else os.path.relpath(path, self.manifest.path)
+                groups += [Group(name, number, n) for number, n in enumerate(rows) if n]
         return groups
 
     @property

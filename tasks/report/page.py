@@ -15,7 +15,9 @@ from tasks.core.stage_results import StageResult, StatisticsResult, TransformRes
 from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
-from tasks.report import diagram, profile, sampling, series, svg
+from tasks.manifest import dated_lines
+from tasks.report import diagram, profile, sampling, series, svg, verdict
+from tasks.report.growth import growth
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
@@ -69,6 +71,8 @@ def render(facts: Facts, folder: Path) -> str:
         output=output[:MOST_COLUMNS],
         output_note=note,
         embeddings=embeddings(facts.bound),
+        gate=verdict.section(folder),
+        growth=growth(folder, Path(facts.target or folder)),
         **learned(facts),
     )
 
@@ -235,7 +239,7 @@ def template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
-    environment.filters |= {"reading": reading_lines, "made_up": made_up_text}
+    environment.filters |= {"reading": reading_lines, "made_up": made_up_text, "dated": dated_lines}
     return environment.get_template("page.html.j2")
 
 

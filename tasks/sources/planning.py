@@ -36,6 +36,10 @@ class NoRowsError(DataError):
     """The files of the source have no rows."""
 
 
+class NoValidationRowsError(NoRowsError):
+    """No file is at `source.valid`, or the files have no rows."""
+
+
 def make_plan(
     source: Source,
     *,

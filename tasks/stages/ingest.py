@@ -7,7 +7,8 @@ In: the request. Out: `plan.json` in the staging folder, with files, blocks and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,17 +19,26 @@ from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
-from tasks.errors import DataError
+from tasks.errors import DataError, NoInputError
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
+from tasks.job.learned_files import check_new, learned_before, sampled_digest
+from tasks.job.refitting import copied_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
-from tasks.sources.planning import make_plan, partition_size, read_options
+from tasks.sources.planning import (
+    NoRowsError,
+    NoValidationRowsError,
+    make_plan,
+    partition_size,
+    read_options,
+)
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
+from tasks.stages.statistics import modes_of
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import expand
@@ -42,12 +52,16 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     start = time.perf_counter()
     if request.fitted:
         adopt(request)
+    if request.base:
+        modes_of(request)
+        copied_base(request)
     paths = _paths(request.source)
     storage_options = read_options(request.source)["storage_options"]
-    listed = {split: {file.path: file for file in expand(path, storage_options)} for split, path in paths.items()}
-    sample = _made_up_files(listed) + request.fitted.get("made_up", [])
+    listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
+    sample = _made_up_files(listed) + (request.fitted or request.base).get("made_up", [])
     reused, notes = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
+    again = _refuse_learned(request, saved)
     plans = {split: saved.plan(split) for split in paths}
     rows = sum(plan.rows for plan in plans.values())
     progress(rows, rows)
@@ -70,6 +84,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         differs_from_fit="; ".join(differences_of(request, first)),
         made_up=made_up_text(sample) if sample else "",
         contract="; ".join(dict.fromkeys(notes)),
+        again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
     )
@@ -89,6 +104,27 @@ def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, A
     ]
 
 
+def _refuse_learned(request: Request, saved: PlanOf) -> int:
+    """A DataError for files that the base has learned already; how many there are where `refit.again` insists."""
+    if not request.base:
+        return 0
+    history, files = history_before(request)
+    if not request.base["again"]:
+        try:
+            check_new(saved.learned_files, files, history.get("nights", ()))
+        except DataError:
+            saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
+            raise
+    return len(learned_before(saved.learned_files, files))
+
+
+def _digested(plan: Plan, storage_options: Any, pool: Pool) -> list[list[Any]]:
+    """Path, size and digest of the files that have rows."""
+    files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
+    digests = _mapped(pool, partial(sampled_digest, storage_options=storage_options), files)
+    return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
+
+
 def _plan(
     request: Request, pool: Pool, paths: Mapping[str, Any], listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
@@ -106,37 +142,65 @@ def _plan(
     notes: list[str] = saved.data.get("contract", []) if reused else []
     if not reused:
         origins: dict[str, Any] = {}
-        plans = {split: _planned(request, split, path, pool, origins, notes) for split, path in paths.items()}
+        learned: list[list[Any]] = []
+        plans = {split: _planned(request, split, path, pool, origins, learned, notes) for split, path in paths.items()}
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
+        saved.data["learned_files"] = learned
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes})
     return reused, notes
 
 
+def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
+    """The files of a split by their paths."""
+    with _naming_valid(split):
+        return {file.path: file for file in expand(path, storage_options)}
+
+
+@contextmanager
+def _naming_valid(split: str) -> Iterator[None]:
+    """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`."""
+    try:
+        yield
+    except (NoInputError, NoRowsError) as error:
+        if split != "valid":
+            raise
+        kind = NoInputError if isinstance(error, NoInputError) else NoValidationRowsError
+        raise kind(
+            "there are no validation data", where=f"source.valid: {error.where}", why=error.why or error.what,
+            do="correct source.valid, or leave it out",
+        ) from None  # fmt: skip
+
+
 def _planned(
-    request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], notes: list[str]
+    request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
+    notes: list[str],
 ) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
-    `origins` gets the source's own files. `notes` gets a sentence for each column that the contract has a rule for."""
+    `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
+    column that the contract has a rule for."""
     source, run = request.source, request.run
-    plan = make_plan(
-        source.model_copy(update={"path": path, "valid": None}),
-        parallel_map=partial(_mapped, pool),
-        threads=dividing_threads(request.engine, pool),
-        min_partition_size=run.min_partition_size,
-        null_types=null_types(request),
-        limit=partition_limit(request.engine, pool),
-        fit=request.fit,
-        notes=str(request.staging.folder / FOLDER),
-    )
+    with _naming_valid(split):
+        plan = make_plan(
+            source.model_copy(update={"path": path, "valid": None}),
+            parallel_map=partial(_mapped, pool),
+            threads=dividing_threads(request.engine, pool),
+            min_partition_size=run.min_partition_size,
+            null_types=null_types(request),
+            limit=partition_limit(request.engine, pool),
+            fit=request.fit,
+            notes=str(request.staging.folder / FOLDER),
+        )
     if request.rules is not None:
         schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
         plan = replace(plan, schema=schema)
         notes += [finding.text for finding in findings]
     plan = adapted(request, plan)
     check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
+    if split == request.splits[0] and not request.fitted:
+        learned += _digested(plan, read_options(source)["storage_options"], pool)
     if not source.keys:
         return plan
     if request.flow != "fit":

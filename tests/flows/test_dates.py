@@ -24,7 +24,7 @@ from flows.job.nights import published
 from flows.preprocess import preprocess
 from flows.run.nights import date_of_this_run
 from tasks.core.settings import Run
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError, JobError, MillraceError
 from tasks.job.run_date import RunDate, parse_run_date, run_date_at
 from tasks.manifest import Manifest
 from tests.conftest import python_path
@@ -172,6 +172,48 @@ def test_the_manifest_says_what_the_patterns_became(tmp_path: Path, run: Any) ->
     pattern, text = f"{tmp_path}/in/{{date-1}}", f"{tmp_path}/in/2026-11-22"
     assert dated["became"] == {"source.path": {"pattern": pattern, "text": text}}
     assert rows_of(out)["day"].to_pylist() == ["2026-11-22"] * 3
+
+
+def test_report_and_inspect_show_the_date_and_what_the_patterns_became(tmp_path: Path, run: Any) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from flows.commands.inspect import show_folder
+
+    day_of(tmp_path, "2026-11-22")
+    [out] = run(nightly(tmp_path, date="2026-11-23", report=True))
+    shown, pattern = Console(file=StringIO(), width=300), f"{tmp_path}/in/{{date-1}}"
+    show_folder(out, console=shown)
+    lines = ["2026-11-23, of run.date (UTC)", f"source.path: {pattern} is {tmp_path}/in/2026-11-22"]
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    assert f"the date is {lines[0]}\n{lines[1]}\n" in text
+    assert f"The date of the run is {lines[0]}.<br>{lines[1]}</p>" in (out / "_report.html").read_text()
+
+
+def test_inspect_shows_the_date_of_a_fitted_workflow(tmp_path: Path, cluster: Any, prefect_server: Any) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from flows.commands.inspect import show_folder
+    from flows.fit import fit
+
+    day_of(tmp_path, "2026-11-22")
+    data = nightly(tmp_path, date="2026-11-23")
+    run_on(fit, {**data, "output": {"path": str(tmp_path / "fitted")}}, cluster)
+    shown = Console(file=StringIO(), width=300)
+    show_folder(tmp_path / "fitted", console=shown)
+    assert "the date is 2026-11-23, of run.date (UTC)" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_name_of_a_run_shows_what_its_paths_became(tmp_path: Path, run: Any, api: Any) -> None:
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+
+    day_of(tmp_path, "2026-11-22")
+    run(nightly(tmp_path, date="2026-11-23"))
+    [flow_run] = api.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[str(tmp_path / "out")])))
+    assert flow_run.name.startswith(f"{tmp_path.name}/out (in/2026-11-22) ")
 
 
 def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -326,6 +368,25 @@ def test_a_night_of_another_folder_is_finished_first_too(
     assert [path.name[:11] for path in (tmp_path / "scratch").iterdir()] == [".2026-11-25"]
 
 
+def test_a_job_without_a_date_does_not_throw_away_a_night(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day_of(tmp_path, "2026-11-21")
+    begin(run, nightly(tmp_path, date="2026-11-22"), monkeypatch)
+    state = tmp_path / ".out.millrace" / "state" / "state.json"
+    data = nightly(tmp_path)
+    data["source"]["path"] = f"{tmp_path}/in/2026-11-21"
+    with pytest.raises(JobError) as caught:
+        run(data)
+
+    assert str(caught.value).splitlines()[0] == "the run of 2026-11-22 was begun and not published"
+    assert "--date 2026-11-22. To give it up: millrace clean --older-than 0" in str(caught.value)
+    assert state.exists()
+    run(nightly(tmp_path, date="2026-11-22"))
+    run(data)
+    assert len(list((tmp_path / "out").glob("v*"))) == 2
+
+
 def test_a_night_that_cannot_be_finished_is_named(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source = day_of(tmp_path, "2026-11-21")
     day_of(tmp_path, "2026-11-22")
@@ -391,6 +452,45 @@ def test_the_command_of_a_day_without_data_ends_with_0(tmp_path: Path, prefect_s
     assert "skipped  nothing was written: there are no data" in empty.stdout
     assert "date     2026-11-23 (run.date, UTC)" in full.stdout
     assert dates(tmp_path / "out") == {"v0001": "2026-11-23"}
+
+
+@pytest.mark.parametrize("files", ["none", "without rows"])
+@pytest.mark.parametrize("if_empty", ["fail", "skip"])
+def test_validation_data_without_a_date_that_are_missing_are_a_clear_error(
+    tmp_path: Path, run: Any, files: str, if_empty: str
+) -> None:
+    """They are the same on every day: that they are not there is no day without data."""
+    day_of(tmp_path, "2026-11-22")
+    data = nightly(tmp_path, date="2026-11-23", if_empty=if_empty)
+    data["source"]["valid"] = f"{tmp_path}/valid"
+    if files == "without rows":
+        (tmp_path / "valid").mkdir()
+        pq.write_table(pa.table({"x": pa.array([], pa.float64()), "day": pa.array([], pa.string())}),
+                       tmp_path / "valid/a.parquet")  # fmt: skip
+    with pytest.raises(MillraceError) as caught:
+        run(data)
+
+    assert str(caught.value).splitlines()[:2] == [
+        "there are no validation data",
+        f"  where: source.valid: {tmp_path}/valid{'/a.parquet' if files == 'without rows' else ''}",
+    ]
+    assert caught.value.do == "correct source.valid, or leave it out"
+
+
+@pytest.mark.parametrize("files", ["none", "without rows"])
+def test_validation_data_of_a_day_may_be_missing(tmp_path: Path, run: Any, files: str) -> None:
+    day_of(tmp_path, "2026-11-22")
+    (tmp_path / "valid").mkdir()
+    data = nightly(tmp_path, date="2026-11-23")
+    data["source"]["valid"] = f"{tmp_path}/valid/{{date-1}}"
+    if files == "without rows":
+        (tmp_path / "valid/2026-11-22").mkdir()
+        pq.write_table(pa.table({"x": pa.array([], pa.float64()), "day": pa.array([], pa.string())}),
+                       tmp_path / "valid/2026-11-22/a.parquet")  # fmt: skip
+    with pytest.raises(JobError) as caught:
+        run(data)
+    assert f"source.valid: {tmp_path}/valid/{{date-1}} is {tmp_path}/valid/2026-11-22" in caught.value.where
+    assert run({**data, "run": {**data["run"], "if_empty": "skip"}}) == []
 
 
 def test_a_mistyped_path_is_no_empty_day(tmp_path: Path, run: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +23,8 @@ import yaml
 from prefect.client.schemas.schedules import CronSchedule
 
 from flows.commands import backfill
-from flows.job.nights import Deployed, days_between, deployed, published
-from flows.run.nights_table import nights_text
+from flows.job.nights import Calendar, Deployed, deployed, published
+from flows.job.nights_table import nights_text
 from tasks.errors import GiveUpError, JobError
 from tests.conftest import free_port, python_path
 from tests.infra.elsewhere import until
@@ -35,6 +37,12 @@ def output_of(path: Path, day: str, run: str = "", rows: int = 5) -> None:
     path.mkdir(parents=True)
     content = {"dated": {"date": day}, "run": run, "rows": {"out": rows}, "seconds": 1.5}
     (path / "_manifest.json").write_text(json.dumps(content))
+
+
+def table_of(text: str) -> list[dict[str, str]]:
+    """The rows of a Markdown table by the names of its columns."""
+    lines = [re.split(r"\s*(?<!\\)\|\s*", line.strip()[1:-1].strip()) for line in text.splitlines() if line[:1] == "|"]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
 
 def nights_of(folder: Path, *crons: str, timezone: str = "UTC", **job: Any) -> Deployed:
@@ -81,7 +89,7 @@ def test_a_day_of_the_schedule_is_missing_until_it_is_published(tmp_path: Path, 
     nights = nights_of(tmp_path, "30 2 * * *", timezone=zone)
     first, second, third = (date.fromisoformat(day) for day in days)
 
-    assert nights.scheduled_days(first, third) == [first, second, third]
+    assert nights.scheduled(first, third) == [first, second, third]
     output_of(tmp_path / "out/v0001", days[0])
     output_of(tmp_path / "out/v0002", days[2])
     assert nights.missing(last=third) == [second]
@@ -98,8 +106,11 @@ def test_days_without_a_schedule_are_not_missing(tmp_path: Path) -> None:
     ("job", "message"),
     [
         ({"source": {"path": "in"}}, "names no date"),
-        ({"source": {"path": "in/{date}/{hour}"}}, "names hours"),
-        ({"output": {"path": "out", "on_existing": "replace"}}, "have one output"),
+        ({"output": {"path": "out", "on_existing": "replace"}}, "the days of preprocess/n have one output"),
+        (
+            {"source": {"path": "in/{date}/{hour}"}, "output": {"path": "out/{date}"}},
+            "the hours of preprocess/n have one output",
+        ),
     ],
 )
 def test_what_has_no_output_for_each_day_is_refused(tmp_path: Path, job: dict[str, Any], message: str) -> None:
@@ -123,21 +134,129 @@ def test_a_deployment_has_the_job_of_its_file_and_recipe(tmp_path: Path) -> None
 def test_the_table_names_each_day(tmp_path: Path) -> None:
     nights = nights_of(tmp_path)
     today = nights.today()
-    days = days_between(date.fromordinal(today.toordinal() - 3), today)
+    days = nights.calendar.between(date.fromordinal(today.toordinal() - 3), today)
     output_of(tmp_path / "out/v0001", days[0].isoformat(), "11111111-aaaa", 1234)
     output_of(tmp_path / "out/v0002", days[3].isoformat())
     crashed = SimpleNamespace(id="22222222-bbbb", state_name="Crashed")
     text = nights_text(nights, {days[1]: crashed}, {days[2]: "no data"})
 
-    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| 2")]
-    assert [(line[0][2:], line[2], line[3], line[4].strip(" |")) for line in lines] == [
-        (days[3].isoformat(), "5", "1.5", "published: v0002"),
-        (days[2].isoformat(), "", "", "no data"),
-        (days[1].isoformat(), "", "", "Crashed"),
-        (days[0].isoformat(), "1,234", "1.5", "published: v0001"),
+    lines = [[line[name] for name in ("day", "rows", "seconds", "state")] for line in table_of(text)]
+    assert lines == [
+        [days[3].isoformat(), "5", "1.5", "published: v0002"],
+        [days[2].isoformat(), "", "", "no data"],
+        [days[1].isoformat(), "", "", "Crashed"],
+        [days[0].isoformat(), "1,234", "1.5", "published: v0001"],
     ]
     head = f"**1 day(s) without a published output**: {days[1]}. `millrace backfill preprocess/n --missing`"
     assert text.startswith(head)
+
+
+def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path)
+    today = nights.today()
+    out = tmp_path / "out/v0001"
+    for split, rows in (("train", 1000), ("valid", 200)):
+        output_of(out / split, today.isoformat(), "11111111-aaaa", rows)
+        manifest = json.loads((out / split / "_manifest.json").read_text())
+        manifest["stages"] = {"ingest": {"seconds": 1.0}, "statistics": {"seconds": 2.0}, "transform": {"seconds": 3.0}}
+        manifest["parts"] = [{"path": "part-00000.parquet", "bytes": 512, "rows": rows}] * 2
+        (out / split / "_manifest.json").write_text(json.dumps(manifest))
+    fitted = {
+        "a": {"size": 40, "values": {"table": "v000-values.vocab"}},
+        "b": {"size": 2, "values": {}},
+        "c": {"mean": 1},
+    }
+    (out / "_workflow").mkdir()
+    (out / "_workflow/state.json").write_text(json.dumps({"format": 3, "fitted": fitted}))
+    steps = {"a": {"old_size": 30, "new_size": 40}, "b": {"old_size": 2, "new_size": 2}, "c": {"mode": "merged"}}
+    (out / "_workflow/changes.json").write_text(json.dumps({"format": 1, "steps": steps}))
+    findings = [{"column": "price", "check": "psi", "figure": 0.5, "threshold": 0.2, "level": "warn"},
+                {"column": "", "check": "rows", "figure": 0.3, "threshold": 0.2, "level": "warn"}]  # fmt: skip
+    verdicts = {"statistics": {"verdict": "warn", "findings": findings}, "commit": {"verdict": "pass", "findings": []}}
+    (out / "_gate.json").write_text(json.dumps({"format": 1, "gate": "warn", "verdicts": verdicts, "accepted": []}))
+    (out / "_report.html").write_text("")
+
+    [row] = table_of(nights_text(nights, {}, {}))
+    assert row.pop("run").startswith("[11111111](")
+    assert row == {
+        "day": today.isoformat(), "state": "published: v0001", "rows": "1,200", "seconds": "1.5", "ingest": "1.0",
+        "statistics": "2.0", "transform": "6.0", "size": "2.0 kB", "ids": "42", "newcomers": "10",
+        "drift": "2.5 x price", "verdict": "warn", "report": f"[report]({(out / '_report.html').as_uri()})",
+    }  # fmt: skip
+
+
+def test_the_runs_of_a_job_without_a_date_stand_at_the_day_on_which_they_began(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path, source={"path": "in"})
+    today = nights.today()
+    before = date.fromordinal(today.toordinal() - 1)
+    output_of(tmp_path / "out/v0001", "")
+    manifest = {"created": f"{today}T00:30:00+00:00", "rows": {"out": 7}, "run": "b", "seconds": 2.0}
+    (tmp_path / "out/v0001/_manifest.json").write_text(json.dumps(manifest))
+    replaced = SimpleNamespace(id="a", state_name="Completed")
+    rates = {"a": {"rows": 5, "seconds": {"ingest": 1.0, "statistics": 2.5}}}
+    text = nights_text(nights, {today: SimpleNamespace(id="b", state_name="Running"), before: replaced}, {}, rates)
+
+    assert text.startswith("The runs of preprocess/n. Its job names no date")
+    rows = [[row[name] for name in ("day", "rows", "seconds", "state")] for row in table_of(text)]
+    assert rows == [
+        [today.isoformat(), "7", "2.0", "published: v0001"], [before.isoformat(), "5", "3.5", "Completed"],
+    ]  # fmt: skip
+
+
+# Hours
+
+
+def hours_of(folder: Path, *crons: str, **job: Any) -> Deployed:
+    return nights_of(folder, *crons, timezone="Europe/Berlin", source={"path": "in/{date}/{hour}"}, **job)
+
+
+@pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-11-22", 24)])
+def test_a_day_has_the_hours_that_passed(tmp_path: Path, day: str, hours: int) -> None:
+    nights = hours_of(tmp_path)
+    nights.check()
+    calendar = nights.calendar
+    every = calendar.between(calendar.parse(day, "--from"), calendar.parse(day, "--to", is_last=True))
+
+    assert len(every) == len({calendar.text(hour) for hour in every}) == hours
+    assert all(calendar.parse(calendar.text(hour), "--from") == hour for hour in every)
+    assert [calendar.shown(hour) for hour in (every[0], every[-1])] == [
+        f"{day} 00:00+0{2 if hours == 25 else 1}:00", f"{day} 23:00+0{2 if hours == 23 else 1}:00"
+    ]  # fmt: skip
+
+
+def test_an_hour_that_comes_twice_is_two_hours() -> None:
+    calendar = Calendar("Europe/Berlin", hourly=True)
+    first, last = calendar.parse("2026-10-25T02", "--from"), calendar.parse("2026-10-25T02", "--to", is_last=True)
+    assert [calendar.text(hour) for hour in calendar.between(first, last)] == [
+        "2026-10-25T02:00:00+02:00", "2026-10-25T02:00:00+01:00"
+    ]  # fmt: skip
+    with pytest.raises(JobError, match="there is no 2026-03-29T02") as caught:
+        calendar.parse("2026-03-29T02", "--from")
+    assert caught.value.where == "--from"
+    with pytest.raises(JobError, match="'2026-03-29T02' is no day"):
+        Calendar().parse("2026-03-29T02", "--to")
+
+
+def test_an_hour_is_published_if_a_manifest_says_so_and_missing_else(tmp_path: Path) -> None:
+    """Prefect starts one run in the two hours of the same name: the other is not missing."""
+    nights = hours_of(tmp_path, "15 * * * *")
+    for number, text in enumerate(["2026-10-25T02:15:00+02:00", "2026-10-25T03:00:00+01:00", "2026-10-25"], 1):
+        output_of(tmp_path / f"out/v{number:04d}", "2026-10-25")
+        dated = {"date": "2026-10-25", "run_date": text, "timezone": "Europe/Berlin"}
+        (tmp_path / f"out/v{number:04d}/_manifest.json").write_text(json.dumps({"dated": dated}))
+    calendar = nights.calendar
+    first, last = calendar.parse("2026-10-24T23", "--from"), calendar.parse("2026-10-25T04", "--to", is_last=True)
+
+    def shown(hours: Iterable[date]) -> list[str]:
+        return [calendar.shown(hour)[8:] for hour in hours if hour >= first]
+
+    assert shown(nights.published()) == ["25 02:00+02:00", "25 03:00+01:00"]
+    assert shown(nights.missing(first, last)) == [
+        "24 23:00+02:00",
+        "25 00:00+02:00",
+        "25 01:00+02:00",
+        "25 04:00+01:00",
+    ]
 
 
 def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +287,10 @@ START = "from infra.orchestration.server import ensure_server; print(ensure_serv
 class Host:
     """A folder with data of each day, a deployment over them, and a Prefect server of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, days: Sequence[str] = DAYS) -> None:
+        """`days` are those of the runs; each reads the rows of the day before."""
         self.folder, self.home = folder, folder / "prefect"
-        for day in ["2026-03-26", *DAYS]:
+        for day in [(date.fromisoformat(day) - timedelta(days=1)).isoformat() for day in days]:
             (folder / "in" / day).mkdir(parents=True)
             pq.write_table(pa.table({"x": [1.0, 2.0], "day": [day] * 2}), folder / "in" / day / "a.parquet")
         job = {
@@ -256,6 +376,35 @@ def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(t
         assert "4 day(s), 4 of them are published" in host.log
         table = httpx.get(f"{host.api}/artifacts/millrace-nights-preprocess-nights/latest").json()["data"]
         assert table.startswith("**")  # this month has no run
+    finally:
+        killed(serving, signal.SIGTERM)
+        host.kill_server()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
+def test_sixty_days_are_backfilled_across_restarts_of_the_server(tmp_path: Path) -> None:
+    """Over a change of the clocks, with a server that is killed twice and a command that is killed once."""
+    days = [(date(2026, 2, 20) + timedelta(days=number)).isoformat() for number in range(60)]
+    host = Host(tmp_path, days)
+    host.start_server()
+    serving = host.millrace("serve", "--file", "nights.yaml")
+    command = ("backfill", "preprocess/nights", "--from", days[0], "--to", days[-1])
+    try:
+        until(lambda: "Ctrl-C ends it" in host.log, "serve", 120)
+        filling = host.millrace(*command)
+        for published_days, restarts_command in ((15, False), (30, True), (45, False)):
+            until(lambda number=published_days: len(host.days()) >= number, f"{published_days} days", 900)
+            if restarts_command:
+                killed(filling)
+                filling = host.millrace(*command)
+                continue
+            host.kill_server()
+            host.start_server()
+            if serving.poll() is not None:
+                serving = host.millrace("serve", "--file", "nights.yaml")
+        assert filling.wait(900) == 0, host.log
+        assert host.days() == days
     finally:
         killed(serving, signal.SIGTERM)
         host.kill_server()

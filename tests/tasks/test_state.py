@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import DataError
-from tasks.graph.state import Saving, State, check_saved, copy_saved
+from tasks.errors import DataError, JobError
+from tasks.graph.changes import read_changes
+from tasks.graph.state import Saving, State, check_saved, copy_saved, saved_files
 from tests.learning import close
 
 STATE = State(
@@ -36,7 +37,7 @@ def test_what_is_saved_is_loaded_bit_by_bit(tmp_path: Path) -> None:
 
 def test_a_person_can_read_it(tmp_path: Path) -> None:
     STATE.save(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json", "v000-values.vocab"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json", "v000-values.vocab"]
     data = json.loads((tmp_path / "state.json").read_text())
     assert data["fitted"]["2/Normalize/x"] == {"n": 3, "mean": 0.30000000000000004, "std": 1e-300}
     assert set(data["fitted"]["1/Categorify/a"]["values"]) == {"table", "rows", "sha256"}
@@ -49,7 +50,7 @@ def test_a_large_table_lies_in_several_files(tmp_path: Path, monkeypatch: pytest
     state = State({"1/C/x": {"values": values, "own": {"tables": [1, 2]}, "empty": values.slice(0, 0)}}, {"1/C/x": {}})
     digest = state.save(tmp_path)
     parts = [f"v000-values-000{i}.vocab" for i in range(3)]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json", "v000-empty.vocab", *parts]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json", "v000-empty.vocab", *parts]
     found = State.load(tmp_path, digest=digest)
     assert close(found.values, state.values)
     assert copy_saved(tmp_path, tmp_path / "two") == digest
@@ -58,13 +59,13 @@ def test_a_large_table_lies_in_several_files(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(DataError, match=r"the table v000-values-0001\.vocab is missing"):
         State.load(tmp_path / "two")
     State({"1/C/x": {"values": values.slice(0, 3)}}).save(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json", "two", "v000-values.vocab"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json", "two", "v000-values.vocab"]
 
 
 def test_saving_again_leaves_no_old_tables(tmp_path: Path) -> None:
     STATE.save(tmp_path)
     State({"1/Normalize/x": {"mean": 0.0}}).save(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json"]
 
 
 def test_partials_stay_in_the_folder_until_they_are_asked_for(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_partials_stay_in_the_folder_until_they_are_asked_for(tmp_path: Path) ->
     shutil.rmtree(tmp_path / "s")
     assert close(late.values, STATE.values)
     assert close(asked.partials["1/Categorify/a"], rest)
-    with pytest.raises(DataError, match=r"the table p000-rest\.vocab is missing"):
+    with pytest.raises(DataError, match=r"partials\.json is missing"):
         late.partials
 
 
@@ -121,17 +122,55 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"format": 4, "fitted": {}, "partials": {}}')
-    with pytest.raises(DataError, match=r"(?s)the state has format 4, this version reads up to 3.*upgrade millrace"):
+    (tmp_path / "state.json").write_text('{"format": 5, "fitted": {}, "partials": null}')
+    with pytest.raises(DataError, match=r"(?s)the state has format 5, this version reads up to 4.*upgrade millrace"):
         State.load(tmp_path)
 
 
-@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("before", [1, 2, 3])
 def test_the_formats_before_are_read(tmp_path: Path, before: int) -> None:
     STATE.save(tmp_path)
-    said = tmp_path / "state.json"
-    said.write_text(said.read_text().replace('"format": 3', f'"format": {before}'))
+    data, partials = (json.loads((tmp_path / name).read_text()) for name in ("state.json", "partials.json"))
+    one = {"format": before, "fitted": data["fitted"], "partials": partials["partials"]}
+    (tmp_path / "state.json").write_text(json.dumps(one))
+    (tmp_path / "partials.json").unlink()
     assert close(State.load(tmp_path).values, STATE.values)
+    assert close(State.load(tmp_path).partials, STATE.partials)
+    check_saved(tmp_path)
+    copy_saved(tmp_path, tmp_path / "two")
+    assert close(State.load(tmp_path / "two").partials, STATE.partials)
+
+
+def test_what_only_a_refit_needs_can_be_left_out(tmp_path: Path) -> None:
+    whole = STATE.save(tmp_path)
+    assert STATE.save(tmp_path, keep_partials=False) != whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json", "v000-values.vocab"]
+    loaded = State.load(tmp_path)
+    assert close(loaded.values, STATE.values)
+    with pytest.raises(JobError, match=r"(?s)saved without what a refit needs.*run\.keep_partials was false"):
+        loaded.partials
+
+
+def test_what_a_refit_changed_lies_beside_the_state(tmp_path: Path) -> None:
+    appended = pa.table({"v0": ["z"], "count": [4], "id": [5]})
+    step = {"op": "Categorify", "columns": ["a"], "mode": "appended", "why": "", "old_size": 2, "appended": appended}
+    changed = {"base": "v0006", "rows": {"old": 3, "new": 4}, "steps": {"1/Categorify/a": step}}
+    digest = State(STATE.values, STATE.partials, changed).save(tmp_path / "s")
+    assert copy_saved(tmp_path / "s", tmp_path / "t") == digest
+    check_saved(tmp_path / "t", digest)
+    loaded = State.load(tmp_path / "t")
+    assert close(loaded.changes["1/Categorify/a"], step)
+    assert read_changes(tmp_path / "t")["rows"] == {"old": 3, "new": 4}
+    assert loaded.save(tmp_path / "u") == digest
+    assert {p.name for p in saved_files(tmp_path / "t")} == {p.name for p in (tmp_path / "t").iterdir()}
+    text = (tmp_path / "t" / "changes.json").read_text()
+    (tmp_path / "t" / "changes.json").write_text(text.replace("v0006", "v0007"))
+    with pytest.raises(DataError, match=r"(?s)changes\.json is damaged.*its digest differs"):
+        read_changes(tmp_path / "t")
+    with pytest.raises(DataError, match=r"changes\.json is damaged"):
+        check_saved(tmp_path / "t")
+    STATE.save(tmp_path / "of a fit")
+    assert read_changes(tmp_path / "of a fit") == {}
 
 
 def test_infinities_are_saved_as_strict_json_that_a_person_can_read(tmp_path: Path) -> None:
@@ -163,7 +202,13 @@ def test_a_table_is_written_before_the_state_is_whole(tmp_path: Path, monkeypatc
         saving.begin({"values": values, "size": 7})
         saving.begin({"values": lost})  # of a step that is learned again
         assert state.save(tmp_path, saving) == digest
-    names = ["p000-rest.vocab", "state.json", *(f"v000-values-000{i}.vocab" for i in range(3)), "v001-values.vocab"]
+    names = [
+        "p000-rest.vocab",
+        "partials.json",
+        "state.json",
+        *(f"v000-values-000{i}.vocab" for i in range(3)),
+        "v001-values.vocab",
+    ]
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == names
     assert close(State.load(tmp_path, digest=digest).values, state.values)
 

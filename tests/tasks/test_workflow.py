@@ -258,11 +258,12 @@ def test_saved_moved_and_loaded(engine: str, tmp_path: Path) -> None:
     assert loaded.output_schema.to_json() == fitted.output_schema.to_json()
     assert sorted(p.name for p in (tmp_path / "two").iterdir() if p.suffix != ".vocab") == [
         "README.md",
+        "partials.json",
         "state.json",
         "workflow.json",
     ]
     loaded.save(tmp_path / "again")
-    for name in ("workflow.json", "state.json"):
+    for name in ("workflow.json", "state.json", "partials.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
@@ -274,8 +275,8 @@ def test_damaged_and_newer_folders_are_refused(engine: str, tmp_path: Path) -> N
     (tmp_path / "state.json").write_text(state.replace('"std": ', '"std": 1'))
     with pytest.raises(DataError, match=r"(?s)state.json is damaged.*its digest differs"):
         Workflow.load(tmp_path)
-    path.write_text(json.dumps({**data, "format": 4}))
-    with pytest.raises(DataError, match=r"(?s)the workflow has format 4, this version reads up to 3.*upgrade millrace"):
+    path.write_text(json.dumps({**data, "format": 5}))
+    with pytest.raises(DataError, match=r"(?s)the workflow has format 5, this version reads up to 4.*upgrade millrace"):
         Workflow.load(tmp_path)
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(DataError, match=r"workflow.json is damaged"):

@@ -1,0 +1,98 @@
+"""The command `discard`: takes a published version back, or throws away a night of which the gate asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.commands.console import terminal
+from flows.commands.publish import Scratch, Who, discard_night
+
+if TYPE_CHECKING:
+    from tasks.storage.staging import Staging
+
+
+def discard(
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT[/v0006]", help="a version, or an output whose run asks", show_default=False)
+    ],
+    why: Annotated[str, typer.Option(help="of a version: the reason, for those who look at it later")] = "",
+    scratch: Scratch = None,
+    who: Who = None,
+) -> None:
+    """Take a published version back, or throw away the night of which the gate asks.
+
+    A version (OUT/v0006) is no base of a refit any more, and its night counts as not published. Nothing is removed: the
+    file _discarded.json marks the version, with who, when and why. If it was the newest one, _latest names the newest
+    good version before it. Its rows may be named again: the next night learns on top of the version before it.
+
+    Of an output whose run waits for an answer, the work of that night is removed: nothing of it is published, and its
+    run ends as Cancelled.
+
+    [bold]Examples[/bold]
+
+      millrace discard out/nightly/v0006 --why 'half of the day was missing'
+      millrace discard out/nightly
+    """
+    if _asks(out, scratch):
+        discard_night(out, scratch, who)
+        return
+    console = terminal(soft_wrap=True)
+    for line in discarded(out, why):
+        console.print(line, markup=False)
+
+
+def _asks(out: Path, scratch: Path | None) -> bool:
+    """Whether a night of this output waits for an answer."""
+    from tasks.gate.question import QUESTION, read_question
+    from tasks.storage.staging import Staging
+
+    return (out / QUESTION).is_file() or read_question(Staging(out, scratch).folder) is not None
+
+
+def discarded(out: Path, why: str = "") -> list[str]:
+    """Mark a version (or an output without versions) as discarded; what was done, in lines. A JobError if `out` is
+    none."""
+    from tasks.errors import JobError
+    from tasks.manifest import versions_of
+    from tasks.storage.discarded import mark, read_mark
+    from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
+    from tasks.storage.staging import Staging
+
+    version = Path(out).resolve()
+    if versions := versions_of(version):
+        raise JobError("an output of several versions is not discarded as a whole", where=str(out),
+                       do=f"name the version: millrace discard {out}/{versions[-1].name}")  # fmt: skip
+    if not any((version / place).exists() for place in (MANIFEST, Path(SPLITS[0]) / MANIFEST, FITTED)):
+        raise JobError(
+            "this is no version of an output", where=str(out), do="name one: millrace discard out/nightly/v0006"
+        )
+    if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
+        raise JobError("train and valid are discarded together", where=str(out), do=f"name {version.parent}")
+    if not mark(version, why):
+        noted = read_mark(version)
+        return [f"{out} was discarded before, by {noted['who']} at {noted['when']}"]
+    lines = [f"discarded {out}"]
+    if VERSION.fullmatch(version.name):
+        lines += repointed(Staging(version.parent))
+    return lines
+
+
+def repointed(staging: Staging) -> list[str]:
+    """Let `_latest` of an output name the newest version that is good as far as its JSON says; in lines what it is."""
+    from tasks.errors import DataError
+    from tasks.job.base_version import newest_good
+
+    lines: list[str] = []
+    while True:
+        try:
+            newest = newest_good(staging.target, thorough=False).version
+        except DataError as error:
+            return [f"_latest stays: {error.what}"]
+        if newest is None:
+            return ["no good version is left: _latest stays, and the next night is a fit"]
+        if not staging.point_to(newest.path):
+            return lines
+        lines = [f"_latest is {newest.name} now"]

@@ -1,0 +1,189 @@
+"""The last nights of a deployment side by side, as Markdown: rows, seconds, size, ids, drift, verdict, links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from prefect.utilities.urls import url_for
+
+from flows.job.nights import Deployed, Night
+from tasks.core.settings import STAGES
+from tasks.core.units import amount
+from tasks.report import markdown_table
+from tasks.storage.atomic import read_json
+from tasks.storage.own_files import REPORTS, SPLITS, WORKFLOW
+
+NIGHTS = 30  # in the table
+LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
+GATE, CHANGES = "_gate.json", "changes.json"  # of the checks, and of a refit; an output may have neither
+NO_DATA = "no data"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The sizes of all vocabularies together, and how many of their values are new since the night before.
+
+    None where nobody knows: an output that learned nothing has no ids, and only a refit says what is new.
+    """
+
+    ids: int | None = None
+    newcomers: int | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the gate said of a night: `drift` is the largest share of a threshold that a finding reached."""
+
+    verdict: str = ""
+    drift: float | None = None
+    column: str = ""
+
+
+def nights_text(
+    nights: Deployed, runs: Mapping[date, Any], outcomes: Mapping[date, str],
+    rates: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:  # fmt: skip
+    """The table of the last nights, the newest first, and above it how many nights have no output.
+
+    `runs` has the newest flow run of each night, `outcomes` how nights without an output ended, `rates` the recorded
+    figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
+    out.
+    """
+    outputs, calendar = nights.published(), nights.calendar
+    oldest = calendar.back(nights.today(), NIGHTS - 1)
+    missing: list[date] = []
+    if nights.has_date:
+        expected = nights.missing(max(nights.first_night(), oldest)) if nights.schedules else []
+        missing = [night for night in sorted({*expected, *runs, *outcomes}) if night not in outputs and night >= oldest]
+        missing = [night for night in missing if outcomes.get(night) != NO_DATA]
+    every = sorted({*missing, *outputs, *runs, *outcomes}, reverse=True)
+    rows = [
+        {calendar.unit: calendar.shown(night), **_row(outputs.get(night), runs.get(night), outcomes.get(night), rates)}
+        for night in every if night >= oldest
+    ]  # fmt: skip
+    head = _head(nights, missing)
+    used = {name for row in rows for name, text in row.items() if text}
+    shown = [{name: text for name, text in row.items() if name in used} for row in rows]
+    return f"{head}\n\n{markdown_table(shown)}" if shown else head
+
+
+def _head(nights: Deployed, missing: list[date]) -> str:
+    unit = nights.calendar.unit
+    if not nights.has_date:
+        return f"The runs of {nights.name}. Its job names no date: each stands at the day on which it began."
+    if not missing:
+        return f"Every {unit} of {nights.name} has a published output."
+    listed = ", ".join(map(nights.calendar.shown, missing[:NIGHTS])) + (", .." if len(missing) > NIGHTS else "")
+    return (
+        f"**{len(missing):,} {unit}(s) without a published output**: {listed}. "
+        f"`millrace backfill {nights.name} --missing` makes them."
+    )
+
+
+def _row(
+    night: Night | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, str]:
+    """The cells of a night, as texts; "" for what nobody knows."""
+    run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
+    if night:
+        state = f"published: {night.path.name}"
+    else:
+        state = outcome or (str(flow_run.state_name) if flow_run else "no run")
+    recorded = (rates or {}).get(run_id, {}) if night is None else {}
+    stages = night.stages if night else recorded.get("seconds", {})
+    rows = night.rows if night else recorded.get("rows")
+    seconds = night.seconds if night else sum(stages.values()) or None
+    learned, judged = (learned_of(night.path), judged_of(night.path)) if night else (Learned(), Judged())
+    cells = {
+        "run": f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else "",
+        "state": state,
+        "rows": _number(rows),
+        "seconds": _seconds(seconds),
+        **{name: _seconds(stages.get(name)) for name in STAGES},
+        "size": amount(night.nbytes) if night and night.nbytes is not None else "",
+        "ids": _number(learned.ids),
+        "newcomers": _number(learned.newcomers),
+        "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
+        "verdict": judged.verdict,
+        "report": _report(night.path) if night else "",
+    }
+    return {name: _cell(text) for name, text in cells.items()}
+
+
+def learned_of(output: Path) -> Learned:
+    """The vocabularies of an output, as its fitted workflow says their sizes."""
+    folder = output / WORKFLOW if (output / WORKFLOW).is_dir() else output
+    state = folder / "state.json"
+    try:
+        content = read_json(state) if state.stat().st_size <= LARGEST_STATE else None
+    except OSError:
+        return Learned()
+    fitted = content.get("fitted") if isinstance(content, dict) else None
+    sizes = [
+        one["size"] for one in (fitted.values() if isinstance(fitted, dict) else ())
+        if isinstance(one, dict) and "values" in one and isinstance(one.get("size"), int)
+    ]  # fmt: skip
+    return Learned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
+
+
+def _newcomers(changes: Any) -> int | None:
+    """How many values got an id in a refit; None without one."""
+    steps = changes.get("steps") if isinstance(changes, dict) else None
+    grown = [
+        one["new_size"] - one["old_size"] for one in (steps.values() if isinstance(steps, dict) else ())
+        if isinstance(one, dict) and isinstance(one.get("new_size"), int) and isinstance(one.get("old_size"), int)
+    ]  # fmt: skip
+    return sum(grown) if grown else None
+
+
+def judged_of(output: Path) -> Judged:
+    """What the gate said of an output, of all splits; empty where no gate looked at it."""
+    notes = [read_json(folder / GATE) for folder in (output, *(output / split for split in SPLITS))]
+    notes = [note for note in notes if isinstance(note, dict)]
+    words = [str(note.get("gate") or note.get("verdict") or "") for note in notes]
+    worst: Mapping[str, Any] = max(
+        notes, key=lambda note: max((share for share, _ in _shares(note)), default=0.0), default={}
+    )
+    share, column = max(_shares(worst), default=(None, ""))
+    return Judged(next((word for word in words if word not in ("", "pass")), words[0] if words else ""), share, column)
+
+
+def _shares(note: Any) -> Iterator[tuple[float, str]]:
+    """(figure / threshold, column) of every finding at any depth of a note of the gate."""
+    if isinstance(note, list):
+        for one in note:
+            yield from _shares(one)
+    if not isinstance(note, dict):
+        return
+    figure, threshold = note.get("figure"), note.get("threshold")
+    if isinstance(figure, int | float) and isinstance(threshold, int | float) and threshold > 0:
+        yield figure / threshold, str(note.get("column") or "rows")
+    for name, one in note.items():
+        if name not in ("accepted", "proposed"):
+            yield from _shares(one)
+
+
+def _report(output: Path) -> str:
+    """Links to the reports of an output."""
+    places = [folder / REPORTS[0] for folder in (output, *(output / split for split in SPLITS))]
+    return " ".join(f"[{_name(path, output)}]({path.as_uri()})" for path in places if path.is_file())
+
+
+def _name(report: Path, output: Path) -> str:
+    return "report" if report.parent == output else report.parent.name
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

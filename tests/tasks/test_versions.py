@@ -1,0 +1,104 @@
+"""Several versions of an output as one data set, and as batches."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.job.job import make_job
+from tasks.dataset import Dataset
+from tasks.errors import JobError
+from tasks.loading import loader
+from tasks.storage.discarded import mark
+from tests.flows.test_fit_apply import written
+from tests.stages import run_stages
+
+
+def nights(folder: Path, count: int = 3, **output: Any) -> Path:
+    """An output of several versions, with one row per night: x is 0, 1, 2, .."""
+    for number in range(count):
+        source = written(pa.table({"x": [number], "k": ["a"]}), folder / f"{number}.parquet")
+        section = {"path": str(folder / "out"), "on_existing": "version", "files": 1, **output}
+        features = [{"columns": ["x"], "ops": [{"op": "FillMissing"}]}, {"columns": ["k"]}]
+        job = {"source": {"path": str(source)}, "features": features, "output": section}
+        run_stages(make_job(job).request("pandas"))
+    return folder / "out"
+
+
+def xs(out: Path, versions: str | None) -> list[int]:
+    frame = pa.concat_tables(
+        pa.Table.from_pandas(f) for f in Dataset(out, versions=versions, engine="pandas").to_iter()
+    )
+    return list(frame["x"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [(None, [2]), ("all", [0, 1, 2]), ("v0002", [1]), ("v0001..v0002", [0, 1]), ("v0002..", [1, 2])],
+)
+def test_versions_are_read_one_after_another(tmp_path: Path, versions: str | None, expected: list[int]) -> None:
+    out = nights(tmp_path)
+
+    assert xs(out, versions) == expected
+    batches = loader(out, versions=versions, shuffle=False)
+    assert [x for batch in batches for x in batch["x"].to_pylist()] == expected
+    assert batches.rows == len(expected)
+
+
+def test_a_discarded_version_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = nights(tmp_path)
+    mark(out / "v0002", "half of the day was missing")
+
+    with caplog.at_level(logging.WARNING, "millrace"):
+        assert xs(out, "all") == [0, 2]
+    assert "v0002 was discarded: it is left out" in caplog.text
+    with pytest.raises(JobError, match="all of these versions were discarded"):
+        xs(out, "v0002")
+
+
+def test_the_folders_of_partition_on_are_columns_of_every_version(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2, partition_on=["k"])
+
+    assert [b["k"].to_pylist() for b in loader(out, versions="all", shuffle=False)] == [["a", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("versions", "message"),
+    [
+        ("v0007", r"(?s)there is no version v0007.*v0001"),
+        ("v0001..v0009", "there is no version v0009"),
+        ("v0003..v0001", r"(?s)ends before it begins.*v0001\.\.v0003"),
+        ("newest", r"(?s)'newest' names no versions.*v0003\.\.v0007"),
+    ],
+)
+def test_texts_that_name_no_versions(tmp_path: Path, versions: str, message: str) -> None:
+    out = nights(tmp_path)
+    with pytest.raises(JobError, match=message):
+        Dataset(out, versions=versions)
+    with pytest.raises(JobError, match=message):
+        loader(out, versions=versions)
+
+
+def test_an_output_without_versions_and_a_frame_have_none(tmp_path: Path) -> None:
+    out = nights(tmp_path, 1, on_existing="fail")
+    with pytest.raises(JobError, match="this output has no versions"):
+        Dataset(out, versions="all")
+    with pytest.raises(JobError, match="versions belongs to one output"):
+        Dataset(pa.table({"x": [1]}), versions="all")
+
+
+def test_a_split_of_all_versions(tmp_path: Path) -> None:
+    rows = written(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    job = {
+        "source": {"path": str(rows), "valid": str(rows)},
+        "features": [{"columns": ["x"]}],
+        "output": {"path": str(tmp_path / "out"), "on_existing": "version", "files": 1},
+    }
+    run_stages(make_job(job).request("pandas"))
+    run_stages(make_job(job).request("pandas"))
+
+    assert loader(tmp_path / "out" / "train", versions="all").rows == 2
