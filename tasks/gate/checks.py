@@ -84,6 +84,9 @@ class _Night:
     more_rows: bool = False  # than expected
 
     def __post_init__(self) -> None:
+        days = [past.day for past in self.history if past.day is not None]
+        if len(days) == len(self.history):  # a day that came late is not the last one
+            self.history.sort(key=lambda past: past.day or date.min, reverse=True)
         self.past = self.history[:WINDOW][::-1]  # oldest first
         last = self.past[-1].profile.columns if self.past else {}
         names = self.profile.columns
@@ -381,6 +384,8 @@ class _Night:
         if level is None or not self.profile.rows:
             return
         for past in reversed(self.past):
+            if past.day is not None and past.day == self.day:  # a day may be made again
+                continue
             if _same(self.profile, past.profile):
                 text = f"the rows are those of {past.version}: {self.profile.rows:,} rows with the same values"
                 yield Finding("", "duplicated", self.profile.rows, past.profile.rows, 1.0, 0.0, level, text)

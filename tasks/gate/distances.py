@@ -88,8 +88,8 @@ def noise(name: str, reference: npt.ArrayLike, now: float, before: float, z: flo
 
     With n = 1 / (1 / now + 1 / before) and k cells that are not empty: for L-infinity, the largest of k changes,
     sqrt(z^2 + 2 ln k) sqrt(p (1 - p) / n) of the largest p (1 - p). The PSI is about chi-square(k - 1) / n, the
-    Jensen-Shannon divergence about chi-square(k - 1) / (8 n ln 2), each at its
-    mean + z standard deviations + 2 z^2 / 3 (Wilson and Hilferty's tail).
+    Jensen-Shannon divergence about chi-square(k - 1) / (8 n ln 2), each at its mean + z standard deviations + 2 z^2 / 3
+    (Wilson and Hilferty's tail).
     """
     if not now or not before:
         return 1.0

@@ -25,7 +25,7 @@ from tests.flows.runs import rows_of
 pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
-COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean")
+COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean", "diff", "contract")
 
 
 def typed(*words: Any) -> Any:
