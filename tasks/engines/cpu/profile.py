@@ -192,7 +192,7 @@ class _Values:
     def least(self) -> np.ndarray:
         known = self.hashes.settle()
         if len(known) < sketches.LEAST:  # both zeros are one number
-            known = np.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
+            known = sketches.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
         return known
 
     def bins(self) -> sketches.Bins:
