@@ -80,20 +80,7 @@ def sketched(
     known: Mapping[str, Sequence[Moments]],
 ) -> dict[str, Sketch]:  # fmt: skip
     """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
-    sketches = {}
-    for name, column in source.items():
-        if not engine.is_list(column):
-            sketches[name] = engine.sketch_column(column, starts, blocks, known.get(name))
-            continue
-        null = engine.null_rows([column])
-        nulls = 0 if null is None else int(null.sum())
-        while engine.is_list(column):
-            column = engine.leaves(column)
-        # The elements of a partition's blocks count as those of its first block: their moments are joined by blocks.
-        sketches[name] = engine.sketch_column(column, [0, len(column)], [blocks[0]])
-        sketches[name].rows += nulls
-        sketches[name].nulls += nulls
-    return sketches
+    return {name: engine.sketch_leaves(column, starts, blocks, known.get(name)) for name, column in source.items()}
 
 
 def counted(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:

@@ -80,7 +80,13 @@ def test_killed_everywhere_and_started_again_it_completes_without_doing_work_twi
         n: i for n, i in all_written.items() if n.endswith(".parquet")
     }
     assert digests(out) == digests(tmp_path / "quiet")
-    assert {p.name for p in out.iterdir()} == {*digests(out), "_manifest.json", "_report.html", "_workflow"}
+    assert {p.name for p in out.iterdir()} == {
+        *digests(out),
+        "_manifest.json",
+        "_profile.json",
+        "_report.html",
+        "_workflow",
+    }
     assert not staging.exists()
 
 

@@ -63,7 +63,13 @@ def test_one_worker_killed_once_in_every_stage(
     assert flow_state(state) == "Completed"
     assert digests(tmp_path / "out") == expected
     assert sorted(p.name for p in tmp_path.iterdir() if "out" in p.name) == ["out"]
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {*expected, "_manifest.json", "_report.html", "_workflow"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        *expected,
+        "_manifest.json",
+        "_profile.json",
+        "_report.html",
+        "_workflow",
+    }
 
 
 def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_write(

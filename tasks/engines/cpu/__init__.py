@@ -63,7 +63,7 @@ from tasks.engines.cpu.order import (
     table_rows,
     take,
 )
-from tasks.engines.cpu.profile import sketch_column, sketch_counts
+from tasks.engines.cpu.profile import sketch_column, sketch_counts, sketch_leaves
 from tasks.engines.cpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.cpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.cpu.tables import host_columns, join_tables, slice_table, sort_counts, split_table, table_from_host
@@ -128,6 +128,7 @@ __all__ = [
     "series",
     "sketch_column",
     "sketch_counts",
+    "sketch_leaves",
     "slice_rows",
     "slice_table",
     "sort_counts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ from tasks.engines.algorithms import column_sketch as sketches
 from tasks.engines.algorithms.arrow_arrays import raw
 from tasks.engines.algorithms.column_sketch import LeastHashes, Sketch
 from tasks.engines.algorithms.moments import Moments, joined, power_of, within
-from tasks.engines.cpu.columns import Column, array, decode
-from tasks.engines.cpu.groups import count_values
+from tasks.engines.cpu.columns import Column, array, decode, is_list, leaves
+from tasks.engines.cpu.groups import count_values, null_rows
 from tasks.engines.hashing import murmur3
 from tasks.engines.hashing.canonical import canonical_bits
 
@@ -47,6 +48,23 @@ def sketch_column(
         values = canonical_bits(values, dtype, np).view(np.int64)
         return _times(values, arrow.null_count, valid, starts, blocks)
     return _integers(kind, values, arrow.null_count)
+
+
+def sketch_leaves(
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
+) -> Sketch:
+    """The sketch of a column, of lists that of their elements; a null list counts as a null element.
+
+    The elements of all blocks count as those of the first one.
+    """
+    if not is_list(column):
+        return sketch_column(column, starts, blocks, known)
+    null = null_rows([column])
+    while is_list(column):
+        column = leaves(column)
+    out = sketch_column(column, [0, len(column)], blocks[:1])
+    nulls = 0 if null is None else int(null.sum())
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
 
 
 def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:
@@ -192,7 +210,7 @@ class _Values:
     def least(self) -> np.ndarray:
         known = self.hashes.settle()
         if len(known) < sketches.LEAST:  # both zeros are one number
-            known = np.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
+            known = sketches.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
         return known
 
     def bins(self) -> sketches.Bins:

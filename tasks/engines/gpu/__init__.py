@@ -70,7 +70,7 @@ from tasks.engines.gpu.order import (
     table_rows,
     take,
 )
-from tasks.engines.gpu.profile import sketch_column, sketch_counts
+from tasks.engines.gpu.profile import sketch_column, sketch_counts, sketch_leaves
 from tasks.engines.gpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.gpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.gpu.text import date_part, join_text, split_text, text, to_time
@@ -139,6 +139,7 @@ __all__ = [
     "series",
     "sketch_column",
     "sketch_counts",
+    "sketch_leaves",
     "slice_rows",
     "slice_table",
     "sort_counts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import cudf
@@ -16,8 +17,8 @@ from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.gpu import columns as gpu_columns
-from tasks.engines.gpu.columns import Column, dtype, host, numbers
-from tasks.engines.gpu.groups import count_values, hash_columns, host_table, sort_counts, split_nulls
+from tasks.engines.gpu.columns import Column, dtype, host, is_list, leaves, numbers
+from tasks.engines.gpu.groups import count_values, hash_columns, host_table, null_rows, sort_counts, split_nulls
 from tasks.engines.gpu.kernels.histogram import histogram
 from tasks.engines.hashing.canonical import canonical_bits
 
@@ -45,6 +46,23 @@ def sketch_column(
         return _times(values, valid, starts, blocks)
     values = values if valid is None else values[valid]
     return _integers(kind, values, len(column) - len(values))
+
+
+def sketch_leaves(
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
+) -> Sketch:
+    """The sketch of a column, of lists that of their elements; a null list counts as a null element.
+
+    The elements of all blocks count as those of the first one.
+    """
+    if not is_list(column):
+        return sketch_column(column, starts, blocks, known)
+    null = null_rows([column])
+    while is_list(column):
+        column = leaves(column)
+    out = sketch_column(column, [0, len(column)], blocks[:1])
+    nulls = 0 if null is None else int(null.sum())
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
 
 
 def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:

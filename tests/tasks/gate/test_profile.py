@@ -1,0 +1,319 @@
+"""Profiles of all rows against plain Python, on tables of every type, in any partitions; resume keeps them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.job.job import make_job
+from tasks import engines
+from tasks.dataset import Dataset
+from tasks.engines.algorithms import column_sketch
+from tasks.engines.hashing import murmur3
+from tasks.errors import DataError
+from tasks.gate.columns import column_profile
+from tasks.gate.locate import files_where
+from tasks.gate.profile import ColumnProfile, Profile, bin_edges, bin_of
+from tasks.graph.seen import Seen, unpacked
+from tasks.manifest import Manifest
+from tasks.sources.output_check import damages
+from tasks.storage.own_files import own_output
+from tests.stages import run_stages
+
+ROWS = 6_000
+BLOCKS = [0, 1_000, 2_500, 2_500, 4_000, ROWS]  # one is empty
+
+
+def columns() -> dict[str, pa.Array]:
+    rng = np.random.default_rng(7)
+    hole = rng.random(ROWS) < 0.2
+    normal = rng.normal(5, 2, ROWS)
+    few = rng.integers(0, 9, ROWS)
+    far = np.where(rng.random(ROWS) < 0.01, np.inf, np.where(rng.random(ROWS) < 0.01, -np.inf, normal))
+    whole = {f"{kind}{8 * n}": rng.integers(-99 * (kind == "int"), 99, ROWS).astype(f"{kind[0]}{n}")
+             for kind in ("int", "uint") for n in (1, 2, 4, 8)}  # fmt: skip
+    return {
+        **{name: pa.array(values, mask=hole) for name, values in whole.items()},
+        "wide int": pa.array(rng.integers(-(2**62), 2**62, ROWS)),
+        "wide uint": pa.array(rng.integers(0, 2**63, ROWS).astype("u8") * 2 + 1, mask=hole),
+        "int16 of a wide range": pa.array(rng.integers(-32_000, 32_000, ROWS).astype("i2")),
+        "float64": pa.array(normal, mask=hole),
+        "float32": pa.array(normal.astype("f4") * np.float32(1e30)),
+        "few floats": pa.array(few / 2.0),
+        "zeros": pa.array(np.where(few < 4, -0.0, 0.0)),
+        "infinite": pa.array(far),
+        "tiny": pa.array(normal * 1e-300),
+        "bool": pa.array(few < 3, mask=hole),
+        "decimal": pa.array([Decimal(int(n)) / 4 for n in few], pa.decimal128(9, 2)),
+        "date": pa.array(few + 19_000, pa.int32()).cast(pa.date32()),
+        "time": pa.array(rng.integers(0, 10**15, ROWS), pa.timestamp("us"), mask=hole),
+        "seconds": pa.array(rng.integers(0, 10**9, ROWS), pa.timestamp("s")),
+        "duration": pa.array(rng.integers(0, 10**9, ROWS), pa.duration("ms")),
+        "text": pa.array([f"word {n}" for n in few], mask=hole),
+        "texts": pa.array([f"käse {n}" for n in rng.integers(0, 50_000, ROWS)]),
+        "null": pa.nulls(ROWS),
+        "no value": pa.nulls(ROWS, pa.float64()),
+        "no text": pa.nulls(ROWS, pa.string()),
+        "list": pa.array([None if h else [float(n)] * (n % 3) for n, h in zip(few, hole, strict=True)]),
+    }
+
+
+COLUMNS = columns()
+
+
+def sketch(column: pa.Array, kernels: Any, edges: list[int], seed: int = 0) -> column_sketch.Sketch:
+    """The merged sketches of partitions of whole blocks, in a random order, as they travel."""
+    parts = []
+    for first, last in itertools.pairwise(edges):
+        blocks = [b for b in range(len(BLOCKS) - 1) if first <= BLOCKS[b] and BLOCKS[b + 1] <= last and
+                  not (BLOCKS[b] == BLOCKS[b + 1] == first and first > 0)]  # fmt: skip
+        starts = [BLOCKS[b] - first for b in blocks] + [last - first]
+        part = kernels.sketch_leaves(kernels.column(column.slice(first, last - first)), starts, blocks)
+        parts.append(unpacked(Seen(columns={"x": part}).packed()).columns["x"])
+    return column_sketch.merge([parts[i] for i in np.random.default_rng(seed).permutation(len(parts))])
+
+
+def plain(column: pa.Array) -> tuple[int, list[Any]]:
+    """(rows, values that are not null) as numbers and texts."""
+    dtype = column.type
+    if pa.types.is_list(dtype):
+        elements = column.flatten().to_pylist()
+        return len(elements) + column.null_count, [v for v in elements if v is not None]
+    values = column.drop_null()
+    if pa.types.is_timestamp(dtype):
+        values = values.cast(pa.timestamp("us")).cast(pa.int64())
+    elif pa.types.is_duration(dtype):
+        values = values.cast(pa.duration("us")).cast(pa.int64())
+    elif pa.types.is_date(dtype):
+        values = values.cast(pa.int32())
+    elif pa.types.is_decimal(dtype):
+        values = values.cast(pa.float64())
+    elif pa.types.is_boolean(dtype):
+        values = values.cast(pa.uint8())
+    return len(column), values.to_pylist()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_profile_is_what_plain_python_says(name: str, engine: str) -> None:
+    column = COLUMNS[name]
+    found = column_profile("x", column.type, sketch(column, engines.engine(engine), [0, 2_500, ROWS]))
+    rows, values = plain(column)
+    assert (found.rows, found.nulls) == (rows, rows - len(values))
+    exact = len(set(values))
+    assert found.distinct == exact if found.distinct_error == 0 else abs(found.distinct / exact - 1) < 0.1
+    if not values:
+        assert (found.minimum, found.maximum, found.mean, found.std) == (None,) * 4
+        return
+    if isinstance(values[0], str):
+        assert (found.minimum, found.maximum, found.bins) == (min(values), max(values), None)
+    else:
+        finite = [v for v in values if math.isfinite(v)]
+        assert found.infinite == len(values) - len(finite)
+        mean = math.fsum(finite) / len(finite)
+        assert found.mean == pytest.approx(mean, rel=1e-12, abs=1e-12 * max(map(abs, finite)))
+        assert found.std == pytest.approx(statistics.stdev([float(v) for v in finite]), rel=1e-9)
+        assert dict(found.bins or {}) == dict(Counter(bin_of(float(v)) for v in values))
+        if not isinstance(found.minimum, str):
+            assert (found.minimum, found.maximum) == (min(finite), max(finite))
+    if found.buckets:
+        stored = column.drop_null()
+        hashes = murmur3.hash_array(stored) & 1023
+        assert found.buckets == np.bincount(hashes, minlength=1024).tolist()
+    if found.top_exact:
+        expected = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))[:100]
+        assert found.top == expected
+    assert ColumnProfile.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+
+
+def test_categories_are_counted_and_others_are_not(engine: str) -> None:
+    profiles = {n: column_profile(n, c.type, sketch(c, engines.engine(engine), [0, ROWS])) for n, c in COLUMNS.items()}
+    assert {n for n, p in profiles.items() if p.top_exact and p.top} == {
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)), "bool", "text",
+    }  # fmt: skip
+    assert [len(profiles["texts"].buckets or []), len(profiles["text"].buckets or [])] == [1024, 1024]
+    assert profiles["date"].minimum == str(np.datetime64(19_000, "D"))
+    seconds = COLUMNS["seconds"].cast(pa.int64()).to_numpy()
+    assert profiles["seconds"].minimum == str(np.datetime64(int(seconds.min()) * 10**6, "us"))
+
+
+@pytest.mark.parametrize("name", [n for n in COLUMNS if n != "list"])
+def test_any_partitions_in_any_order_make_the_same_bits(name: str, engine: str) -> None:
+    kernels = engines.engine(engine)
+    of_one = column_profile("x", COLUMNS[name].type, sketch(COLUMNS[name], kernels, [0, ROWS]))
+    for seed, edges in enumerate([[0, 2_500, ROWS], [0, 1_000, 4_000, ROWS], [0, 1_000, 2_500, 4_000, ROWS]]):
+        assert column_profile("x", COLUMNS[name].type, sketch(COLUMNS[name], kernels, edges, seed)) == of_one
+
+
+@pytest.mark.parametrize("count", [1, 1_500, 30_000, 200_000])
+@pytest.mark.parametrize("make", [lambda n: np.arange(n) * 1e6, lambda n: np.random.default_rng(n).random(n)])
+def test_the_error_of_distinct_values_is_what_it_says(count: int, make: Any, engine: str) -> None:
+    values = np.tile(make(count), 2)
+    kernels = engines.engine(engine)
+    found = kernels.sketch_column(kernels.column(pa.array(values)), [0, len(values)], [0])
+    distinct, error = column_sketch.estimate(found.least)
+    assert abs(distinct - count) <= 1.5 * error * count
+    assert (error == 0) == (count < column_sketch.LEAST)
+
+
+def test_counts_are_the_distribution_itself(engine: str) -> None:
+    """The sketch of a table of distinct values is exact in all that the sketch of the rows is exact in."""
+    kernels = engines.engine(engine)
+    for name in ("int32", "text", "bool", "float64", "infinite", "time", "texts"):
+        column = COLUMNS[name]
+        counts = kernels.count_values([kernels.column(column)], ["v0"])
+        of_counts = column_profile("x", column.type, kernels.sketch_counts(counts, whole=True))
+        of_rows = column_profile("x", column.type, sketch(column, kernels, [0, ROWS]))
+        for figure in ("rows", "nulls", "minimum", "maximum", "infinite", "bins"):
+            assert getattr(of_counts, figure) == getattr(of_rows, figure), (name, figure)
+        assert of_counts.distinct == len(set(column.drop_null().to_pylist()))
+        assert (of_counts.mean, of_counts.std) == pytest.approx((of_rows.mean, of_rows.std), rel=1e-12)
+        assert of_rows.buckets is None or of_counts.buckets == of_rows.buckets
+
+
+def test_quantiles_lie_within_a_sixteenth() -> None:
+    values = np.random.default_rng(3).lognormal(0, 3, 20_001)
+    kernels = engines.engine("pandas")
+    found = column_profile("x", pa.float64(), kernels.sketch_column(kernels.column(pa.array(values)), [0, 20_001], [0]))
+    for q in (0.0, 0.01, 0.5, 0.9, 1.0):
+        assert found.quantile(q) == pytest.approx(np.quantile(values, q), rel=1 / 16)
+    assert bin_edges(bin_of(1.0)) == (1.0, math.nextafter(1.0625, 0))
+    assert math.isnan(ColumnProfile("x", "string", 0, 0).quantile(0.5))
+
+
+# In a run
+
+
+def job(folder: Path, **run: Any) -> dict[str, Any]:
+    source = folder / "in"
+    if not source.exists():
+        source.mkdir()
+        rows = np.arange(3_000)
+        for part in range(3):
+            here = rows[part * 1_000 : (part + 1) * 1_000]
+            table = pa.table({
+                "shop": pa.array([f"shop {n % 40}" for n in here]), "price": pa.array(here / 7.0),
+                "day": pa.array(here * 86_400_000_000, pa.timestamp("us")),
+                "n": pa.array(np.where(here < 2_000, here % 5, 77), mask=here % 10 == 3), "unread": pa.array(here),
+                "words": pa.array([[f"w{n % 3}"] * int(n % 4) for n in here]), "keep": pa.array(here % 2 == 0),
+            })  # fmt: skip
+            pq.write_table(table, source / f"{part}.parquet", row_group_size=400)
+    return {
+        "source": {"path": str(source), "partition_size": 30_000, "filter": "keep"},
+        "features": [
+            {"columns": ["shop"], "ops": [{"op": "Categorify", "max_size": 10}]},
+            {"columns": ["price"], "ops": [{"op": "Normalize"}]},
+            {"columns": ["day", "n", "words"]},
+            {"columns": ["n"], "ops": [{"op": "Filter", "expression": "n < 50"}, {"op": "Rename", "postfix": "_kept"}]},
+        ],
+        "output": {"path": str(folder / "out"), "files": 2},
+        "run": {"report": False, **run},
+    }
+
+
+def profile_of(out: Path) -> Profile:
+    return Profile.from_json(json.loads((out / "_profile.json").read_bytes()))
+
+
+@pytest.mark.parametrize("exchange", ["memory", "disk"])
+def test_a_run_profiles_each_column_that_it_reads_once_over_all_rows(
+    exchange: str, tmp_path: Path, engine: str
+) -> None:
+    """After `source.filter` and before filters of the graph; the output knows the file."""
+    done = run_stages(make_job(job(tmp_path, exchange=exchange)).request(engine))
+    found = profile_of(tmp_path / "out")
+    assert done[1].profile == "profile-statistics.json"
+    assert done[2].profile == "profile.json"
+    assert sorted(found.columns) == ["day", "keep", "n", "price", "shop", "words"]
+    assert found.rows == 1_500
+    assert {c.rows for n, c in found.columns.items() if n != "words"} == {1_500}
+    assert (found.columns["shop"].distinct, found.columns["shop"].top[0]) == (20, ("shop 0", 75))
+    assert found.columns["price"].mean == pytest.approx(np.mean(np.arange(0, 3_000, 2) / 7.0), rel=1e-12)
+    assert found.columns["keep"].top == [(1, 1_500)]
+    assert found.columns["words"].rows == sum(n % 4 for n in range(0, 3_000, 2))
+    (step,) = found.steps.values()
+    assert (step.op, step.columns, step.rows) == ("Categorify", ("shop",), 1_000)
+    assert step.out_of_vocabulary == 1_000 * 13 // 20
+    assert damages(tmp_path / "out") == []
+    assert own_output(tmp_path / "out")
+    (tmp_path / "out" / "_profile.json").write_text("{}")
+    assert damages(tmp_path / "out")
+    assert not own_output(tmp_path / "out")
+
+
+def test_partitions_and_workers_do_not_change_a_profile(tmp_path: Path, engine: str) -> None:
+    profiles = []
+    for number, (size, threads) in enumerate([(30_000, 1), (30_000, 4), (2**30, 1)]):
+        data = job(tmp_path)
+        data["source"]["partition_size"] = size
+        data["output"]["path"] = str(tmp_path / f"out{number}")
+        run_stages(make_job(data).request(engine), threads)
+        profiles.append({**profile_of(tmp_path / f"out{number}").to_json(), "seconds": 0})
+    assert profiles[0] == profiles[1] == profiles[2]
+
+
+def test_a_start_that_uses_what_is_there_has_the_profile_too(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = make_job(job(tmp_path, exchange="disk")).request(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.stages.commit.commit", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_stages(request)
+    before = json.loads((request.staging.folder / "profile.json").read_bytes())
+    done = run_stages(make_job(job(tmp_path, exchange="disk")).request(engine))
+    assert [result.reused for result in done[1:3]] == [True, True]
+    assert profile_of(tmp_path / "out") == Profile.from_json(before)
+
+
+def test_a_damaged_profile_in_the_staging_folder_is_made_again(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = make_job(job(tmp_path)).request(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.stages.commit.commit", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_stages(request)
+    (request.staging.folder / "profile-statistics.json").write_text('{"format": 1')
+    done = run_stages(make_job(job(tmp_path)).request(engine))
+    assert not done[1].reused
+    assert len(profile_of(tmp_path / "out").columns) == 6
+
+
+def test_a_job_can_do_without(tmp_path: Path, engine: str) -> None:
+    done = run_stages(make_job(job(tmp_path, profile=False)).request(engine))
+    assert done[1].profile == done[2].profile == ""
+    assert not (tmp_path / "out" / "_profile.json").exists()
+    assert Manifest.load(tmp_path / "out").rows["out"] == 1_000
+
+
+def test_the_files_in_which_a_figure_is_wrong(tmp_path: Path) -> None:
+    job(tmp_path)
+    plan = Dataset(str(tmp_path / "in")).plan
+    folder = tmp_path / "in"
+    assert files_where(plan, "n", lambda c: c.top[0][0] == 77) == [str(folder / "2.parquet")]
+    assert files_where(plan, "n", lambda c: c.nulls > 0, "keep") == []
+    assert len(files_where(plan, "n", lambda c: c.nulls > 0, most=2)) == 2
+    assert files_where(plan, "nothing", lambda c: True) == []
+
+
+@pytest.mark.parametrize("damage", [
+    {"rows": -1}, {"rows": "7"}, {"columns": {}}, {"columns": [{"name": "x"}]}, {"format": None},
+    {"columns": [{"name": "x", "type": "no type", "rows": 1, "nulls": 0}]},
+    {"columns": [{"name": "x", "type": "int8", "rows": 1, "nulls": 0, "bins": [[1]]}]},
+])  # fmt: skip
+def test_a_damaged_file_is_refused(damage: dict[str, Any]) -> None:
+    good = {"format": 1, "rows": 3, "columns": [], "steps": [], "seconds": 0.1}
+    assert Profile.from_json(good).rows == 3
+    with pytest.raises(DataError, match="is damaged"):
+        Profile.from_json({**good, **damage}, Path("out/_profile.json"))
