@@ -13,6 +13,7 @@ import numpy as np
 from tasks.errors import DataError, JobError, near
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.graph.state import read_json
+from tasks.storage.metadata_forms import check_form, damaged
 from tasks.storage.own_files import CHANGES
 
 OUTSIDE = 2  # the first id of values without an id of their own
@@ -115,6 +116,9 @@ def _step(changes: Changes, column: str | None) -> Mapping[str, Any]:
         why = step.get("why") or "a frozen step keeps the ids that it has"
         do = "go on with the weight as it is"
         raise JobError(f"the ids of {', '.join(step['columns'])} are {step['mode']}", where=where, why=why, do=do)
+    for name in ("first_id", "old_rows", "new_rows"):
+        if not isinstance(step.get(name), int) or step[name] < 0:
+            raise damaged(Path(where) / CHANGES, name, f"it is {step.get(name)!r}, no number of ids")
     return step
 
 
@@ -129,7 +133,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not (folder / CHANGES).exists():
         why = "only what a refit wrote has changes: a first fit has no night before it"
         raise DataError(f"{CHANGES} is missing", where=str(folder), why=why, do="train on it from the beginning")
-    return read_json(folder / CHANGES)
+    changes = read_json(folder / CHANGES)
+    check_form(changes, "changes", folder / CHANGES)
+    return changes
 
 
 def _module(weight: Any) -> Any:

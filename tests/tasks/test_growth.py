@@ -139,6 +139,12 @@ class TestWhichChanges:
             grow(weight(5), tmp_path)
         (folder / "changes.json").write_text(json.dumps(changes(brand=step(5, 6))))
         assert len(grow(weight(5), tmp_path)) == len(grow(weight(5), [str(tmp_path)])) == 6
+        (folder / "changes.json").write_text(json.dumps(changes(brand=step(5, 6, old_rows="5"))))
+        with pytest.raises(DataError, match="old_rows"):
+            grow(weight(5), tmp_path)
+        (folder / "changes.json").write_text('{"steps": 5}')
+        with pytest.raises(DataError, match="changes.json is damaged"):
+            grow(weight(5), tmp_path)
 
     def test_rows_of_another_night(self):
         with pytest.raises(
