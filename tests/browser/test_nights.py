@@ -33,7 +33,7 @@ def job(output: str, timezone: str = "UTC", path: str = "in/{date-1}") -> dict[s
                      {"columns": ["brand"], "ops": [{"op": "Categorify"}]}],
         "output": {"path": output, "on_existing": "version", "files": 1},
         "cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1},
-        "run": {"timezone": timezone},
+        "run": {"timezone": timezone, "lock": "wait"},
     }  # fmt: skip
 
 
@@ -123,7 +123,6 @@ def test_the_nights_of_a_deployment_stand_side_by_side(nights: list[Any], served
     page.goto(f"{served.url}/v2/artifacts/key/millrace-nights-preprocess-nights")
     page.get_by_role("link", name=re.compile("nights|preprocess")).first.wait_for()
     page.goto(f"{served.url}/v2/artifacts/artifact/{latest(served, page)}")
-    page.wait_for_timeout(6000); page.screenshot(path="/tmp/nights-debug.png"); open("/tmp/nights-debug.html", "w").write(page.content())
     page.get_by_role("columnheader", name="statistics").wait_for()
     keep(page, "nights")
 
@@ -145,7 +144,7 @@ def test_the_nights_of_a_deployment_stand_side_by_side(nights: list[Any], served
 def latest(served: Served, page: Any) -> str:
     """The id of the newest table of nights."""
     address = f"{served.url}/api/artifacts/millrace-nights-preprocess-nights/latest"
-    return str(page.request.get(address).json()["id"])
+    return str(page.request.get(address).json()["latest_id"])
 
 
 @pytest.mark.parametrize("zone", CHANGES)
