@@ -27,6 +27,8 @@ def apply(
     source: dict[str, Any],
     output: dict[str, Any],
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> list[str]:
@@ -41,11 +43,22 @@ def apply(
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
             min_partition_size, lock, report, ready_by.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
-    parameters = {"fitted": fitted, "source": source, "output": output, "cluster": cluster, "run": run}
+    parameters = {
+        "fitted": fitted,
+        "source": source,
+        "output": output,
+        "cluster": cluster,
+        "contract": contract,
+        "checks": checks,
+        "run": run,
+    }
     make = partial(make_application, job_data(parameters))
     if dry_run:
         show_preview(make(date_of_this_run), "apply")

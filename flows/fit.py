@@ -12,13 +12,13 @@ from flows.job.form import job_form, with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
+from flows.run.gate import gate_of
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import COMMITTED, ingested, make_samples, on_cluster, started
-from flows.run.stages import run_stage
+from flows.run.session import COMMITTED, ingested, learned, make_samples, on_cluster, started
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
-from tasks.stages import commit, task
+from tasks.stages import commit
 
 
 @flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
@@ -29,7 +29,11 @@ def fit(
     features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
+    base: str | None = None,
+    refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> str:
@@ -44,15 +48,23 @@ def fit(
             "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}".
         label: Columns that are written last and tagged as target.
         output: Where the fitted workflow goes.
+        base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.
+            Mostly the path of the output itself; none: learn from the source alone.
+        refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
+            {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: scratch, retries, stalled_after,
             min_partition_size, lock.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
     """
     parameters = {
         "recipe": recipe, "job": job, "source": source, "features": features, "label": label,
-        "output": output, "cluster": cluster, "run": run,
+        "output": output, "base": base, "refit": refit, "cluster": cluster, "contract": contract, "checks": checks,
+        "run": run,
     }  # fmt: skip
     make = job_maker(parameters)
     if dry_run:
@@ -76,8 +88,8 @@ def run_fit(job: Job) -> str:
     request = replace(job.request(resolved(job.cluster).engine), flow="fit")
     with started(job, request, worker_imports("flows.fit")) as request:
         make_samples(job)
-        results = [ingested(job, request), run_stage(task.statistics, job, request)]
-        folder = commit.commit_fitted(request)
+        results = [ingested(job, request), learned(job, request)]
+        folder = commit.commit_fitted(request, gate_of(request))
         COMMITTED[:] = [folder]
         history.record(request, results, job.recipe)
     get_run_logger().info("the fitted workflow is in %s", folder)

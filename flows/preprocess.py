@@ -13,7 +13,16 @@ from flows.job.parameters import job_maker
 from flows.preview.dry_run import show_preview
 from flows.run.nights import date_of_this_run, run_in_order
 from flows.run.run_names import run_name
-from flows.run.session import committing, ingested, make_samples, on_cluster, publish_outputs, started, transformed
+from flows.run.session import (
+    committing,
+    ingested,
+    learned,
+    make_samples,
+    on_cluster,
+    publish_outputs,
+    started,
+    transformed,
+)
 from flows.run.stages import run_stage
 from flows.run.worker_imports import worker_imports
 from infra.clusters.resolve import resolved
@@ -30,7 +39,11 @@ def preprocess(
     features: list[dict[str, Any]] | str | None = None,
     label: list[str] | None = None,
     output: dict[str, Any] | None = None,
+    base: str | None = None,
+    refit: dict[str, Any] | None = None,
     cluster: dict[str, Any] | None = None,
+    contract: dict[str, Any] | str | None = None,
+    checks: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     dry_run: bool = False,
 ) -> list[str]:
@@ -46,8 +59,15 @@ def preprocess(
         label: Columns that are written last, as they are, and tagged as target.
         output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
+        base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.
+            Mostly the path of the output itself; none: learn from the source alone.
+        refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as
+            {"Normalize": "freeze", "features[2]": "merge"}.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,
             adapt, resources, tls, ssh, slurm, kubernetes.
+        contract: What the source has to be like, as JSON, or the YAML file that says it.
+        checks: What follows when a night differs from its contract or from earlier nights: on_finding, and
+            {threshold, level, columns} by check as JSON.
         run: Which date it is of, and how it is done. More keys as JSON: exchange, scratch, retries, stalled_after,
             min_partition_size, lock, report, ready_by.
         dry_run: Only look: columns, rows before and after, plan, needs and time, as an artifact; nothing is written.
@@ -59,7 +79,11 @@ def preprocess(
         "features": features,
         "label": label,
         "output": output,
+        "base": base,
+        "refit": refit,
         "cluster": cluster,
+        "contract": contract,
+        "checks": checks,
         "run": run,
     }
     make = job_maker(parameters)
@@ -77,7 +101,7 @@ def run_job(job: Job) -> list[str]:
     """Run the four stages of a job in the current flow run; return the folders that are committed."""
     with started(job, job.request(resolved(job.cluster).engine), worker_imports("flows.preprocess")) as request:
         make_samples(job)
-        results = [ingested(job, request), run_stage(task.statistics, job, request)]
+        results = [ingested(job, request), learned(job, request)]
         with committing(job, request) as closing:
             for split in request.splits:
                 results.append(transformed(job, request, split))

@@ -44,6 +44,18 @@ class NoInputError(JobError):
     """No file is at a path of the source."""
 
 
+class GateStoppedError(MillraceError):
+    """The gate stops a run: a check of its rows fails. What was published before stays as it is."""
+
+
+class GateAskedError(MillraceError):
+    """The gate asks a person: publish or discard. The work waits in the staging folder; nothing is published."""
+
+
+class OpenQuestionError(JobError):
+    """Work of an earlier run waits for an answer in the staging folder, and must not be touched."""
+
+
 class TransientError(MillraceError):
     """A condition that may pass, such as a lost worker or short memory: run again."""
 

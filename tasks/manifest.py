@@ -13,7 +13,7 @@ from tasks.core.versions import stable_json
 from tasks.errors import DataError
 from tasks.storage.atomic import read_json
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST
+from tasks.storage.own_files import LATEST, MANIFEST, VERSION
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -130,6 +130,14 @@ def current(folder: Path) -> Path:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise damaged(latest, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
+
+
+def versions_of(folder: Path) -> list[Path]:
+    """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there."""
+    if not folder.is_dir():
+        return []
+    versions = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name) and path.is_dir()]
+    return sorted((path for path in versions if not path.is_symlink()), key=lambda path: int(path.name[1:]))
 
 
 def dated_lines(dated: Mapping[str, Any]) -> list[str]:

@@ -149,11 +149,14 @@ def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(run_id)
 
-    began, is_announced = time.monotonic(), False
+    began, is_announced, is_asked = time.monotonic(), False, False
     while True:
         run = _patiently(read)
         if run.state is not None and run.state.is_final():
             return run
+        if run.state is not None and run.state.is_paused() and not is_asked:
+            is_asked = True
+            say("the gate asks whether to publish it: answer on the run's page, or with millrace publish|discard OUT")
         waits = run.state is None or run.state.is_scheduled() or run.state.is_pending()
         if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
             is_announced = True

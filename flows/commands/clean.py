@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.commands.console import terminal
 from tasks.errors import JobError
+
+if TYPE_CHECKING:
+    from tasks.storage.retention import Leftover
 
 
 def clean(
@@ -25,7 +28,8 @@ def clean(
 
     That is the folders .NAME.millrace beside outputs and in scratch folders, and .NAME.millrace-old-TIME, once the time
     of run.keep_replaced is over. Outputs are not touched. Left alone is what a run works on, what is younger than
-    --older-than, and every file that millrace did not write. A swap that was cut off is finished first. Old versions of
+    --older-than, a night that waits for an answer of the gate (unless the age is 0, and then it says so), and every
+    file that millrace did not write. A swap that was cut off is finished first. Old versions of
     an output are removed by the run that writes a new one: output.keep_versions.
 
     --runs removes runs of millrace that ended so long ago from the Prefect server, with their task runs, logs and
@@ -60,8 +64,12 @@ def clean(
                 say("kept", f"{what}: readers may use it for another {_age(leftover.until - time.time())}")
                 continue
         elif leftover.seconds < least:
-            say("kept", f"{what}: younger than {older_than}")
+            say("kept", f"{what}: younger than {older_than}{waits(leftover, '; ')}")
             continue
+        elif least and waits(leftover):
+            say("kept", f"{what}: {waits(leftover)}")
+            continue
+        what += waits(leftover, "; ")
         if dry_run:
             say("would go", what + (", once the swap that was cut off is finished" if leftover.is_cut_off else ""))
             continue
@@ -90,6 +98,17 @@ def _pruned(seconds: float, age: str, dry_run: bool) -> tuple[str, str]:
     between = f", which ended from {done.first:%Y-%m-%d} to {done.last:%Y-%m-%d}" if done.first and done.last else ""
     what = f"{done.runs:,} run(s) older than {age} with {done.artifacts:,} artifact(s){between}"
     return "would go" if dry_run else "removed", f"{what}, from {server.ui_url}"
+
+
+def waits(leftover: Leftover, before: str = "") -> str:
+    """What a question of the gate in a leftover waits for; "" without an open one."""
+    from tasks.gate.question import read_question
+
+    for folder in leftover.folders:
+        question = read_question(folder)
+        if question is not None and question.is_open:
+            return f"{before}it waits for an answer: {question.commands}"
+    return ""
 
 
 def _age(seconds: float) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.traceback import Traceback
 
-from tasks.errors import MillraceError
+from tasks.errors import GateAskedError, GateStoppedError, MillraceError
 
 
 class Terminal(Console):
@@ -30,7 +30,8 @@ def terminal(soft_wrap: bool = False) -> Terminal:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, DEFECT, INTERRUPTED, TERMINATED = 0, 1, 1, 2, 3, 70, 130, 143
+WHOLE, FAILED, DAMAGED, NO_OUTPUT, UNRECORDED, STOPPED, ASKED = 0, 1, 1, 2, 3, 4, 5
+DEFECT, INTERRUPTED, TERMINATED = 70, 130, 143
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:
@@ -76,7 +77,12 @@ def say_failure(error: BaseException, doing: str, more: str = "") -> int:
     if isinstance(shown, DefectError) and shown.trace and debugging():
         print(shown.trace, file=sys.stderr)
     say_error(f"{shown}{more}")
-    return DEFECT if isinstance(shown, DefectError) else FAILED
+    statuses: dict[type[MillraceError], int] = {
+        DefectError: DEFECT,
+        GateStoppedError: STOPPED,
+        GateAskedError: ASKED,
+    }
+    return next((status for kind, status in statuses.items() if isinstance(shown, kind)), FAILED)
 
 
 def debugging() -> bool:

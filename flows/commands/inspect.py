@@ -248,6 +248,29 @@ def summary_of(cls: type[Operator]) -> str:
     return " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
 
 
+def on_refit(cls: type[Operator]) -> str:
+    """What a refit does with what an operator has learned, in one word; "" for an operator that does not learn."""
+    if not issubclass(cls, Learned):
+        return ""
+    return cls.on_refit if cls.passes else "read again"
+
+
+def refit_rule(cls: type[Learned]) -> str:
+    """The same in a clause.
+
+    >>> from tasks import ops
+    >>> refit_rule(ops.FillMedian)
+    'frozen, exact ranks need all rows again'
+    """
+    rules = {
+        "merged": "merged, equal to a fit of all rows",
+        "appended": "appended, ids stay and new values come behind them",
+        "frozen": f"frozen, {cls.frozen_why or 'what was learned stays'}",
+        "read again": "its tables are read again",
+    }
+    return rules[on_refit(cls)]
+
+
 def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
     """Name, type and default of every parameter."""
     for name, info in cls.model_fields.items():
@@ -258,20 +281,20 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
 
 def show_operators(console: Console | None = None) -> None:
     console = console or terminal()
-    table = text_table("", "operator", "learns", "what it does")
+    table = text_table("", "operator", "learns, on refit", "what it does")
     for name, cls in operators().items():
-        table.add_row(name, "yes" if issubclass(cls, Learned) else "", summary_of(cls))
+        table.add_row(name, on_refit(cls), summary_of(cls))
     print_table(table, console)
     console.print("\nmillrace ops NAME explains one", style="dim")
 
 
 def operators_markdown() -> str:
     rows = [
-        f"| {name} | {'yes' if issubclass(cls, Learned) else ''} | "
+        f"| {name} | {on_refit(cls)} | "
         f"{', '.join(f'`{p}`' for p, _, _ in parameters_of(cls))} | {summary_of(cls).replace('|', chr(92) + '|')} |"
         for name, cls in operators().items()
     ]
-    return "\n".join(["| operator | learns | parameters | what it does |", "|---|---|---|---|", *rows])
+    return "\n".join(["| operator | learns, on refit | parameters | what it does |", "|---|---|---|---|", *rows])
 
 
 def show_operator(name: str, console: Console | None = None) -> None:
@@ -280,7 +303,8 @@ def show_operator(name: str, console: Console | None = None) -> None:
     if name not in operators() and ":" not in name:
         raise JobError(f"there is no operator {name!r}", do=near(name, operators()))
     cls = operator_class(name)
-    console.print(f"[bold]{cls.__name__}[/bold]" + (": learns from the data" if issubclass(cls, Learned) else ""))
+    learns = f": learns from the data; a refit: {refit_rule(cls)}" if issubclass(cls, Learned) else ""
+    console.print(f"[bold]{cls.__name__}[/bold]{learns}", soft_wrap=True)
     console.print(inspect.cleandoc(cls.__doc__ or ""), markup=False, soft_wrap=True)
     takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
     console.print(f"\ntakes columns of: {takes}" + ("; a nested list of columns is a group" if cls.grouped else ""))

@@ -64,6 +64,24 @@ def application_of(
     return data
 
 
+def refit_of(
+    base: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
+) -> dict[str, Any]:
+    """The parameters of `refit` as typed; modules beside the current folder become importable."""
+    from flows.job.job import set_key
+    from flows.job.refit import Refit
+
+    importable(Path.cwd())
+    data: dict[str, Any] = {"base": str(base)}
+    if source:
+        data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
+    if output:
+        data["output"] = {"path": str(output)}
+    for change in [*changes, *_date_change(date)]:
+        set_key(data, change, Refit)
+    return data
+
+
 def launch(
     data: Mapping[str, Any], module: str, load_flow: Callable[[], Any], console: Console, debug: bool = False
 ) -> list[str]:
@@ -95,7 +113,7 @@ def launch(
     from flows.commands.stopping import stoppable
     from flows.run.session import load_outputs
 
-    splits = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
+    splits: tuple[str, ...] = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
     watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
     _started.append(partial(_at_start, watch, pages, server.ui_url))
@@ -172,11 +190,11 @@ def _ready(
 
 def _job(data: Mapping[str, Any], module: str) -> Any:
     """The job; the slow part of the start of its workers has begun."""
-    from flows.job.job import make_application, make_job
+    from flows.job.refit import maker_of
     from flows.run.worker_imports import worker_imports
     from infra.clusters.local import prepare
 
-    job: Any = make_application(data) if module.endswith(".apply") else make_job(data)
+    job = maker_of(module.rpartition(".")[2])(data)
     prepare(job.cluster, worker_imports(module))
     return job
 

@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 
-TAG, FLOWS = "millrace", ("preprocess", "fit", "apply", "watch-source")
+TAG, FLOWS = "millrace", ("preprocess", "fit", "apply", "refit", "watch-source")
 PAGE = 200
 
 

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 import tasks
-from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of
+from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of, refit_rule
 from tasks.engines.expression import syntax
 from tasks.ops.base import Learned, Operator
 
@@ -15,8 +15,10 @@ HEAD = f"""<!-- made by: {COMMAND} -->
 # Operators
 
 Every operator is a class of declared parameters; `columns >> Operator(..)` in Python, `{{op: Operator, ..}}` in a
-job. The examples run as tests. *Learns* means that `fit` reads data for it; *group* that a nested list of columns is
-treated as one. `millrace ops NAME` shows the whole rule of one operator.
+job. The examples run as tests. *Learns* means that `fit` reads data for it, and says what a refit does with what was
+learned: *merged* (equal to a fit of all rows), *appended* (ids stay, new values come behind them), *frozen* (it stays
+until everything is learned anew) or *read again* (side tables). *Group* means that a nested list of columns is treated
+as one. `millrace ops NAME` shows the whole rule of one operator.
 
 A `JobError` says what to change in the job, a `DataError` what to change in the data. Every operator raises a
 `DataError` for a column of a type that it does not take, and a `JobError` for a parameter that does not exist.
@@ -72,7 +74,8 @@ def section(name: str, cls: type[Operator]) -> str:
     """Rule, accepted types, parameters, the line in a job, and the example of one operator."""
     text, examples = split_examples(inspect.cleandoc(cls.__doc__ or ""))
     takes = ", ".join(sorted(cls.takes)) + (", and lists of these" if cls.leaves else "")
-    marks = [f"takes {takes}", *(["learns"] if issubclass(cls, Learned) else []), *(["group"] if cls.grouped else [])]
+    learns = [f"learns; a refit: {refit_rule(cls)}"] if issubclass(cls, Learned) else []
+    marks = [f"takes {takes}", *(["group"] if cls.grouped else []), *learns]
     parameters = list(parameters_of(cls))
     needed = "".join(f", {parameter}: .." for parameter, _, default in parameters if default == NEEDED)
     lines = ["", f"## {name}", "", _prose(text), "", f"*{'; '.join(marks)}*"]

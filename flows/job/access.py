@@ -82,6 +82,7 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     """
     limit_deployment()
     paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
+    paths += _named("contract", job.contract if isinstance(job.contract, str) else None)
     for field, path in [*paths, ("output.path", job.output.path)]:
         _check_no_secret(field, path)
     _check_local(job)
@@ -160,6 +161,17 @@ def check_fitted(path: Any) -> None:
         check_path(path, "fitted")
         check_path(Path(path) / LATEST, "fitted")  # before its text is read, which an error repeats
         check_files_in(fitted_folder(Path(path)), "fitted")
+
+
+def check_base(path: str | None) -> None:
+    """A JobError if the base of a refit is outside of the allowed roots, or no folder of this host."""
+    limit_deployment()
+    if path is None:
+        return
+    local_folder(path, "the base", "base")
+    if allowed_roots() is not None:
+        check_path(path, "base")
+        check_files_in(Path(path), "base")
 
 
 def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resol
 
 DateOf = Callable[[Run], RunDate]
 S = TypeVar("S", bound=Section)
-PLACES = (("source", "path"), ("source", "valid"), ("source", "filter"), ("output", "path"), ("fitted",))
+PLACES = (("source", "path"), ("source", "valid"), ("source", "filter"), ("output", "path"), ("fitted",), ("base",))
 
 
 def of_this_moment(run: Run) -> RunDate:

@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 
 from flows.job.job import recipes
 from infra.clusters.model import Cluster
-from tasks.core.settings import Output, Run, Source
+from tasks.core.settings import Checks, Output, Refitting, Run, Source
 
 Schema = dict[str, Any]
 CHOICES = {"string": "one", "array": "several", "null": "none"}  # what the page calls the types of a path
@@ -37,8 +37,30 @@ def job_form(source: Sequence[str] = SOURCE, output: Sequence[str] = OUTPUT) -> 
         "features": {"anyOf": entries},
         "label": {"type": "array", "items": {"type": "string"}},
         "output": section(Output, output),
+        "base": {"type": "string"},
+        "refit": refit_section(),
         **where_and_how(),
     }
+
+
+def refit_form() -> dict[str, Schema | type]:
+    """The form of a refit: new rows on top of a base."""
+    return {
+        "base": str,
+        "source": section(Source, ("path", "format", "filter")),
+        "output": section(Output, OUTPUT),
+        "refit": refit_section(),
+        **where_and_how(),
+    }
+
+
+def refit_section() -> Schema:
+    """The form of the section refit, which takes the names of operators and entries, too."""
+    schema = section(Refitting, ("forget", "all", "again"))
+    del schema["propertyNames"]
+    days = {key: value for key, value in schema["properties"]["forget"].items() if key not in ("anyOf", "ge", "le")}
+    schema["properties"]["forget"] = {"type": "string", **days}
+    return {**schema, "additionalProperties": {"type": "string", "enum": ["merge", "freeze"]}}
 
 
 def application_form() -> dict[str, Schema | type]:
@@ -54,7 +76,14 @@ def application_form() -> dict[str, Schema | type]:
 def where_and_how() -> dict[str, Schema]:
     """The last fields of every flow's form."""
     cluster = section(Cluster, ("kind", "workers", "address"))
-    return {"cluster": cluster, "dry_run": {"type": "boolean", "default": False}, "run": section(Run, RUN)}
+    contract = {"anyOf": [{"type": "string", "title": "file"}, {"type": "object", "title": "map"}]}
+    return {
+        "cluster": cluster,
+        "contract": contract,
+        "checks": section(Checks, ("on_finding",)),
+        "dry_run": {"type": "boolean", "default": False},
+        "run": section(Run, RUN),
+    }
 
 
 class FormField:

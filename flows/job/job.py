@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,27 +13,33 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 import flows
-from flows.job.access import check_access, check_fitted, limit_deployment
+from flows.job.access import check_access, check_base, check_fitted, limit_deployment
 from flows.job.dates import DateOf, of_this_moment, with_date, with_patterns
 from flows.job.yaml_lines import Lines, parse_yaml
 from infra import bounded_yaml
 from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.schema import Tags
-from tasks.core.settings import Output, Run, Section, Source
+from tasks.core.settings import Checks, Output, Refitting, Run, Section, Source, some_path
 from tasks.core.strict_json import encoded
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, MillraceError, mistakes, near, place_text
-from tasks.graph.node import Node
+from tasks.gate.contract import Contract, make_contract
+from tasks.graph.node import Node, graph_to_json, topological
 from tasks.graph.saved_workflow import read_fitted
 from tasks.job.apply_fitted import applying_request
+from tasks.job.base_version import BaseVersion
+from tasks.job.refitting import refitting_request
 from tasks.job.request import Request, make_request
 from tasks.job.run_date import Dated, is_pattern
-from tasks.ops.base import operator_class
+from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.schema_ops import AddTags
 from tasks.storage.files import refuse_inside
 
 MOST_VALUES = 1_000_000
+NO_BASE = "none"
+MODES = ("merge", "freeze")  # what `refit` may say of an operator or an entry
+ENTRY = re.compile(r"features\[\d+\]")
 RECIPES = Path(flows.__file__).parent / "recipes"
 
 
@@ -73,7 +81,35 @@ class DatedJob(Section):
         return with_patterns(data, self._written)
 
 
-class Job(DatedJob):
+class CheckedJob(DatedJob):
+    """A job whose rows are compared with a contract and with earlier nights before they are published."""
+
+    contract: dict[str, Any] | str | None = Field(
+        None, description="types, nulls and domains of the source's columns: a map, or a YAML file that has it"
+    )
+    checks: Checks = Checks()
+
+    def rules(self) -> Contract | None:
+        """The contract, read from its file if the job names one; None without a contract."""
+        if not isinstance(self.contract, str):
+            return None if self.contract is None else make_contract(self.contract)
+        path = Path(self.contract)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            do = "write one with millrace contract OUT > contract.yaml"
+            raise JobError("the contract cannot be read", where=f"contract: {path}", why=why, do=do) from None
+        return make_contract(parse_yaml(text, str(path)), f"contract: {path}")
+
+    def checked(self, request: Request) -> Request:
+        """The request with the contract and the checks of the job."""
+        rules = self.rules()
+        contract = encoded(rules.model_dump(mode="json", exclude_none=True)) if rules else {}
+        return replace(request, contract=contract, checks=self.checks.model_dump(mode="json", exclude_defaults=True))
+
+
+class Job(CheckedJob):
     """A whole job: where rows come from, what becomes of them, where they go, and on which workers."""
 
     recipe: str | None = None
@@ -81,8 +117,19 @@ class Job(DatedJob):
     features: list[Feature] = Field(min_length=1)
     label: list[str] = []
     output: Output
+    base: str | None = Field(
+        None, description="output whose newest good version is learned on top of, such as output.path itself; or none"
+    )
+    refit: Refitting = Refitting()
     cluster: Cluster = Cluster()
     run: Run = Run()
+
+    _some = field_validator("base", mode="before")(some_path)
+
+    @property
+    def base_path(self) -> Path | None:
+        """Where the base is; None for a job that learns from its source alone."""
+        return None if self.base in (None, NO_BASE) else Path(_absolute(self.base))
 
     def graph(self) -> Node:
         """The features from top to bottom, then the labels; entries see what entries above them made."""
@@ -111,18 +158,28 @@ class Job(DatedJob):
             )
         return Node("join", tuple(written), name="output")
 
-    def request(self, engine: str) -> Request:
-        """The request of the stages; its paths are absolute, since workers may have another current folder."""
+    def request(self, engine: str, base: BaseVersion | None = None) -> Request:
+        """The request of the stages, on top of a base where there is one; its paths are absolute, since workers may
+        have another current folder."""
         source = self.source.model_copy(
             update={"path": _absolute(self.source.path), "valid": _absolute(self.source.valid)}
         )
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        request = make_request(source, self.graph(), output, run, engine, self.label)
-        return replace(request, dated=self.dated.to_json() if self.dated else {})
+        if base is None:
+            request = make_request(source, self.graph(), output, run, engine, self.label)
+        else:
+            request = refitting_request(source, base, self.refit, output, run, engine, day_of(self),
+                                        graph_to_json(self.graph()), self.label)  # fmt: skip
+        return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
 
 
-class Application(DatedJob):
+def day_of(job: DatedJob) -> date | None:
+    """The day of a job with a date."""
+    return job.dated.run_date.day if job.dated else None
+
+
+class Application(CheckedJob):
     """A fitted workflow over new data: which one, where the rows come from, where they go, and on which workers."""
 
     fitted: str = Field(description="folder of a fitted workflow, or an output that holds one")
@@ -136,7 +193,7 @@ class Application(DatedJob):
         source = self.source.model_copy(update={"path": _absolute(self.source.path)})
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
-        request = applying_request(source, Path(_absolute(self.fitted)), output, run, engine)
+        request = self.checked(applying_request(source, Path(_absolute(self.fitted)), output, run, engine))
         return replace(request, dated=self.dated.to_json() if self.dated else {})
 
 
@@ -160,6 +217,7 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
     _check_filter(application.source)
     check_access(application)
+    application.rules()
     _refuse_inside(application)
     _exchange(application.run, application.cluster)
     return application
@@ -233,12 +291,37 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateO
     except MillraceError as error:
         raise lines.placed(error) from None
     check_access(job, graph)
+    check_refit(job.base, job.refit, graph, lines)
+    job.rules()
     _refuse_inside(job)
     _exchange(job.run, job.cluster)
     return job
 
 
-def _refuse_inside(job: Job | Application) -> None:
+def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | None = None) -> None:
+    """A JobError for a base that may not be read, and for keys of `refit` that name nothing that learns."""
+    lines = lines or Lines()
+    check_base(None if base == NO_BASE else base)
+    if base is None and refit.model_fields_set | refit.settings.keys():
+        raise JobError("refit says how to learn on top of a base, and the job names none",
+                       where=_place(("refit",), lines),
+                       do="write base: the path of an output, such as that of output.path")  # fmt: skip
+    learning = [node for node in topological(graph) if node.op is not None and isinstance(node.op, Learned)]
+    names = sorted({type(node.op).__name__ for node in learning})
+    entries = list(dict.fromkeys(node.name for node in topological(graph) if ENTRY.fullmatch(node.name)))
+    for key, value in refit.settings.items():
+        place, hint = _place(("refit", key), lines), near(key, [*Refitting.model_fields, *names, *entries])
+        if key in (*names, *entries):
+            pass
+        elif key in Operator.registry:
+            raise JobError(f"refit names {key!r}, which learns nothing in this job", where=place, do=hint)
+        elif key.startswith("features") or hint.startswith("did"):  # else a column, which its schema alone knows
+            raise JobError(f"{key!r} is no key of refit", where=place, do=hint)
+        if value not in MODES:
+            raise JobError(f"{key} is {value!r}", where=place, do=f"write {' or '.join(MODES)}")
+
+
+def _refuse_inside(job: Any) -> None:
     for path in (job.source.path, job.source.valid):
         refuse_inside(path or [], job.output.path)
 

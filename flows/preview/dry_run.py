@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.job.job import Application, Job
+    from flows.job.refit import AnyJob
 
 
-def show_preview(job: Job | Application, flow: str = "preprocess") -> None:
+def show_preview(job: AnyJob, flow: str = "preprocess") -> None:
     """Write the preview of a job as the one artifact of the current flow run and as a line of its log."""
     from prefect import get_run_logger
     from prefect.artifacts import create_markdown_artifact

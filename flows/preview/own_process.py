@@ -95,13 +95,12 @@ def look(folder: str) -> None:
         if request["blocks"]:
             import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
         from flows.job.dates import of_this_moment
-        from flows.job.job import make_application, make_job
+        from flows.job.refit import maker_of
         from flows.preview.plan import preview
 
         run_date = request["run_date"]
         date_of = of_this_moment if run_date is None else lambda _: run_date
-        make: Any = make_application if request["flow"] == "apply" else make_job
-        job = make(request["data"], date_of=date_of)
+        job = maker_of(request["flow"])(request["data"], date_of=date_of)
         answer = "preview", preview(job, request["flow"])
     except Exception as error:
         answer = "error", _portable(error)

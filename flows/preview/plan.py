@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.job.history import Guess, guess
-from flows.job.job import Application, Job
+from flows.job.job import Job
+from flows.job.refit import AnyJob
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster
@@ -75,7 +76,7 @@ class Preview:
         return int(sum(plan.nbytes for plan in self.plans.values()) * self.scale)
 
 
-def preview(job: Job | Application, flow: str = "preprocess") -> Preview:
+def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     """Preview a job without writing anything or starting a cluster; raises the errors of job and data."""
     refused: list[MillraceError] = []
     workers = _workers(job.cluster, refused)
@@ -121,7 +122,7 @@ def _workers(cluster: Cluster, refused: list[MillraceError]) -> Expected:
 
 
 @contextmanager
-def _data(job: Job | Application, request: Request) -> Iterator[tuple[Request, float]]:
+def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
     """The request on data that are there: those of `source.sample` that are not made yet, as a few rows elsewhere."""
     source = request.source
     paths = [p for p in (source.path, source.valid) if isinstance(p, str)]

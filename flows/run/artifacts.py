@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from uuid import UUID
@@ -47,11 +47,16 @@ def show(artifacts: StageArtifacts | None, progress: ProgressArtifact | None, ta
     """Write the artifacts of a task run soon, in a thread, and 100 % into the artifact of its progress."""
     if not artifacts and not progress:
         return
+    later(lambda: _create(artifacts, progress, task_run))
+
+
+def later(write: Callable[[], None]) -> None:
+    """Have a thread write artifacts soon; it is done when the block of `all_shown` ends."""
     shown, context = _shown.get(), contextvars.copy_context()
 
     def create() -> None:
         shown.ending.wait(DELAY)
-        context.run(_create, artifacts, progress, task_run)
+        context.run(write)
 
     shown.threads.append(threading.Thread(target=create, name="millrace-artifacts", daemon=True))
     shown.threads[-1].start()

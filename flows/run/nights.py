@@ -21,16 +21,22 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
-from prefect.states import Completed
+from prefect.states import Cancelled, Completed
 
 from flows.job.dates import DateOf
 from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
 from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
+from flows.job.refit import AnyJob, Refit
+from flows.run.links import flow_run_id
+from flows.run.questions import DiscardedError, close_unanswered, has_asked, pause_for_answer, wait_for_answer
 from flows.run.run_names import show_date
 from tasks.core.settings import Run
-from tasks.errors import JobError, MillraceError, NoInputError
+from tasks.errors import GateAskedError, GateStoppedError, JobError, MillraceError, NoInputError, OpenQuestionError
+from tasks.gate.notes import NOTE as GATE_NOTE
+from tasks.gate.notes import is_stopped
+from tasks.gate.question import read_question, waiting
 from tasks.job.request import Request, output_slug
 from tasks.job.run_date import (
     Dated,
@@ -52,14 +58,23 @@ from tasks.storage.staging import Staging
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 SKIPPED = "millrace.run.skipped"  # the event of a run that had no data
 CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which somebody has chosen its start
+WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
 TRIES = 5  # times that the work of other dates may come and go while a run looks for its turn
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
-J = TypeVar("J", Job, Application)
+J = TypeVar("J", Job, Application, Refit)
 log = logging.getLogger("millrace")
 
 
 class NoDataError(Exception):
     """The source of a run has no rows, and `run.if_empty` is skip."""
+
+
+class PublishedError(Exception):
+    """A run was cut off right after its output had been published: `folders` have it."""
+
+    def __init__(self, folders: list[str]) -> None:
+        super().__init__(", ".join(folders))
+        self.folders = folders
 
 
 class OtherNightError(Exception):
@@ -89,19 +104,59 @@ def run_in_order(make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> 
     `make` gives the job of a date, `run` does it and returns the folders that are committed. A command without
     `run.date` goes on with the date that was begun, and with that alone: it is the same command once more. Returns all
     folders, or the state of a run that had no data.
+
+    Where the gate asks, a run of a deployment pauses until somebody answers, and then goes on here from the top.
     """
     own = make(date_of_this_run)
+    if own.dated is not None:
+        show_date(own.dated)
+    if has_asked() and not _has_work(own):
+        return _done_by_others(own)
+    while True:
+        try:
+            return _once(own, make, run)
+        except GateAskedError:
+            pause_for_answer()
+            raise
+        except OpenQuestionError as error:
+            wait_for_answer(own, error)
+
+
+def _once(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]) -> Any:
+    """Run the job, after those that were begun; the table of nights says how each of them ended."""
     outcomes: dict[date, str] = {}
     try:
         if own.dated is None:
             return _run(own, run)
-        show_date(own.dated)
         return _in_order(own, make, run, outcomes)
+    except (GateAskedError, OpenQuestionError):
+        outcomes.setdefault(_night_of_this_run(own), WAITS)
+        raise
     except MillraceError as error:
         outcomes.setdefault(_night_of_this_run(own), f"failed: {error.what}")
         raise
     finally:
         show_nights(outcomes)
+
+
+def _has_work(own: AnyJob) -> bool:
+    """Whether the work of a run that has asked is still there: its own, or that of a date that it was to finish."""
+    for folder in _staging_folders(own):
+        question = read_question(folder)
+        if question is not None and question.run == flow_run_id():
+            return True
+    return (_staging(own).folder / "plan.json").exists()
+
+
+def _done_by_others(own: AnyJob) -> Any:
+    """The state of a run that has asked and whose work is gone when it goes on."""
+    if there := _output_of(own):
+        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
+        get_run_logger().info("%s", text)
+        return Completed(message=text, data=[])
+    text = "its work is gone: another run has published it, or somebody has thrown it away"
+    get_run_logger().warning("%s", text)
+    return Cancelled(message=text)
 
 
 def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]], outcomes: dict[date, str]) -> Any:
@@ -129,13 +184,24 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
                     do=f"give it up: millrace clean --older-than 0 {job.output.path}",
                 ) from None  # fmt: skip
             continue
+        except (GateAskedError, OpenQuestionError):
+            outcomes[night] = WAITS
+            raise
+        except GateStoppedError as error:
+            outcomes[night] = f"stopped: {error.why}"
+            if not begun or _is_same_command(own):
+                raise
+            get_run_logger().error("%s; %s is next", error.what, own.dated.run_date.day)
+            continue
         except MillraceError as error:
             outcomes[night] = f"failed: {error.what}"
             if begun:
                 raise _not_finished(error, job) from error
             raise
         if not isinstance(done, list):
-            outcomes[night] = NO_DATA
+            outcomes[night] = "discarded" if done.is_cancelled() else NO_DATA
+            if begun and done.is_cancelled() and not _is_same_command(own):
+                continue
             return done if not begun or _is_same_command(own) else folders or done
         folders += done
         if job is own:
@@ -148,22 +214,27 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             return folders
 
 
-def _published_before(own: Job | Application) -> Night | None:
+def _published_before(own: AnyJob) -> Night | None:
     """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
-    if own.dated is None or BACKFILL not in (tags or []):
+    return _output_of(own) if BACKFILL in (tags or []) else None
+
+
+def _output_of(own: AnyJob) -> Night | None:
+    """The published output of the night of a job; None where there is none, and without a date."""
+    if own.dated is None:
         return None
     written, calendar = own.as_written(), _calendar(own)
     outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
-    return outputs.get(calendar.night(own.dated.run_date.time))
+    return outputs.get(_night_of_this_run(own))
 
 
-def _night_of_this_run(own: Job | Application) -> date:
+def _night_of_this_run(own: AnyJob) -> date:
     return _calendar(own).night((own.dated.run_date if own.dated else date_of_this_run(own.run)).time)
 
 
-def _calendar(job: Job | Application) -> Calendar:
+def _calendar(job: AnyJob) -> Calendar:
     return calendar_of(job.as_written())
 
 
@@ -177,14 +248,21 @@ def begun_dates(own: J, make: Callable[[DateOf], J]) -> Iterator[RunDate]:
             continue
         begun = parse_run_date(str(note.get("run_date")), own.run.timezone, "begun")
         staging = _staging(make(_always(begun)))
-        if staging.folder != folder or staging.in_use() or note.get("night") == _night(own):
+        if staging.folder != folder or staging.in_use() or note.get("night") == _night(own) or is_stopped(folder):
             continue
         if folder == here.folder or begun.time < own.dated.run_date.time:  # type: ignore[union-attr]
+            question = read_question(folder)
+            if question is not None and question.run != flow_run_id():
+                if question.is_open:
+                    raise waiting(question)
+                if question.is_expired:
+                    close_unanswered(staging, question)
+                    continue
             dates.append(begun)
     yield from sorted(dates, key=lambda begun: begun.time)
 
 
-def note_night(job: Job | Application, staging: Staging) -> None:
+def note_night(job: AnyJob, staging: Staging) -> None:
     """Note the date of a run in its staging folder, whose lock the run has.
 
     OtherNightError where the work of another date is there, which must be finished first, or where the work of an
@@ -193,6 +271,12 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     """
     note = read_json(staging.folder / NOTE)
     begun = note if isinstance(note, dict) and (staging.folder / "plan.json").exists() else None
+    if begun and is_stopped(staging.folder) and begun.get("night") != _night(job):
+        text = "the work of %s, which the gate has stopped, makes room for this run"
+        get_run_logger().warning(text, begun.get("date"))
+        for name in (NOTE, GATE_NOTE):
+            (staging.folder / name).unlink(missing_ok=True)
+        begun = None
     if job.dated is None or not job.dated.became:
         if begun:
             raise JobError(
@@ -209,7 +293,7 @@ def note_night(job: Job | Application, staging: Staging) -> None:
     write_json(staging.folder / NOTE, {**job.dated.to_json(), "night": _night(job)})
 
 
-def check_source(job: Job | Application, request: Request) -> None:
+def check_source(job: AnyJob, request: Request) -> None:
     """NoDataError or JobError where no file is at `source.path` or `source.valid`, before a stage begins; for paths
     that hold a date, and for `source.path` with `run.if_empty: skip`.
 
@@ -222,7 +306,7 @@ def check_source(job: Job | Application, request: Request) -> None:
         _check_paths(job, "valid", options)
 
 
-def _check_paths(job: Job | Application, name: str, options: Any) -> None:
+def _check_paths(job: AnyJob, name: str, options: Any) -> None:
     """NoDataError or JobError where no file is at the paths of `source`.`name`."""
     known = getattr(job.source, name)
     paths = [known] if isinstance(known, str) else known
@@ -239,14 +323,14 @@ def _check_paths(job: Job | Application, name: str, options: Any) -> None:
     empty(job, f"{missing[0].where}: {missing[0].why}")
 
 
-def empty(job: Job | Application, why: str) -> None:
+def empty(job: AnyJob, why: str) -> None:
     """Raise for a source without rows: NoDataError with `run.if_empty: skip`, else a JobError."""
     if job.run.if_empty == "skip":
         raise NoDataError(f"there are no data{_of_date(job)}: {why}")
     raise _nothing(job, why, "; with run.if_empty: skip such a run writes nothing and is completed")
 
 
-def needs_rows(job: Job | Application, place: str = "source") -> bool:
+def needs_rows(job: AnyJob, place: str = "source") -> bool:
     """Whether a run without rows is one without data, instead of an empty output or another error.
 
     `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
@@ -260,6 +344,11 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
     """Run a job; the state Completed where it has no data and `run.if_empty` is skip: log, artifact, event say so."""
     try:
         return run(job)
+    except DiscardedError as reason:
+        get_run_logger().warning("%s", reason)
+        return Cancelled(message=str(reason))
+    except PublishedError as published_before:
+        return published_before.folders
     except NoDataError as reason:
         text = f"nothing was written: {reason}"
         get_run_logger().warning("%s", text)
@@ -273,6 +362,11 @@ def _run(job: J, run: Callable[[J], list[str]]) -> Any:
         return Completed(message=text, data=[])
 
 
+def has_date(job: AnyJob, place: str) -> bool:
+    """Whether a place of the job was written with a date."""
+    return bool(_patterns(job, place))
+
+
 def _tell(dated: Dated | None, begun: bool) -> None:
     run_log = get_run_logger()
     if dated is None:
@@ -284,21 +378,21 @@ def _tell(dated: Dated | None, begun: bool) -> None:
         run_log.info("%s", line)
 
 
-def _not_finished(error: MillraceError, job: Job | Application) -> MillraceError:
+def _not_finished(error: MillraceError, job: AnyJob) -> MillraceError:
     day = job.dated.run_date.day if job.dated else ""
     what = f"the run of {day}, which was begun and not published, cannot be finished: {error.what}"
     do = f"{error.do}; the dates after it wait. To give it up: millrace clean --older-than 0 {job.output.path}"
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
-def _nothing(job: Job | Application, why: str, more: str) -> JobError:
+def _nothing(job: AnyJob, why: str, more: str) -> JobError:
     lines = [line for line in (job.dated.lines if job.dated else []) if line.startswith("source.")]
     where = "\n         ".join(lines) or "source.path"
     do = f"correct source.path, or run it again when the data are there{more}"
     return JobError(f"there are no data{_of_date(job)}", where=where, why=why, do=do)
 
 
-def _of_date(job: Job | Application) -> str:
+def _of_date(job: AnyJob) -> str:
     return f" for {job.dated.run_date.day}" if job.dated else ""
 
 
@@ -310,12 +404,12 @@ def _nothing_at(path: str, options: Any) -> NoInputError | None:
     return None
 
 
-def _patterns(job: Job | Application, place: str) -> list[str]:
+def _patterns(job: AnyJob, place: str) -> list[str]:
     became = job.dated.became if job.dated else {}
     return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
 
-def _night(job: Job | Application) -> str:
+def _night(job: AnyJob) -> str:
     """What tells the nights of a job apart: the day, with the hour where a pattern names one."""
     if job.dated is None:
         return ""
@@ -327,18 +421,18 @@ def _always(run_date: RunDate) -> DateOf:
     return lambda _: run_date
 
 
-def _is_same_command(own: Job | Application) -> bool:
+def _is_same_command(own: AnyJob) -> bool:
     """Whether a run was typed without a date: it may be the same command once more."""
     context = FlowRunContext.get()
     of_deployment = bool(context and getattr(context.flow_run, "deployment_id", None))
     return bool(own.dated and own.dated.run_date.origin == "started" and not of_deployment)
 
 
-def _staging(job: Job | Application) -> Staging:
+def _staging(job: AnyJob) -> Staging:
     return Staging(job.output.path, job.run.scratch)
 
 
-def _staging_folders(own: Job | Application) -> list[Path]:
+def _staging_folders(own: AnyJob) -> list[Path]:
     """The staging folders of the job's output on all dates, as far as they exist."""
     here = _staging(own).folder
     written = str(own.as_written()["output"]["path"])

@@ -52,6 +52,8 @@ def title(parameters: Mapping[str, Any], dated: Dated | None = None) -> str:
     'out (in/a.csv ..)'
     >>> title({"fitted": "out/nightly", "source": {"path": "new"}, "output": {"path": "out/hourly"}})
     'out/hourly (out/nightly on new)'
+    >>> title({"base": "out/nightly", "source": {"path": "logs/today"}})
+    'out/nightly (logs/today)'
     >>> title({"recipe": "toy"})
     '(toy)'
     >>> title({"path": "data/incoming"}), title({"output": "x"})
@@ -75,7 +77,8 @@ def title(parameters: Mapping[str, Any], dated: Dated | None = None) -> str:
         origin += f" on {source}"
     if dated and not any(text for text in (read, fitted, _became(became, "output.path"))):
         return f"{title(parameters)} {dated.run_date.day}".strip()
-    return " ".join(filter(None, [output or _short(parameters.get("path")), f"({origin})" if origin else ""]))
+    folder = output or _short(parameters.get("path")) or _short(parameters.get("base"))
+    return " ".join(filter(None, [folder, f"({origin})" if origin else ""]))
 
 
 def _became(became: Mapping[str, tuple[str, str]], *places: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,11 +17,14 @@ from prefect.context import FlowRunContext
 from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
+from flows.job.refit import AnyJob
 from flows.run.artifacts import all_shown
+from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
 from flows.run.links import links, links_of_this_run, run_page
 from flows.run.listeners import work_in
-from flows.run.nights import check_source, empty, needs_rows, note_night
+from flows.run.nights import PublishedError, check_source, empty, has_date, needs_rows, note_night
+from flows.run.questions import settle_question
 from flows.run.signs_of_life import signs_of_life
 from flows.run.stages import _done, run_stage
 from flows.sample import make_sample
@@ -29,13 +33,18 @@ from infra.clusters.local import prepare
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
 from infra.workers.imports import WorkerImports
-from tasks.core.stage_results import IngestResult, StageResult, TransformResult
+from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
+from tasks.core.versions import millrace_version
+from tasks.errors import JobError
+from tasks.job.base_version import is_published, newest_good, nights_text
 from tasks.job.request import PlanOf, Request
+from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
 from tasks.report.html import ReportWriter
 from tasks.shuffle.memory_exchange import release
 from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
+from tasks.stages.statistics import modes_of
 from tasks.storage.atomic import read_json
 
 MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
@@ -46,7 +55,7 @@ on_cluster: Any = runner()  # Prefect's own types know its thread and process ru
 
 
 @contextmanager
-def started(job: Job | Application, request: Request, imports: WorkerImports) -> Iterator[Request]:
+def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[Request]:
     """The request with the lock of its output, which may be written; what is left on a scheduler is released."""
     COMMITTED.clear()
     staging = request.staging
@@ -67,12 +76,61 @@ def started(job: Job | Application, request: Request, imports: WorkerImports) ->
         staging.locked(wait=waits) as owner,
         _released(job, request),
     ):
+        settle_question(staging)
         note_night(job, staging)
         staging.check(job.output.on_existing)  # again: what was waited for, or mended, may stand there now
+        request = on_base(job, request)
         yield replace(request, owner=owner)
 
 
-def ingested(job: Job | Application, request: Request) -> IngestResult:
+def on_base(job: AnyJob, request: Request) -> Request:
+    """The request on top of the newest good version of the base, chosen by the owner of the output's lock; as it is
+    for a job without a base, and for the first run of an output that is its own base.
+
+    The log says which version it is, and which newer ones are damaged or discarded. A JobError where there is no base
+    at another place than the output's; PublishedError where this very run has been published before it was cut off.
+    """
+    log = get_run_logger()
+    if isinstance(job, Application) or job.base_path is None:
+        return request
+    root = job.base_path
+    if job.output.keep_versions is not None:
+        log.warning(
+            "output.keep_versions: %s removes days: each version has the rows of its night alone",
+            job.output.keep_versions,
+        )
+    choice = newest_good(root)
+    for line in choice.damaged:
+        log.warning("not the base, since it is damaged: %s", line)
+    if choice.discarded:
+        log.info("not the base, since discarded: %s", ", ".join(choice.discarded))
+    staging, version = request.staging, choice.version
+    if version is None:
+        if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not has_date(job, "base")):
+            raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
+                           do="correct base; write base: none to learn from the source alone")  # fmt: skip
+        log.warning("there is no base at %s yet: this run is a fit, and the first version of the output", root)
+        return replace(request, no_base=True)
+    if os.path.realpath(root) == str(staging.target):
+        if is_published(request, version):
+            log.info("%s was published by a run that was cut off right then: nothing is left to do", version.path)
+            staging.clean()
+            raise PublishedError(
+                [str(version.path / split) if split else str(version.path) for split in request.splits]
+            )
+        staging.point_to(version.path)
+    based = replace(job.request(request.engine, version), flow=request.flow)
+    log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
+    if (written_by := version.data.get("millrace")) != millrace_version():
+        log.info("the base was written by millrace %s, this is %s", written_by, millrace_version())
+    if not version.data.get("history"):
+        log.warning("%s does not say which files it has learned: none of them can be refused", version.path)
+    for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
+        log.warning("%s", line)
+    return based
+
+
+def ingested(job: AnyJob, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
     check_source(job, request)
@@ -88,11 +146,22 @@ def ingested(job: Job | Application, request: Request) -> IngestResult:
     if result.left_out:
         log.warning("left out, since the source lacks their columns: %s", result.left_out)
     if result.differs_from_fit:
-        log.warning("different from the fit: %s", result.differs_from_fit)
+        log.warning("different from the %s: %s", "base" if request.base else "fit", result.differs_from_fit)
+    if result.again:
+        log.warning("%s files are learned once more: their rows count twice (refit.again)", f"{result.again:,}")
+    if result.contract:
+        log.warning("the contract: %s", result.contract)
     return result
 
 
-def transformed(job: Job | Application, request: Request, split: str) -> TransformResult:
+def learned(job: AnyJob, request: Request) -> StatisticsResult:
+    """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
+    result: StatisticsResult = run_stage(task.statistics, job, request)
+    pass_gate(job, request, "statistics")
+    return result
+
+
+def transformed(job: AnyJob, request: Request, split: str) -> TransformResult:
     """Run the stage transform; a job whose source holds a date ends here where its filter leaves no row."""
     result: TransformResult = run_stage(task.transform, job, request, split)
     if not result.rows_out and split != "valid" and needs_rows(job):
@@ -113,7 +182,7 @@ def mark_made_up() -> None:
 
 
 @contextmanager
-def committing(job: Job | Application, request: Request) -> Iterator[commit.Closing]:
+def committing(job: AnyJob, request: Request) -> Iterator[commit.Closing]:
     """Prepare the commit of a run beside its last stages: the fitted workflow, and the report's look at the source."""
     report = ReportWriter(
         request.staging.folder, request.staging.target, request.splits, lambda split: PlanOf(request).plan(split),
@@ -124,13 +193,15 @@ def committing(job: Job | Application, request: Request) -> Iterator[commit.Clos
 
 
 def publish_outputs(
-    job: Job | Application, request: Request, results: Sequence[StageResult], closing: commit.Closing
+    job: AnyJob, request: Request, results: Sequence[StageResult], closing: commit.Closing
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
     log, shown = get_run_logger(), links()
+    pass_gate(job, request, "commit")
+    gate = gate_of(request)
     if closing.report and shown:
         closing.report.performance = shown.performance()
-    manifests = commit.commit(request, results, _run_id(), closing)
+    manifests = commit.commit(request, results, _run_id(), closing, gate)
     COMMITTED[:] = [m.path for m in manifests]
     history.record(request, results, getattr(job, "recipe", None), _run_id())
     if shown:
@@ -143,7 +214,7 @@ def publish_outputs(
 
 
 @contextmanager
-def _released(job: Job | Application, request: Request) -> Iterator[None]:
+def _released(job: AnyJob, request: Request) -> Iterator[None]:
     """A scheduler that somebody else runs keeps nothing of ours, however the run ends."""
     try:
         yield

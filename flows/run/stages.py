@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import StateDetails
 from prefect.context import FlowRunContext, TagsContext
 from prefect.states import Completed, Crashed, State
 
-from flows.job.job import Application, Job
+from flows.job.refit import AnyJob
 from flows.run.artifacts import show
 from flows.run.links import links
 from flows.run.listeners import notify
@@ -36,7 +36,7 @@ STALLED_SECONDS = 300.0
 WAKE_SECONDS = 0.5
 
 
-def run_stage(function: Any, job: Job | Application, request: Request, split: str | None = None) -> Any:
+def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = None) -> Any:
     """Run a stage and return its result (of tasks.core.stage_results); when its worker is lost, mark that attempt as
     crashed and run it again, `run.retries` times.
 
@@ -77,7 +77,7 @@ def run_stage(function: Any, job: Job | Application, request: Request, split: st
 
 
 @contextmanager
-def _submitted(task: Any, job: Job | Application, request: Request, split: str | None) -> Iterator[Any]:
+def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> Iterator[Any]:
     """The future of a stage while the block runs. Ctrl-C, SIGTERM and a cancel stop the stage."""
     with untagged():
         future = task.submit(request, split, job.cluster.resources.get(task.name), wait_for=stages_before())

@@ -7,7 +7,7 @@ from typing import Any
 from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 
-from flows.job.job import Application, Job
+from flows.job.refit import AnyJob
 from infra.clusters.reach import check_resources, check_shared
 from tasks.job.request import Request
 from tasks.storage.atomic import no_space
@@ -15,7 +15,7 @@ from tasks.storage.atomic import no_space
 HERE = ("auto", "cuda", "cpu")
 
 
-def check_workers(job: Job | Application, request: Request, stage: str) -> None:
+def check_workers(job: AnyJob, request: Request, stage: str) -> None:
     """Check that workers elsewhere share the run's folder and source (before ingest) and offer the stage's resources.
 
     JobError names the worker's host and the path that is not shared, GiveUpError the resource that nobody offers.

@@ -35,7 +35,7 @@ VIEW, CARTED, BOUGHT = 0, 1, 2
 OCTOBER, DECEMBER = 1_569_888_000, 1_575_158_400  # 2019-10-01 and 2019-12-01, 00:00:00 UTC
 _DAYS = (*[100] * 31, *[116] * 12, 170, 260, 480, 520, 450, 170, *[116] * 12)
 _DECEMBER_DAYS = (*[116] * 24, *[90] * 7)
-_HOURS = (18, 22, 40, 66, 88, 100, 106, 110, 112, 112, 110, 108, 108, 112, 120, 128, 132, 126, 110, 84, 56, 36, 24, 18)
+HOURS = (18, 22, 40, 66, 88, 100, 106, 110, 112, 112, 110, 108, 108, 112, 120, 128, 132, 126, 110, 84, 56, 36, 24, 18)
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,54 @@ class World:
     @property
     def hours(self) -> np.ndarray:
         """The relative number of rows of every hour."""
-        return np.outer(_DECEMBER_DAYS if self.drift else _DAYS, _HOURS).ravel()
+        return np.outer(_DECEMBER_DAYS if self.drift else _DAYS, HOURS).ravel()
 
     @property
     def lanes(self) -> int:
         """Sessions that are open at a time: the power of two next below the rows per minute, 1 .. MOST_LANES."""
-        per_minute = self.rows // (60 * len(self.hours))
-        return min(MOST_LANES, 1 << max(0, per_minute.bit_length() - 1))
+        return lanes_of(self.rows, len(self.hours))
 
     @property
     def users(self) -> int:
         """Users that sessions are drawn from: they grow with the rows."""
         return max(1, round(self.rows * FULL_USERS / FULL_ROWS * UNSEEN_USERS))
 
+    @property
+    def opening(self) -> int:
+        """The first second, since 1970."""
+        return DECEMBER if self.drift else OCTOBER
+
+    @property
+    def starts(self) -> np.uint16:
+        """How often, of 65,536, an event begins another session, but for a window's first step."""
+        return STARTS
+
+    @property
+    def cart(self) -> np.uint16:
+        """How often, of 65,536, an event is a cart."""
+        return CART
+
     def stream(self, column: str) -> np.uint64:
         return stream("ecommerce", "december" if self.drift else "autumn", column, self.seed)
+
+    def place(self, xp: Any, goods: Catalogue, number: Array) -> Array:
+        """The place in the catalogue of the product that is drawn from a number."""
+        return goods.popularity.pick(xp, draw(self.stream("product"), number.view(np.uint64)))
+
+    def facts(self, xp: Any, goods: Catalogue, events: Events) -> tuple[Array, ...]:
+        """Of each event's product: place in the catalogue, id, category id, code, brand, base price in cents."""
+        place = self.place(xp, goods, events.product)
+        return place, *goods.facts.look_up(xp, place)
+
+    def visitors(self, xp: Any, session: Array) -> Array:
+        """The user of each session, which its first slot stands for."""
+        return _users(self, draw(self.stream("user"), session.view(np.uint64)))
+
+
+def lanes_of(rows: int, hours: int) -> int:
+    """How many sessions are open at a time where so many rows come in so many hours."""
+    per_minute = rows // (60 * hours)
+    return min(MOST_LANES, 1 << max(0, per_minute.bit_length() - 1))
 
 
 def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, drift: bool = False) -> pa.Table:
@@ -73,8 +106,11 @@ def block(start: int, stop: int, rows: int, seed: int, xp: Any = np, drift: bool
     the event after its cart in the same session, more or less often by brand and code. price: the product's base price
     give or take 5 % by the week, 0 in 0.2 % of the rows. Null: category_code, brand. `drift`: December 2019.
     """
-    world = World(rows, seed, drift)
-    goods = catalogue(drift)
+    return rows_of(World(rows, seed, drift), catalogue(drift), start, stop, xp)
+
+
+def rows_of(world: World, goods: Catalogue, start: int, stop: int, xp: Any) -> pa.Table:
+    """Rows start .. stop - 1 of a world."""
     size = STEPS * world.lanes
     first = start // size
     events = _windows(xp, world, goods, first, -(-stop // size))
@@ -105,19 +141,19 @@ def _windows(xp: Any, world: World, goods: Catalogue, first: int, last: int) -> 
     shape = (last - first, STEPS, lanes)
     slot = xp.arange(first * STEPS * lanes, last * STEPS * lanes, dtype=np.int64)
     bits = draw(world.stream("event"), slot.view(np.uint64))
-    starts = (field(bits, 0) < STARTS).reshape(shape)
+    starts = (field(bits, 0) < world.starts).reshape(shape)
     starts[:, 0] = True
     step = xp.broadcast_to(xp.arange(STEPS, dtype=np.int64).reshape(1, STEPS, 1), shape)
     session = slot.reshape(shape) - (step - _last_start(xp, starts)) * lanes
 
-    wanted = (field(bits, 1) < CART).reshape(shape)
+    wanted = (field(bits, 1) < world.cart).reshape(shape)
     carted = wanted.copy()  # not right after a cart of the same session: that event may be its purchase
     carted[:, 1:] &= ~(wanted[:, :-1] & ~starts[:, 1:])
     product = xp.where((field(bits, 2) < STAYS).reshape(shape), session, slot.reshape(shape)).ravel()
     after = xp.zeros(shape, bool)
     after[:, 1:] = carted[:, :-1] & ~starts[:, 1:]
     chance = xp.flatnonzero(after)
-    (limit,) = goods.bought.look_up(xp, _products(xp, world, goods, product[chance - lanes]))
+    (limit,) = goods.bought.look_up(xp, world.place(xp, goods, product[chance - lanes]))
     bought = chance[field(bits[chance], 3) < limit]
     product[bought] = product[bought - lanes]
     kind = carted.ravel().astype(np.int8)
@@ -134,10 +170,6 @@ def _last_start(xp: Any, starts: Array) -> Array:
         last[:, reach:] = xp.maximum(last[:, reach:], last[:, :-reach].copy())
         reach *= 2
     return last.astype(np.int64)
-
-
-def _products(xp: Any, world: World, goods: Catalogue, number: Array) -> Array:
-    return goods.popularity.pick(xp, draw(world.stream("product"), number.view(np.uint64)))
 
 
 def _lane_order(xp: Any, world: World, row: Array) -> Array:
@@ -170,7 +202,7 @@ def _seconds(xp: Any, world: World, row: Array, session: Array) -> Array:
 def _clock(xp: Any, world: World, row: Array) -> Array:
     first_row, count = draws.on_device(_rows_by_hour(world), xp)
     hour = xp.searchsorted(first_row, row, side="right") - 1
-    return (DECEMBER if world.drift else OCTOBER) + hour * 3600 + (row - first_row[hour]) * 3600 // count[hour]
+    return world.opening + hour * 3600 + (row - first_row[hour]) * 3600 // count[hour]
 
 
 @cache
@@ -185,10 +217,8 @@ def _rows_by_hour(world: World) -> draws.Table:
 
 
 def _table(xp: Any, world: World, goods: Catalogue, second: Array, events: Events) -> pa.Table:
-    product = _products(xp, world, goods, events.product)
-    product_id, category_id, code, brand, cents = goods.facts.look_up(xp, product)
+    place, product_id, category_id, code, brand, cents = world.facts(xp, goods, events)
     session = events.session.view(np.uint64)
-    user_id = _users(world, draw(world.stream("user"), session))
     identity = uuid(xp, *(draw(world.stream(f"session {half}"), session) for half in ("high", "low")))
     columns = {
         "event_time": numbers(second * 1_000_000, pa.timestamp("us")),
@@ -197,8 +227,8 @@ def _table(xp: Any, world: World, goods: Catalogue, second: Array, events: Event
         "category_id": numbers(category_id),
         "category_code": words(xp.maximum(code, 0), pa.array(CODES), code >= 0),
         "brand": words(xp.maximum(brand, 0), _brands(), brand >= 0),
-        "price": numbers(_price(xp, world, second, product, cents, events)),
-        "user_id": numbers(user_id),
+        "price": numbers(_price(xp, world, second, place, cents, events)),
+        "user_id": numbers(world.visitors(xp, events.session)),
         "user_session": letters(identity),
     }
     return pa.table(columns)
@@ -211,10 +241,10 @@ def _users(world: World, bits: Array) -> Array:
     return draws.scramble(number, max(26, world.users.bit_length()), stream("user")).view(np.int64) + 512_000_000
 
 
-def _price(xp: Any, world: World, second: Array, product: Array, cents: Array, events: Events) -> Array:
+def _price(xp: Any, world: World, second: Array, place: Array, cents: Array, events: Events) -> Array:
     """Base price changed by -5 .. 5 % for the week; 0 where the price was lost, for an event and its copies alike."""
     week = (second // (7 * 86400)).view(np.uint64)
-    percent = 95 + below(draw(stream("price"), product.view(np.uint64) * np.uint64(4096) + week), 11)
+    percent = 95 + below(draw(stream("price"), place.view(np.uint64) * np.uint64(4096) + week), 11)
     cents = xp.minimum(cents * percent // 100, LARGEST_PRICE)
     lost = field(draw(world.stream("price"), events.product.view(np.uint64)), 0) < ZERO_PRICE
     return xp.where(lost, 0, cents) / 100.0

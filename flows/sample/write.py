@@ -6,14 +6,15 @@ caller's script and work inside a Dask worker.
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from flows.sample import criteo, ecommerce, toy, wide
+from flows.sample import criteo, ecommerce, nights, toy, wide
 from flows.sample.columns import plain
+from flows.sample.nights import NEW_IDS, START, Night, night
 from tasks.errors import JobError, near
 from tasks.storage.files import local_folder
 from tasks.storage.sample_data import MARKER, marker
@@ -57,10 +59,16 @@ class Sample:
     files: int
     rule: int = RULE
     columns: int | None = None
+    night: Night | None = None
 
     def described(self) -> dict[str, Any]:
         """As the marker holds it."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        written = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.night:
+            of = self.night
+            written["night"] = {"start": of.start.isoformat(), "number": of.number, "mean": of.mean}
+            written["night"] |= {"new_ids": of.new_ids, "rule": nights.RULE}
+        return written
 
     def part(self, number: int) -> str:
         return f"part-{number:05d}.{self.format}"
@@ -79,6 +87,7 @@ class SampleSummary:
     files: int
     bytes: int
     seconds: float
+    nights: int = 0
 
 
 def sample_table(
@@ -99,7 +108,12 @@ def sample_table(
     columns = _check(name, rows, drift, columns)
     if not 0 <= start <= stop <= rows:
         raise JobError(f"rows {start} .. {stop} are not in the sample", why=f"it has {rows} rows")
-    return plain(_block(name, start, stop, rows, seed, drift, columns, xp))
+    return plain(_block(Sample(name, rows, seed, "parquet", drift, 1, columns=columns), start, stop, xp))
+
+
+def night_table(of: Night, start: int = 0, stop: int | None = None, *, xp: Any = np) -> pa.Table:
+    """Rows start .. stop - 1 of one night of the shop, all of them unless given, as `sample_table` gives them."""
+    return plain(nights.block(start, of.rows if stop is None else stop, of, xp))
 
 
 def make_sample(
@@ -125,30 +139,79 @@ def make_sample(
     began = time.perf_counter()
     path = local_folder(path, "the folder of the sample", "path")
     sample = _sample(name, Path(path), rows, seed, files, format, drift, columns)
+    size = _write([(Path(path), sample)], workers, engine)
+    return SampleSummary(name, rows, sample.files, size, time.perf_counter() - began)
+
+
+def make_nights(
+    path: str | os.PathLike[str],
+    nights: int,
+    rows: int,
+    seed: int = 0,
+    files: int | None = None,
+    format: str = "parquet",
+    workers: int | None = None,
+    engine: str | ModuleType = "cpu",
+    start: dt.date = START,
+    new_ids: float = NEW_IDS,
+    only: Collection[dt.date] = (),
+) -> SampleSummary:
+    """Writes a folder for each night of the shop, `path`/2026-10-01 .., which drift from one to the next.
+
+    nights: how many days from `start` on. rows: of a night in the mean, before weekday, trend and noise. files: of each
+    night. new_ids: users who come for the first time, per row, 0.02 .. 1. only: days to write, all unless given; a
+    night has the same bytes whatever else is written. The rest is as in `make_sample`.
+    Errors: JobError for a bad parameter, a day that is none of the nights, or a folder of a night that holds anything
+    else.
+    """
+    began = time.perf_counter()
+    path = local_folder(path, "the folder of the sample", "path")
+    if nights < 1:
+        raise JobError(f"{nights} nights cannot be made", do="give 1 or more")
+    days = [start + dt.timedelta(number) for number in range(nights)]
+    strange = sorted(set(only) - set(days))
+    if strange:
+        last = f"there are {days[0]} .. {days[-1]}"
+        raise JobError(f"{strange[0]} is none of the nights", why=last, do="give another day, or more nights")
+    samples = []
+    for number, day in enumerate(days):
+        if not only or day in only:
+            of = night(number, rows, seed, start, new_ids)
+            folder = Path(path) / day.isoformat()
+            samples.append((folder, _sample("ecommerce", folder, of.rows, seed, files, format, False, None, of)))
+    size = _write(samples, workers, engine)
+    total = (sum(one.rows for _, one in samples), sum(one.files for _, one in samples), size)
+    return SampleSummary("ecommerce", *total, time.perf_counter() - began, len(samples))
+
+
+def _write(samples: Sequence[tuple[Path, Sample]], workers: int | None, engine: str | ModuleType) -> int:
+    """Writes the missing parts of samples into their folders; the bytes of all parts."""
     xp = _array_module(engine)
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
     if workers < 1:
         raise JobError(f"workers is {workers}", do="give 1 or more, or leave it out for one per core")
-    folder = Path(path)
-    _claim(folder, sample)
-    missing = [number for number in range(sample.files) if not (folder / sample.part(number)).exists()]
+    for folder, sample in samples:
+        _claim(folder, sample)
+    parts = [(folder, sample, number) for folder, sample in samples for number in range(sample.files)]
+    missing = [(folder, sample, number) for folder, sample, number in parts if not _there(folder, sample, number)]
     if missing:
-        _block(
-            name, 0, 1, rows, seed, drift, sample.columns, xp
-        )  # builds the tables once, before the threads want them
+        _block(missing[0][1], 0, 1, xp)  # builds the tables once, before the threads want them
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(lambda number: _write_part(folder, sample, number, xp), missing))
-    size = sum((folder / sample.part(number)).stat().st_size for number in range(sample.files))
-    return SampleSummary(name, rows, sample.files, size, time.perf_counter() - began)
+        list(pool.map(lambda part: _write_part(part[0], part[1], part[2], xp), missing))
+    return sum((folder / sample.part(number)).stat().st_size for folder, sample, number in parts)
 
 
-def _block(
-    name: str, start: int, stop: int, rows: int, seed: int, drift: bool, columns: int | None, xp: Any
-) -> pa.Table:
-    options: dict[str, Any] = (
-        {"drift": drift} if name == "ecommerce" else {"columns": columns} if name == "wide" else {}
-    )
-    return BLOCKS[name](start, stop, rows, seed, xp=xp, **options)
+def _there(folder: Path, sample: Sample, number: int) -> bool:
+    return (folder / sample.part(number)).exists()
+
+
+def _block(sample: Sample, start: int, stop: int, xp: Any) -> pa.Table:
+    if sample.night:
+        return nights.block(start, stop, sample.night, xp)
+    options: dict[str, Any] = {"drift": sample.drift} if sample.name == "ecommerce" else {}
+    if sample.name == "wide":
+        options = {"columns": sample.columns}
+    return BLOCKS[sample.name](start, stop, sample.rows, sample.seed, xp=xp, **options)
 
 
 def _check(name: str, rows: int, drift: bool, columns: int | None) -> int | None:
@@ -167,7 +230,15 @@ def _check(name: str, rows: int, drift: bool, columns: int | None) -> int | None
 
 
 def _sample(
-    name: str, folder: Path, rows: int, seed: int, files: int | None, format: str, drift: bool, columns: int | None
+    name: str,
+    folder: Path,
+    rows: int,
+    seed: int,
+    files: int | None,
+    format: str,
+    drift: bool,
+    columns: int | None,
+    of: Night | None = None,
 ) -> Sample:
     """The sample asked for; without `files`, a folder that holds it decides how many."""
     columns = _check(name, rows, drift, columns)
@@ -176,10 +247,11 @@ def _sample(
     if files is not None and not 1 <= files <= rows:
         raise JobError(f"{rows} rows cannot make {files} files", do=f"give 1 .. {rows} files, or leave files out")
     file_rows = max(1, WIDE_CELLS["file"] // columns) if columns else FILE_ROWS
-    sample = Sample(name, rows, seed, format, drift, files or max(1, round(rows / file_rows)), columns=columns)
+    many = files or max(1, round(rows / file_rows))
+    sample = Sample(name, rows, seed, format, drift, many, columns=columns, night=of)
     there = marker(folder)
     if files is None and "files" in there:
-        existing = Sample(name, rows, seed, format, drift, there["files"], columns=columns)
+        existing = replace(sample, files=there["files"])
         return existing if existing.described() == there else sample
     return sample
 
@@ -255,10 +327,7 @@ def _row_groups(sample: Sample, number: int, xp: Any) -> Iterator[pa.Table]:
     for first in range(start, stop, group):
         last = min(first + group, stop)
         edges = [first, *range((first // size + 1) * size, last, size), last]
-        yield pa.concat_tables(
-            _block(sample.name, a, b, sample.rows, sample.seed, sample.drift, sample.columns, xp)
-            for a, b in itertools.pairwise(edges)
-        )
+        yield pa.concat_tables(_block(sample, a, b, xp) for a, b in itertools.pairwise(edges))
 
 
 def _write_parquet(target: Path, sample: Sample, groups: Iterator[pa.Table]) -> None:
@@ -267,8 +336,11 @@ def _write_parquet(target: Path, sample: Sample, groups: Iterator[pa.Table]) -> 
     # Without the Arrow schema in the footer, readers see plain strings where the writer was given dictionaries.
     options = {"compression": "snappy", "use_dictionary": dictionary, "store_schema": False}
     with pq.ParquetWriter(target, first.schema, **options) as writer:
-        for table in itertools.chain([first], groups):
+        writer.write_table(first, row_group_size=ROW_GROUP_ROWS)
+        del first  # one group in memory at a time
+        for table in groups:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            del table
 
 
 def _write_text(target: Path, sample: Sample, groups: Iterator[pa.Table]) -> None:

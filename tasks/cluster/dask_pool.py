@@ -77,6 +77,10 @@ class DaskPool:
             return None
         return address if address in self.workers else None
 
+    @property
+    def works_here(self) -> bool:
+        return self.here is not None
+
     @cached_property
     def device_memory(self) -> int:
         return sum(self.client.run(self._allocatable).values())

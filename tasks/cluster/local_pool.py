@@ -28,6 +28,10 @@ class LocalPool:
         self._allocatable = allocatable
 
     @property
+    def works_here(self) -> bool:
+        return True
+
+    @property
     def device_memory(self) -> int:
         return self._allocatable()
 

@@ -26,6 +26,11 @@ class Pool(Protocol):
     memory: int  # bytes of host memory that all workers together may use
 
     @property
+    def works_here(self) -> bool:
+        """Whether this process is a worker of the pool, so that it may use the GPU that workers of its host use."""
+        ...
+
+    @property
     def device_memory(self) -> int:
         """Bytes that all workers together may allocate on their GPUs; 0 without."""
         ...

@@ -215,6 +215,9 @@ class Run(Section):
         600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
+    profile: bool = Field(
+        True, description="profile each column that is read, over all rows, for the checks and _profile.json"
+    )
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
     date: Annotated[str, BeforeValidator(date_text, json_schema_input_type=str)] | None = Field(
         None, description="the date that {date} and {hour} of paths and filters mean, instead of the scheduled time"
@@ -224,9 +227,98 @@ class Run(Section):
         None,
         description="time of day, such as 06:00, by which a run is to be ready; it says early if it will not be",
     )
+    ask_timeout: Seconds = Field(
+        72_000.0,
+        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
+    )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
     )
+
+
+def parse_days(text: int | str) -> int:
+    """Days of 365d, 52w or a plain number.
+
+    >>> parse_days("365d"), parse_days("52w"), parse_days(30)
+    (365, 364, 30)
+    """
+    number = str(text).strip()
+    days = {"d": 1, "w": 7}.get(number[-1:], 0)
+    count = number[:-1] if days else number
+    if isinstance(text, (bool, float)) or not count.isdecimal():
+        raise ValueError(f"{text!r} is no number of days: write 365d or 52w")
+    return int(count) * (days or 1)
+
+
+Days = Annotated[int, BeforeValidator(parse_days, json_schema_input_type=int | str), Field(ge=1, le=100_000)]
+
+
+class Refitting(Section):
+    """How a job learns from new rows on top of what its base has learned.
+
+    A further key is the name of an operator, or an entry of features, with merge or freeze: `Normalize: freeze`,
+    `features[2]: merge`. `flows.job` checks these names, which it alone knows.
+    """
+
+    model_config = ConfigDict(**{**Section.model_config, "extra": "allow"})
+
+    forget: Days | None = Field(
+        None, description="drop the counts of values without an id that were not seen for so long: 365d"
+    )
+    all: bool = Field(False, description="learn anew from these rows alone; values that had an id keep it")
+    again: bool = Field(False, description="also files that the base has learned already")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the further keys say: merge or freeze, by operator or entry."""
+        return dict(self.model_extra or {})
+
+
+Level = Literal["warn", "stop", "ask"]
+
+
+class Check(Section):
+    """One check of the gate: what its figure may be, what follows if it is more, and for which columns."""
+
+    threshold: float | None = Field(
+        None, ge=0, description="the largest figure that passes; from the last good nights if empty"
+    )
+    level: Literal["warn", "stop", "ask", "off"] | None = Field(None, description="checks.on_finding if empty")
+    columns: list[str] | None = Field(None, description="columns that are checked; all if empty")
+
+
+class Checks(Section):
+    """What the gate does with a night that differs from its contract or from the last good nights.
+
+    A check that has a threshold or a level of its own counts from the first night on; any other only warns until
+    `nights` good versions are there to compare with.
+    """
+
+    on_finding: Level = Field("warn", description="warn and publish, stop, or ask whether to publish")
+    nights: int = Field(7, ge=3, le=60, description="good versions after which thresholds count that nobody has set")
+    rows: Check = Field(Check(), description="rows, against the rows that the nights before lead to expect")
+    nulls: Check = Field(Check(), description="share of nulls")
+    out_of_vocabulary: Check = Field(Check(), description="share of values that have no id")
+    unmatched: Check = Field(Check(), description="share of rows without a match in JoinExternal")
+    failed_casts: Check = Field(Check(), description="share of values that could not be cast")
+    distinct: Check = Field(Check(), description="number of distinct values")
+    extremes: Check = Field(Check(), description="least and largest value")
+    quantiles: Check = Field(Check(), description="the quantiles 5, 25, 50, 75 and 95 %")
+    mean: Check = Field(Check(), description="mean, in standard deviations")
+    l_infinity: Check = Field(Check(), description="largest change of the share of one value or bin")
+    jensen_shannon: Check = Field(Check(), description="Jensen-Shannon distance")
+    psi: Check = Field(Check(), description="population stability index")
+    new_values: Check = Field(Check(), description="share of rows with values that no earlier night had")
+    constant: Check = Field(Check(), description="one value in all rows of a column that had several")
+    swapped: Check = Field(Check(), description="two columns, each of which looks as the other did")
+    duplicated: Check = Field(Check(), description="rows that were delivered twice")
+    columns: Check = Field(Check(), description="columns that are new, missing or of another type")
+    contract: Check = Field(Check(level="stop"), description="what the contract does not allow")
+
+    def check(self, name: str) -> Check:
+        """The settings of a check by its name."""
+        check: Check = getattr(self, name)
+        return check
 
 
 def checked(section: type[Section], values: dict[str, Any], where: str) -> Any:

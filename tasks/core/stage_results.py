@@ -58,8 +58,8 @@ class IngestResult(StageResult):
     """The source as it was planned: numbers of files, skipped files, blocks, partitions, columns in and out.
 
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
-    `made_up` describes look-alike data; empty texts where there is nothing to say. `estimate` has the needs of the run
-    as lines of text.
+    `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
+    there is nothing to say. `again` files were learned before. `estimate` has the needs of the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -74,6 +74,8 @@ class IngestResult(StageResult):
     left_out: str = ""
     differs_from_fit: str = ""
     made_up: str = ""
+    contract: str = ""
+    again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:
@@ -85,7 +87,8 @@ class StatisticsResult(StageResult):
     """What was learned: `digest` of the state, and `tables` of the first learned values by title.
 
     `phases` passes over the source; `operators` entries of the graph learned something of `learned` units of columns.
-    `decoded` bytes of columns stay in memory for transform.
+    `decoded` bytes of columns stay in memory for transform. `profile` is the file of the staging folder with the
+    profile of the columns that were read; "" without one.
     """
 
     stage: str = "statistics"
@@ -95,18 +98,21 @@ class StatisticsResult(StageResult):
     digest: str = _not_shown()
     tables: Mapping[str, TableRows] = _not_shown(default_factory=dict)
     decoded: int = 0
+    profile: str = _not_shown(default="")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformResult(StageResult):
     """`rows` of the source became `rows_out` rows in pieces, which wait in the `exchange` (memory or disk); `because`
-    has the figures of that choice."""
+    has the figures of that choice. `profile` is the file of the staging folder with the profile of the columns that
+    statistics and transform have read; "" without one."""
 
     stage: str = "transform"
     rows_out: int
     partitions: int
     exchange: str
     because: str
+    profile: str = _not_shown(default="")
 
 
 @dataclass(frozen=True, kw_only=True)

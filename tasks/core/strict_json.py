@@ -36,3 +36,42 @@ def decoded(value: Any) -> Any:
             return NUMBERS[name]
         return {name: decoded(one) for name, one in value.items()}
     return [decoded(one) for one in value] if isinstance(value, list) else value
+
+
+def marked(value: Any) -> Any:
+    """The value with a mark in place of what JSON would turn into something else: tuples, and keys that are no texts.
+
+    A named tuple keeps its name, so that `unmarked` can refuse it.
+
+    >>> marked((1, {2: "b"}))
+    {'tuple': [1, {'items': [[2, 'b']]}]}
+    """
+    if isinstance(value, tuple):
+        name = {} if type(value) is tuple else {"of": type(value).__name__}
+        return {"tuple": [marked(one) for one in value], **name}
+    if isinstance(value, dict):
+        if all(isinstance(name, str) for name in value) and not _is_mark(value):
+            return {name: marked(one) for name, one in value.items()}
+        return {"items": [[marked(name), marked(one)] for name, one in value.items()]}
+    return [marked(one) for one in value] if isinstance(value, list) else value
+
+
+def unmarked(value: Any) -> Any:
+    """The value that `marked` wrote; a TypeError for a tuple of a class of its own.
+
+    >>> unmarked({"tuple": [1, {"items": [[2, "b"]]}]})
+    (1, {2: 'b'})
+    """
+    if isinstance(value, dict) and _is_mark(value):
+        if "items" in value:
+            return {unmarked(name): unmarked(one) for name, one in value["items"]}
+        if "of" in value:
+            raise TypeError(f"it holds a {value['of']}, of which a plain tuple was saved")
+        return tuple(unmarked(one) for one in value["tuple"])
+    if isinstance(value, dict):
+        return {name: unmarked(one) for name, one in value.items()}
+    return [unmarked(one) for one in value] if isinstance(value, list) else value
+
+
+def _is_mark(value: dict[Any, Any]) -> bool:
+    return set(value) in ({"tuple"}, {"tuple", "of"}, {"items"})

@@ -28,6 +28,8 @@ class Evaluation:
     ) -> None:  # fmt: skip
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
+        self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
+        self.met: dict[str, dict[str, int]] = {}  # step -> what it met -> how often
         self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
         self.computed: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
 
@@ -91,7 +93,7 @@ class Evaluation:
             self.computed[step.node, column.name] = self._as_promised(column_values, column.dtype, step)
 
     def _counting(self, context: Context) -> Context:
-        return replace(context, failed=Counter())
+        return replace(context, failed=Counter(), met=None if context.met is None else Counter())
 
     def _note(self, step: Step, context: Context) -> None:
         """Remember the casts that failed in a step; one that is made again, of the rows that filters keep, counts
@@ -99,6 +101,8 @@ class Evaluation:
         for text, rows in context.failed.items():
             key = titled(step), text
             self.failed[key] = max(rows, self.failed.get(key, 0))
+        if context.met:
+            self.met[step.key] = dict(context.met)
 
     def rows_kept(self, filters: Sequence[Step]) -> Any:
         """The places of the rows that all filters keep; None if they keep every row."""

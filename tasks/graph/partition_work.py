@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
+from tasks.engines.algorithms.moments import Moments
 from tasks.engines.expression.evaluation import true_rows
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
@@ -29,6 +31,7 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation, filtered
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
+from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
@@ -56,7 +59,12 @@ class StateFolder:
 @dataclass(frozen=True)
 class Work(PickledFields):
     """What every partition of a stage shares. `source` is whatever `tasks.sources.reader.read` takes: a plan, or a
-    frame's handle."""
+    frame's handle.
+
+    `first_row` is added to the row numbers that operators see: the rows of a refit go on behind those of its base. The
+    order numbers, of which positions are made, begin at 0. `profile` are the source columns that this pass sketches,
+    over all rows that the source filter keeps; None: nobody wants to know what the pass sees.
+    """
 
     source: Any
     final: Node
@@ -67,6 +75,8 @@ class Work(PickledFields):
     training: bool = False
     depth: int | None = None  # the phase of the statistics that this pass is; None when all is learned
     cache: CacheKey | None = None  # columns that passes over the same rows leave for each other
+    first_row: int = 0
+    profile: tuple[str, ...] | None = None
 
     @cached_property
     def kernels(self) -> ModuleType:
@@ -101,10 +111,28 @@ class Work(PickledFields):
         bound = self.bound
         failed, where = Counter[str](), _place(partition)
         with at(where):
-            source, rows, order = self._load(partition, self._needed(targets), self._plain(targets), failed)
-        context = Context(self.kernels, rows, self.training, order)
+            needed = self._needed(targets)
+            more = [name for name in self.profile or () if name not in needed]
+            source, rows, order = self._load(partition, [*needed, *more], self._plain(targets), failed)
+        context = Context(self.kernels, rows, self.training, order, met=None if self.profile is None else Counter())
         noted: FailedCasts = {(SOURCE_FILTER, text): count for text, count in failed.items()}
-        return filtered(bound, source, self.learned, context, where, self.depth, noted)
+        read = {name: source[name] for name in self.profile or ()}
+        frame = {name: source[name] for name in needed} if more else source
+        evaluation = filtered(bound, frame, self.learned, context, where, self.depth, noted)
+        evaluation.read = read, context
+        return evaluation
+
+    def seen(
+        self, evaluation: Evaluation, partition: Partition, known: Mapping[str, Sequence[Moments]] | None = None
+    ) -> Seen:
+        """What this pass sees of the partition's rows before filters of the graph; `known`: moments by block."""
+        start = time.thread_time()
+        columns, context = evaluation.read
+        starts = block_offsets(partition, context.ordered(), self.kernels.xp)
+        blocks = [block.number for block in partition.blocks]
+        sketches = sketched(columns, starts, blocks, self.kernels, known or {})
+        evaluation.read = {}, context
+        return Seen(len(context.rows), sketches, evaluation.met, time.thread_time() - start)
 
     def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns that are read for the targets."""
@@ -145,9 +173,11 @@ class Work(PickledFields):
         engine, keyed = self.kernels, ROW in self.schema
         source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
-        order = rows if keyed else None
+        order = rows if keyed or self.first_row else None
         if keyed:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
+        if self.first_row:
+            rows = rows + engine.xp.uint64(self.first_row)
         if self.condition:
             try:
                 passing = true_rows(self.condition, source, failed)

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tasks.core.schema import Schema
 from tasks.core.versions import millrace_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, MillraceError, TransientError
 from tasks.graph.binding import Bound
+from tasks.graph.history import check_history, copy_changes, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
 from tasks.graph.state import FORMAT, State, copy_saved, read_json
 from tasks.manifest import current, seal
@@ -33,11 +36,14 @@ keys and sort_by always; delimiter, header and columns where they are of the sam
 def save_fitted(
     final: Node, schema: Schema, state: State, folder: Path, source: Mapping[str, Any] | None = None,
     saved: Path | None = None, made_up: Sequence[Mapping[str, Any]] = (), dated: Mapping[str, Any] | None = None,
+    history: tuple[Mapping[str, Any], pa.Table] | None = None, changes: Path | None = None,
 ) -> None:  # fmt: skip
     """Write the folder; `source` is how the rows were read (`tasks.sources.reading_rules`), for who applies it.
 
     `saved` is where the state is saved already, if it is; then the values are all that is looked at here. `made_up` are
     the look-alike data among the rows (`tasks.storage.sample_data`), `dated` is the date of the run that fitted it.
+    `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`). `changes` is a
+    folder with the `changes.json` of a refit.
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +59,10 @@ def save_fitted(
         **({"dated": dict(dated)} if dated else {}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
+    if history is not None:
+        data["history"] = save_history(folder, *history)
+    if changes is not None:
+        data["changes"] = copy_changes(changes, folder)
     lines = [f"    {line}\n" for line in reading_lines(data["source"])]
     lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
     readme = README + (SOURCE + "".join(lines) if lines else "")
@@ -115,6 +125,7 @@ def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
     it, will do as path."""
     data, folder = read_fitted(path), fitted_folder(path)
     state = State.load(folder, digest=data.get("state"))
+    check_history(folder, data)
     final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
     check_bound(final, schema, state, folder)
     return final, schema, state, data["source"]

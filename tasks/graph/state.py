@@ -37,7 +37,8 @@ SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for 
 class State:
     """Fitted values by step: `values[key]` is a dict of JSON values and Arrow tables.
 
-    `partials` (by step) are for a refit; if they are a function, it is called when they are first needed.
+    `partials` (by step) are for a refit; if they are a function, it is called when they are first needed. `changes` (by
+    step) is what the refit that made this state changed; {} for the state of a fit.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class State:
     ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
+        self.changes: dict[str, dict[str, Any]] = {}
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 

@@ -43,11 +43,28 @@ def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def adapted(request: Request, plan: Plan) -> Plan:
     """The plan that reads columns in the types of the fit; needed columns of another kind are refused."""
+    if request.base:
+        return _as_base(request, plan)
     if not request.fitted:
         return plan
     final, schema = subject(request, plan.schema)
     own_types = request.fit.own_types if request.fit else ()
     return in_fitted_types(plan, request.fitted_schema, needed_columns(Bound(final, schema)), own_types)
+
+
+def _as_base(request: Request, plan: Plan) -> Plan:
+    """The plan with the columns of the base, in its types; a DataError for a missing one that is written or learned
+    from. Others are not looked at."""
+    final, schema = subject(request, plan.schema)
+    bound = Bound(final, schema)
+    places = [place for step in bound.filters for place in step.inputs.values()]
+    places += [place for step in bound.learned for place in step.fit_inputs.values()]
+    needed = bound.source_columns([*bound.targets, *places], training=True)
+    for name in needed:
+        if name not in plan.schema:
+            raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
+    plan = in_fitted_types(plan, request.fitted_schema, needed, request.fit.own_types if request.fit else ())
+    return replace(plan, schema=Schema(plan.schema[name] for name in schema if name in plan.schema))
 
 
 def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> Plan:
@@ -70,6 +87,8 @@ def differences_of(request: Request, plan: Plan) -> list[str]:
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left
     out."""
+    if request.base:
+        return without(request.final, request.fitted_schema, source, ())
     if not request.fitted:
         return request.final, source
     return without(request.final, request.fitted_schema, source, missing_labels(request, source))
@@ -86,6 +105,8 @@ def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[st
 
 def missing_labels(request: Request, source: Schema) -> list[str]:
     """Labels that cannot be made since the source lacks their columns; any other output that cannot is a DataError."""
+    if request.base:
+        return []
     return labels_without(request.final, request.fitted_schema if request.fitted else source, source, request.labels)
 
 
@@ -148,5 +169,5 @@ def adopt(request: Request) -> None:
 
 def null_types(request: Request) -> Mapping[str, Any]:
     """The types that columns of nothing but nulls take, which have none of their own."""
-    columns: Sequence[Column] = request.fitted_schema.columns if request.fitted else ()
+    columns: Sequence[Column] = request.fitted_schema.columns if request.fitted or request.base else ()
     return {c.name: c.dtype for c in columns}

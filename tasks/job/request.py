@@ -14,9 +14,11 @@ from tasks.core import versions
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, File, Plan
 from tasks.core.schema import ROW, Schema
-from tasks.core.settings import Output, Run, Source
+from tasks.core.settings import Checks, Output, Run, Source
+from tasks.core.strict_json import decoded
 from tasks.core.versions import millrace_version
 from tasks.errors import DataError
+from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.planning import BOUNDS, read_options
@@ -37,7 +39,11 @@ class Request(PickledFields):
     `code` is the fingerprint of the code, `owner` the run that has the lock, `flow` the flow of the run. `fitted` is
     the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
     `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's host allows.
+    `base` is what a refit starts from: path, version (v0006), digest of the state, schema and fit as those of `fitted`,
+    rows that were learned so far, and how to go on (settings, all, again, forget, day, since); {} for a fit.
+    `no_base`: the job names a base, and nothing is published there yet.
     `dated` is the date of the run and what the job's patterns became (`tasks.job.run_date.Dated`); {} without one.
+    `contract` and `checks` are those of the gate, as JSON; {} without a contract, and for checks as they are.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -50,6 +56,10 @@ class Request(PickledFields):
     fitted: dict[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] | None = None
     dated: dict[str, Any] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=dict)
+    no_base: bool = False
+    contract: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def source(self) -> Source:
@@ -64,18 +74,34 @@ class Request(PickledFields):
         return Run(**self.sections["run"])
 
     @cached_property
+    def rules(self) -> Contract | None:
+        """The contract of the source; None without one."""
+        return make_contract(decoded(self.contract)) if self.contract else None
+
+    @cached_property
+    def gate(self) -> Checks:
+        """What the gate does with rows that differ from the contract or from earlier nights."""
+        return Checks(**self.checks)
+
+    @cached_property
     def final(self) -> Node:
         return graph_from_json(self.graph)
 
     @cached_property
     def fitted_schema(self) -> Schema:
-        """The columns that the workflow was fitted on."""
-        return Schema(c for c in Schema.from_json(self.fitted["schema"]).columns if c.name != ROW)
+        """The columns that the workflow, or the base, was fitted on."""
+        return Schema(c for c in Schema.from_json((self.fitted or self.base)["schema"]).columns if c.name != ROW)
 
     @cached_property
     def fit(self) -> Fit | None:
-        """How the source of the workflow that is applied was read; None when one is learned."""
-        return Fit(**self.fitted["fit"]) if self.fitted else None
+        """How the source of the workflow that is applied, or of the base, was read; None for a fit."""
+        known = self.fitted or self.base
+        return Fit(**known["fit"]) if known else None
+
+    @property
+    def first_row(self) -> int:
+        """The number of the first row: a refit goes on where its base ended, unless it learns everything anew."""
+        return 0 if not self.base or self.base["all"] else int(self.base["rows"])
 
     @cached_property
     def staging(self) -> Staging:
@@ -106,12 +132,15 @@ class Request(PickledFields):
             self.engine,
             self.source.model_dump(exclude={"filter", "sample", *BOUNDS}),
             self.run.min_partition_size,
+            *([self.contract] if self.contract else []),
             *self._fitted,
         )
 
     @property
     def _fitted(self) -> list[Any]:
-        """What is applied, by its content: the folder may be moved."""
+        """What is applied, or what is learned on top of, by its content: the folder may be moved."""
+        if self.base:
+            return [self.graph, {name: value for name, value in self.base.items() if name not in ("path", "version")}]
         return [self.graph, *(self.fitted[what] for what in ("state", "schema", "fit"))] if self.fitted else []
 
     def state_fingerprint(self, plan: str) -> str:
@@ -199,6 +228,11 @@ class PlanOf:
         return list(self.data.get("made_up", ()))
 
     @property
+    def learned_files(self) -> list[tuple[str, int, str]]:
+        """Path, size and digest of the source's files with rows, which the run learns from."""
+        return [(str(path), int(size), str(digest)) for path, size, digest in self.data.get("learned_files", ())]
+
+    @property
     def workers(self) -> int:
         """The workers at ingest: what is counted by workers must not change when one is lost."""
         return int(self.data["workers"])
@@ -220,7 +254,7 @@ def new_request(
     labels: Sequence[str],
     **more: Any,
 ) -> Request:
-    """The request of a graph as it is saved; `more` are flow and fitted."""
+    """The request of a graph as it is saved; `more` are flow, fitted and base."""
     sections = {
         "source": source.model_dump(by_alias=True, mode="json"),
         "output": output.model_dump(mode="json"),

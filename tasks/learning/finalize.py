@@ -8,12 +8,16 @@ from typing import Any
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool, merged
+from tasks.graph import seen as rows_seen
+from tasks.graph.binding import Step
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, added
-from tasks.learning import large_table_types, large_tables
+from tasks.graph.seen import Seen
+from tasks.learning import large_table_types, large_tables, refit
 from tasks.learning.handles import Handles
-from tasks.learning.partials import Observed, Partial, merge, with_size
+from tasks.learning.partials import Observed, Partial, merge, whole_of, with_size
 from tasks.ops.base import Learned
+from tasks.ops.keyed import Keyed
 
 FEWEST_STEPS = 8  # of one task: fewer are not worth a task of their own
 
@@ -24,15 +28,17 @@ def conclude(
     halved: Callable[[int], None],
     known: Callable[[Mapping[str, Any]], None],
     failed: Callable[[list[Record]], None],
+    seen: Callable[[Seen], None] = lambda _: None,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(fitted values, partials for a refit, questions for another pass) by step, of all partials of a phase.
 
     `observed` (handles of `Observed`) is consumed, so that workers free partials once they are merged. Steps with large
     tables are merged and finished in tasks of their own, the other steps several in a task. `halved(times)` and
-    `failed(records)` are called with what the partials say of partitions that were halved and of casts that failed;
+    `failed(records)` are called with what the partials say of partitions that were halved and of casts that failed,
+    `seen` with what they have seen of the rows;
     `known(values)`, from threads, with the values of each step with a large table.
     """
-    counts = _row_counts(pool, observed, halved, failed)
+    counts = _row_counts(pool, observed, halved, failed, seen)
     chains = {key: number for key, count in counts.items() if (number := large_tables.chains_for(count))}
     shares = _shares([key for key in counts if key not in chains], pool.threads)
     if not chains and len(shares) == 1:
@@ -47,17 +53,65 @@ def conclude(
     return _in_order(fitted, counts), _in_order(partials, counts), questions
 
 
+def conclude_refit(
+    pool: Pool,
+    observed: Handles,
+    halved: Callable[[int], None],
+    known: Callable[[Mapping[str, Any]], None],
+    failed: Callable[[list[Record]], None],
+    steps: Mapping[str, Step],
+    base: refit.Base,
+    engine: str,
+    seen: Callable[[Seen], None] = lambda _: None,
+    tables_of: Callable[[str, list[Any]], None] = lambda key, tables: None,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(fitted values, partials for a refit, questions for another pass, what changed) by step: `conclude` of a refit.
+
+    Partials of the new rows are merged as in a fit. Tables of keys then come to this process, which has those of the
+    base; other partials are finished in a task, which gets what the base has learned. `tables_of(step, tables)` is
+    called with the tables of the new rows, before they are merged with the base's.
+    """
+    counts = _row_counts(pool, observed, halved, failed, seen)
+    keyed = {k: s for k, s in steps.items() if isinstance(s.op, Keyed) and not base.starts(s).anew}
+    chains = {key: number for key in keyed if (number := large_tables.chains_for(counts[key]))}
+    single = [key for key in keyed if key not in chains]
+    others = [key for key in counts if key not in keyed]
+    small = [Handles(pool.call(_only, [(handle, share) for handle in observed])) for share in (others, single)]
+    large = _merged_chains(pool, observed, chains, {key for key in chains if counts[key].large})
+    of_others, of_single = merged(pool, merge, [share.consume() for share in small])
+    done, questions = {}, {}
+    if others:
+        starts = {key: base.starts(steps[key]) for key in others}
+        done, questions = pool.values(pool.call(refit.finalize, [(of_others, starts)]))[0]
+    tables: dict[str, Any] = {}
+    if single:
+        (on_host,) = pool.values(pool.call(refit.tables_on_host, [(of_single,)]))
+        tables |= {key: [table] for key, table in on_host.items()}
+    for key, handles in large.items():
+        several = pool.values(pool.call(refit.chain_on_host, [(chain,) for chain in handles.consume()]))
+        tables[key] = [table for of_chain in several for table in of_chain]
+    for key, several in tables.items():
+        tables_of(key, several)
+    done |= refit.finish_tables(pool, keyed, tables, base, engine, known)
+    fitted, partials, changes = ({key: learned[i] for key, learned in done.items()} for i in range(3))
+    return _in_order(fitted, counts), _in_order(partials, counts), questions, _in_order(changes, counts)
+
+
 def _row_counts(
-    pool: Pool, observed: Handles, halved: Callable[[int], None], failed: Callable[[list[Record]], None]
-) -> dict[str, large_table_types.RowCount]:
-    """The rows of all partials of each step; `halved` and `failed` are called."""
+    pool: Pool, observed: Handles, halved: Callable[[int], None], failed: Callable[[list[Record]], None],
+    seen: Callable[[Seen], None],
+) -> dict[str, large_table_types.RowCount]:  # fmt: skip
+    """The rows of all partials of each step; `halved`, `failed` and `seen` are called."""
     totals: dict[str, large_table_types.RowCount] = {}
     casts: list[list[Record]] = []
-    for counts, times, records in pool.values(pool.call(_described, [(handle,) for handle in observed])):
+    rows: list[Seen] = []
+    for counts, times, records, seen_rows in pool.values(pool.call(_described, [(handle,) for handle in observed])):
         totals = {key: totals[key] + count if key in totals else count for key, count in counts.items()}
         halved(times)
         casts.append(records)
+        rows.append(seen_rows)
     failed(added(casts))
+    seen(rows_seen.added(rows))
     return totals
 
 
@@ -100,10 +154,10 @@ def _in_order(values: Mapping[str, Any], steps: Iterable[str]) -> dict[str, Any]
     return {key: values[key] for key in steps if key in values}
 
 
-def _described(observed: Observed) -> tuple[dict[str, large_table_types.RowCount], int, list[Record]]:
-    """(the rows of each step, how often partitions were halved, the casts that failed)."""
+def _described(observed: Observed) -> tuple[dict[str, large_table_types.RowCount], int, list[Record], Seen]:
+    """(the rows of each step, how often partitions were halved, the casts that failed, what was seen)."""
     counts = {key: large_tables.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in observed.partials.items()}
-    return counts, observed.halved, observed.failed
+    return counts, observed.halved, observed.failed, observed.seen
 
 
 def _only(observed: Observed, steps: Sequence[str]) -> Observed:
@@ -135,9 +189,7 @@ def finalize(observed: Observed) -> tuple[dict[str, Any], dict[str, Any], dict[s
     for key, partial in observed.partials.items():
         op = partial.step.op
         assert isinstance(op, Learned)
-        whole = None
-        for _place, value in sorted(partial.tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
-            whole = value if whole is None else op.merge(whole, value)
+        whole = whole_of(op, partial.tree)
         try:
             question = op.refine(whole)
             if question is not None:

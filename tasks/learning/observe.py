@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from tasks import engines
 from tasks.cluster import monitor
 from tasks.cluster.column_cache import CacheKey
@@ -14,19 +16,27 @@ from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition, Plan
-from tasks.core.schema import Schema
+from tasks.core.schema import ROW, Schema
+from tasks.engines.algorithms.moments import Moments
 from tasks.errors import DataError
-from tasks.graph.binding import Bound, Step
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.graph.changes import Mode
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work, block_offsets
+from tasks.graph.seen import Seen, counted, together
 from tasks.graph.state import State
 from tasks.learning import large_tables
-from tasks.learning.finalize import conclude
+from tasks.learning.count_tables import CountTables
+from tasks.learning.finalize import conclude, conclude_refit
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
+from tasks.learning.refit import Base, change_of, frozen_values
+from tasks.learning.refit_modes import behind, changed_tables
 from tasks.ops.base import Learned
+from tasks.ops.continuous import Normalize
+from tasks.ops.keyed import Keyed
 
 
 def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, pool: Pool, filter: str | None = None,
@@ -34,30 +44,88 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           halved: Callable[[int], None] | None = None,
           known: Callable[[Mapping[str, Any]], None] | None = None,
           cache: CacheKey | None = None,
-          failed: Callable[[list[Record]], None] | None = None) -> State:  # fmt: skip
-    """The state of a graph over all rows of the plan. `progress(phase, rows)` is called as partitions are done.
+          failed: Callable[[list[Record]], None] | None = None,
+          base: Base | None = None,
+          seen: Callable[[Seen], None] | None = None) -> State:  # fmt: skip
+    """The state of a graph over all rows of the plan; with `base`, of these and of all rows that the base has learned.
+    `progress(phase, rows)` is called as partitions are done.
 
     After each pass, `halved(times)` is called with how often partitions were halved in it for want of memory, and
     `failed(records)` with the casts that failed in it. `known(values)` is called, from a thread, with what a step with
     large tables has learned while other steps are worked on. A phase is one pass; steps whose operator left a question
     open (exact quantiles) share further passes over their columns alone, without `progress`. The columns of
-    `cache` stay decoded on the workers.
+    `cache` stay decoded on the workers. `seen` is called once, with what was seen of the rows: each column that was
+    read, over all rows.
     """
     bound = Bound(final, schema)
     state = State(*from_parameters(bound))
+    changes = _changes_of_parameters(bound, state, base) if base else {}
+    unchanged: frozenset[str] = frozenset()
+    if base:
+        bound = Bound(final, schema, base.state.values)
+        fitted, partials = frozen_values(base, bound)
+        state = State({**state.values, **fitted}, {**state.partials, **partials})
+        unchanged = frozenset(step.key for step in bound.learned if not base.learns(step))
+        changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learned if s.key in unchanged}
+    passes_seen: list[Seen] = []
     for number, depth in enumerate(sorted({s.depth for s in bound.learned})):
         done = functools.partial(_report, progress, plan, number) if progress else None
-        work = Work(source, final, schema, engine, State(state.values), filter, training=True, depth=depth,
-                    cache=cache)  # fmt: skip
-        phase = Phase(work, depth, floor)
+        values = _applied_values(bound, depth, state, unchanged) if base else state.values
+        work = Work(source, final, schema, engine, State(values), filter, training=True, depth=depth,
+                    cache=cache, first_row=base.rows if base else 0)  # fmt: skip
+        phase = Phase(work, depth, floor, unchanged=unchanged)
+        columns: dict[str, str] = {}
+        if seen:
+            known_columns = {name for rows in passes_seen for name in rows.columns}
+            phase, columns = _profiling(phase, known_columns)
+        counts = CountTables(engine)
         while phase.steps:
             observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
-            fitted, partials, questions = conclude(
-                pool, observed, halved or _ignore, known or _ignore, failed or _ignore
-            )
+            hooks = halved or _ignore, known or _ignore, failed or _ignore
+            if base:
+                steps = {step.key: step for step in phase.steps}
+                fitted, partials, questions, changed = conclude_refit(
+                    pool, observed, *hooks, steps, base, engine, passes_seen.append, counts.add
+                )
+                changes |= {key: change_of(steps[key], base.mode(steps[key]), c) for key, c in changed.items()}
+            else:
+                fitted, partials, questions = conclude(pool, observed, *hooks, passes_seen.append)
             state = State({**state.values, **fitted}, {**state.partials, **partials})
-            phase, done = replace(phase, questions=questions), None
+            if columns:
+                passes_seen.append(counts.seen(columns, fitted, partials))
+            work = replace(phase.work, profile=None)
+            phase, done, columns = replace(phase, work=work, questions=questions), None, {}
+    if seen:
+        seen(together(passes_seen))
+    if base:
+        order = [s.key for s in (*bound.learned_from_parameters, *bound.learned)]
+        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order})
+        state.changes = {key: changes[key] for key in order if key in changes}
     return state
+
+
+def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:
+    """What is learned so far; tables of keys only of the steps that a phase applies: workers need no others."""
+    steps = [s for s in bound.learned if s.depth == depth and s.key not in unchanged]
+    targets = [place for s in (*steps, *bound.filters) for place in s.fit_inputs.values()]
+    applied = {step.key for step in bound.needed_steps(targets)}
+    keyed = {s.key for s in bound.learned if isinstance(s.op, Keyed)}
+    return {key: v if key in applied or key not in keyed else _plain(v) for key, v in state.values.items()}
+
+
+def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fitted.items() if not isinstance(value, pa.Table)}
+
+
+def _changes_of_parameters(bound: Bound, state: State, base: Base) -> dict[str, Any]:
+    """What a refit reads again and now differs (a side table), with the learned steps behind it."""
+    steps, changes = {s.key: s for s in bound.learned_from_parameters}, {}
+    for key, why in changed_tables(bound, base.state.values, state.values).items():
+        step, old, new = steps[key], base.state.values[key], state.values[key]
+        assert isinstance(step.op, Learned)
+        later = [s.key for s in bound.learned if key in {u.key for u in behind(bound, s)}]
+        changes[key] = change_of(step, Mode("merged", why), {**step.op.change(old, new, step.unit), "behind": later})
+    return changes
 
 
 def _ignore(_: Any) -> None:
@@ -105,6 +173,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     evaluation.columns(targets)
     offsets = {space: block_offsets(partition, c.ordered(), engine.xp) for space, c in evaluation.contexts.items()}
     partials: dict[str, Partial] = {}
+    moments: dict[str, list[Moments]] = {}
     for step in phase.steps:
         op = step.op
         assert isinstance(op, Learned)
@@ -116,11 +185,27 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
                 tree = {(-1, 0): large_tables.split_if_large(op, op.observe_unit(columns, step.unit, context))}
             else:
                 by_block = op.observe_blocks(columns, step.unit, context, starts)
+                if isinstance(op, Normalize) and work.profile and not work.filters:
+                    place, name = work.bound.origin(*step.fit_inputs[step.unit[0]])
+                    moments |= {name: by_block} if place == SOURCE else {}
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
             raise explained(error, step, evaluation.where) from error
         partials[step.key] = Partial(step, tree)
-    return with_size(Observed(partials, failed=records(evaluation.failed)))
+    seen = Seen() if work.profile is None else work.seen(evaluation, partition, moments)
+    return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
+
+
+def _profiling(phase: Phase, known: set[str]) -> tuple[Phase, dict[str, str]]:
+    """The phase that also profiles the source columns that it reads and that are not `known`; by step, those whose
+    values the phase counts anyway."""
+    work = phase.work
+    targets = [place for step in phase.steps for place in step.fit_inputs.values()]
+    names = [name for name in work.reads(targets) if name != ROW and name not in known]
+    columns = {} if work.filters else counted(work.bound, phase.steps)
+    columns = {key: name for key, name in columns.items() if name in names}
+    rest = tuple(name for name in names if name not in columns.values())
+    return replace(phase, work=replace(work, profile=rest)), columns
 
 
 def order_free(step: Step, bound: Bound) -> bool:

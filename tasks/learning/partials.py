@@ -12,10 +12,12 @@ from tasks.cluster.out_of_memory import frugal
 from tasks.core.pickled_fields import PickledFields
 from tasks.engines.convert.sizes import nbytes
 from tasks.engines.task_result import TaskResult
+from tasks.graph import seen as rows_seen
 from tasks.graph.binding import Step
 from tasks.graph.evaluation import explained
 from tasks.graph.failed_casts import Record, added
 from tasks.graph.partition_work import Work
+from tasks.graph.seen import Seen
 from tasks.learning import large_tables
 from tasks.ops.base import Learned
 
@@ -24,16 +26,20 @@ Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [in
 
 @dataclass(frozen=True)
 class Phase(PickledFields):
-    """One pass over the source: the steps that learn in it; in further passes the steps with an open question."""
+    """One pass over the source: the steps that learn in it; in further passes the steps with an open question.
+
+    `unchanged` are the keys of the steps that do not look at the rows, since a refit leaves them as they are.
+    """
 
     work: Work
     depth: int
     floor: int
     questions: Mapping[str, Any] | None = None
+    unchanged: frozenset[str] = frozenset()
 
     @cached_property
     def steps(self) -> list[Step]:
-        steps = [s for s in self.work.bound.learned if s.depth == self.depth]
+        steps = [s for s in self.work.bound.learned if s.depth == self.depth and s.key not in self.unchanged]
         return steps if self.questions is None else [s for s in steps if s.key in self.questions]
 
     def question(self, step: Step) -> Any:
@@ -53,18 +59,28 @@ class Partial:
 
 @dataclass(eq=False)
 class Observed(TaskResult):
-    """The partials of some blocks by step, how often a partition was halved to make them, and the casts that failed."""
+    """The partials of some blocks by step, how often a partition was halved to make them, the casts that failed, and
+    what was seen of the rows."""
 
     partials: dict[str, Partial]
     halved: int = 0
     failed: list[Record] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
 
     @cached_property
     def nbytes(self) -> int:
-        return sum(nbytes(partial.tree) for partial in self.partials.values())
+        return sum(nbytes(partial.tree) for partial in self.partials.values()) + self.seen.nbytes
 
     def device_parts(self) -> list[Any]:
         return [partial.tree for partial in self.partials.values()]
+
+
+def whole_of(op: Learned, tree: Tree) -> Any:
+    """The partial of all blocks of a tree, merged in their order."""
+    whole = None
+    for _place, value in sorted(tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
+        whole = value if whole is None else op.merge(whole, value)
+    return whole
 
 
 def with_size(observed: Observed) -> Observed:
@@ -91,7 +107,8 @@ def merge(partials: Sequence[Observed]) -> Observed:
         except Exception as error:
             raise explained(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
-    return with_size(Observed(merged, sum(p.halved for p in partials), added(p.failed for p in partials)))
+    failed, seen = added(p.failed for p in partials), rows_seen.added(p.seen for p in partials)
+    return with_size(Observed(merged, sum(p.halved for p in partials), failed, seen))
 
 
 def join_siblings(op: Learned, tree: Tree) -> Tree:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.core.schema import Column, Schema
-from tasks.core.strict_json import decoded, encoded
+from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.user_code import import_path
 
@@ -34,6 +35,7 @@ class Context:
     order: the order numbers; None where they are the row numbers, as always without `source.keys`.
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
+    met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
     """
 
     engine: ModuleType
@@ -42,6 +44,7 @@ class Context:
     order: Any = None
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] | None = None
 
     def ordered(self) -> Any:
         """The order numbers of the rows."""
@@ -50,7 +53,37 @@ class Context:
     def part(self, start: int, stop: int) -> Context:
         """The context of rows [start, stop)."""
         order = None if self.order is None else self.order[start:stop]
-        return Context(self.engine, self.rows[start:stop], self.training, order, self.question, self.failed)
+        return Context(self.engine, self.rows[start:stop], self.training, order, self.question, self.failed, self.met)
+
+
+@dataclass(frozen=True)
+class Night:
+    """What a refit knows of its night.
+
+    day: the date of the night: values of its rows are seen on it.
+    forget_days: counts of values without an id that were not seen for so many days are dropped; None: none are.
+    keep_ids_only: of what was learned, only ids stay; all counts begin anew with the rows of the night.
+    since: the day of the base; values that were learned without a day were seen on it. None: the day of the night.
+    """
+
+    day: date
+    forget_days: int | None = None
+    keep_ids_only: bool = False
+    since: date | None = None
+
+    @property
+    def number(self) -> int:
+        """The day as days since 1970-01-01, as Arrow's date32 counts them."""
+        return _day_number(self.day)
+
+    @property
+    def since_number(self) -> int:
+        """The day on which values were seen that were learned without a day, in the same count."""
+        return _day_number(self.since or self.day)
+
+
+def _day_number(day: date) -> int:
+    return (day - date(1970, 1, 1)).days
 
 
 class Operator(BaseModel):
@@ -223,9 +256,11 @@ class Learned(Operator):
     """
 
     passes: ClassVar[int] = 1  # the most passes that it takes
-    refittable: ClassVar[bool] = True  # False: a refit has to read all data again
+    on_refit: ClassVar[Literal["merged", "appended", "frozen"]] = "merged"  # what a refit does with what was learned
+    frozen_why: ClassVar[str] = ""  # of a frozen operator: why, in one clause
     for_refit: ClassVar[frozenset[str]] = frozenset()  # what was learned that `apply` does not need: saved apart
     settles_schema: ClassVar[bool] = False  # which columns come out, or their types, is known only when it is fitted
+    moves_values: ClassVar[bool] = True  # False: the values that come out do not depend on what is learned
 
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         """True if merging is exact in any order (counts, integer sums, min, max); False: one fixed tree over blocks."""
@@ -273,8 +308,59 @@ class Learned(Operator):
         raise TypeError(f"{type(self).__name__} does not define finalize")
 
     def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
-        """The partial as saved beside the fitted values for a refit; {} where the fitted values hold it already."""
-        return {"partial": partial}
+        """The partial as saved beside the fitted values for a refit; {} where the fitted values hold it already.
+
+        Default: `partial`, with a mark where JSON has no tuples and no keys but texts (`tasks.core.strict_json`).
+        """
+        return {"partial": marked(partial)}
+
+    def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
+        """(what a refit does with a unit, why in one clause) if nobody wants it otherwise. Default: of every unit the
+        same."""
+        return self.on_refit, self.frozen_why
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Any:
+        """The partial of all rows that were learned so far, for a refit: the inverse of `parted`.
+
+        `fitted` are the values, `saved` is what was saved beside them for a refit (`kept_partial`, `for_refit`).
+        Default: the saved partial, as it was observed. A KeyError where it was not saved; a DataError where it was not
+        saved as it was.
+        """
+        try:
+            return unmarked(saved["partial"])
+        except TypeError as error:
+            raise DataError(
+                f"the partial of {type(self).__name__} cannot be read again",
+                why=str(error),
+                do="let the operator define restored, the inverse of kept_partial",
+            ) from None
+
+    def grown(
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
+
+        `partial` is of the rows of the night alone, `fitted` and `saved` are as in `restored`. What changed are plain
+        JSON values and Arrow tables, which changes.json names beside operator and columns.
+        """
+        raise TypeError(f"{type(self).__name__} does not define grown")
+
+    def change(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> dict[str, Any]:
+        """What a refit changed, of an operator with `on_refit` "merged": small plain values, for changes.json.
+
+        Default: the plain values that differ, as {"old": .., "new": ..}.
+        """
+        plain = {n for n in (*old, *new) if not isinstance(old.get(n, new.get(n)), pa.Table)}
+        names = sorted(n for n in plain if old.get(n) != new.get(n))
+        return {"old": {n: old.get(n) for n in names}, "new": {n: new.get(n) for n in names}}
+
+    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+        """What a fit would make different now, of a frozen operator with `settles_schema`; None: nothing.
+
+        `old` are the learned values, which stay; `new` are those of all rows so far, or of the night's rows alone where
+        no partial is saved.
+        """
+        return None
 
     def parted(self, partial: Any, learned: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values that `apply` needs, the values that are saved apart for a refit)."""

@@ -14,11 +14,13 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.arrow_arrays import one_array, raw
+from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError, JobError, near
-from tasks.ops.base import Columns, Context, Entry, Unit
+from tasks.ops.base import Columns, Context, Entry, Night, Unit
 from tasks.ops.continuous import DURATION
-from tasks.ops.keyed import Keyed, ascending_place, names_of
+from tasks.ops.keyed import Keyed, ascending_place, in_types, matches, names_of, one_chunk
 
 PADDING, NULL, FIRST = 0, 1, 2
 
@@ -72,6 +74,7 @@ class Categorify(Keyed):
     leaves = True
     encoded = plain_too = True
     grouped = True
+    on_refit = "appended"
     for_refit = frozenset({"rest"})
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
@@ -133,11 +136,12 @@ class Categorify(Keyed):
         rows = None if size is None else size + FIRST + self.num_buckets
         wide = self.dtype == "int64" or (rows or FIRST + self.num_buckets) > 2**31 - 1
         leaf = pa.int64() if wide else pa.int32()
-        properties = (
-            {}
-            if rows is None
-            else {"cardinality": rows, "embedding": embedding_size(rows), "domain": {"min": 0, "max": rows - 1}}
-        )
+        properties: dict[str, Any] = {}
+        if rows is not None:
+            embedding = embedding_size(rows)
+            if fitted and "dimension" in fitted:  # of the base, in whose dimension a model was trained
+                embedding["dimension"] = int(fitted["dimension"])
+            properties = {"cardinality": rows, "embedding": embedding, "domain": {"min": 0, "max": rows - 1}}
         if self.combo and len(unit) > 1:
             return [Column(self.name_sep.join(unit), leaf, self.adds_tags, properties)]
         columns = []
@@ -208,6 +212,105 @@ class Categorify(Keyed):
         rest = {"rest": table.slice(size)} if size < len(table) else {}
         return {"values": values, "size": size, "nulls": sums["nulls"], **known, **rest}
 
+    def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
+        if self._own_vocabulary(unit) is not None:
+            return "frozen", "the job gives the vocabulary (vocabs)"
+        return self.on_refit, self.frozen_why
+
+    def grown(
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The vocabulary with the newcomers behind it: values whose count over all nights is at least `freq_threshold`.
+
+        Newcomers are ordered by count over all nights, largest first, then by value; `max_size` takes the first of
+        them that have room, the others wait in `rest`. `rest` says when each value was `seen` last (days since 1970);
+        values that were not seen for `night.forget_days` are dropped from it. The dimension stays that of the base.
+        """
+        engine = engines.engine_of(partial)
+        keys = self.key_names(partial)
+        table, nulls = engine.split_nulls(partial, keys)
+        values = fitted["values"].slice(0, fitted["size"])
+        night_table = in_types(engine.host_table(table), values, keys, unit)
+        counts = raw(one_array(night_table["count"]))
+        rest = self._rest(saved, values if len(values) else night_table, night)
+        values = values if len(values) else values.cast(rest.schema.remove(len(rest.schema) - 1))
+
+        is_new = np.ones(len(night_table), dtype=bool)
+        known = _counted(values, night.keep_ids_only)
+        rest_counts, seen = _counted(rest), raw(one_array(rest["seen"])).copy()
+        for base, totals in ((values, known), (rest, rest_counts)):
+            places, of = matches(base.select(keys), night_table.select(keys), engine)
+            totals[places] += counts[of]
+            is_new[of] = False
+            if base is rest:
+                seen[places] = night.number
+        stays = np.ones(len(rest), dtype=bool)
+        if night.forget_days is not None:
+            stays = night.number - seen < night.forget_days
+        newcomers = night_table.filter(pa.array(is_new))
+        seen_now = pa.array(np.full(len(newcomers), night.number, dtype=np.int32))
+        without_id = [
+            _with(rest, rest_counts, seen).filter(pa.array(stays)),
+            newcomers.append_column("seen", seen_now),
+        ]
+        enough = [raw(one_array(t["count"])) >= max(self._per_column(self.freq_threshold, unit), 1) for t in without_id]
+        limit, frequent = self._per_column(self.max_size, unit), int(sum(e.sum() for e in enough))
+        room = max(limit - FIRST - self.num_buckets - len(values), 0) if limit else frequent
+        candidates = pa.concat_tables([t.filter(pa.array(e)) for t, e in zip(without_id, enough, strict=True)])
+        appended, waiting = self._admitted(candidates, keys, room, engine)
+        left = [t.filter(pa.array(~e)) for t, e in zip(without_id, enough, strict=True)]
+        rest = pa.concat_tables([*left, waiting])
+
+        old_size, size = len(values), len(values) + len(appended)
+        first = FIRST + self.num_buckets
+        dimension = int(fitted.get("dimension", embedding_size(old_size + first)["dimension"]))
+        learned: dict[str, Any] = {
+            "values": pa.concat_tables([_with(values, known), appended]),
+            "size": size,
+            "nulls": int(nulls) + (0 if night.keep_ids_only else int(fitted["nulls"])),
+            "distinct": size + len(rest),
+            "occurrences": sum(
+                int(t.sum()) for t in (known, raw(one_array(appended["count"])), raw(one_array(rest["count"])))
+            ),
+            "dimension": dimension,
+            **({"rest": rest} if len(rest) else {}),
+        }
+        ids = pa.array(np.arange(first + old_size, first + size))
+        change = {
+            "old_size": old_size,
+            "new_size": size,
+            "first_id": first,
+            "old_rows": first + old_size,
+            "new_rows": first + size,
+            "dimension": dimension,
+            "appended": appended.append_column("id", ids),
+            "waiting": len(waiting),
+            "forgotten": int((~stays).sum()),
+        }
+        return learned, change
+
+    def _rest(self, saved: Mapping[str, Any], like: pa.Table, night: Night) -> pa.Table:
+        """The values without an id, with the day on which each was seen last; none where counts begin anew."""
+        rest = None if night.keep_ids_only else saved.get("rest")
+        if rest is None:
+            return like.slice(0, 0).append_column("seen", pa.array([], pa.int32()))
+        if "seen" in rest.column_names:
+            return rest
+        return rest.append_column("seen", pa.array(np.full(len(rest), night.since_number, dtype=np.int32)))
+
+    def _admitted(
+        self, candidates: pa.Table, keys: list[str], room: int, engine: ModuleType
+    ) -> tuple[pa.Table, pa.Table]:
+        """(the values that get an id, in order and without `seen`; those for which there is no room)."""
+        if room >= len(candidates):
+            counted = one_chunk(candidates.select([*keys, "count"]))
+            return engine.host_table(engine.sort_counts(engine.table_from_host(counted), keys)), candidates.slice(0, 0)
+        if not room:
+            return candidates.slice(0, 0).select([*keys, "count"]), candidates
+        ascending_keys = [("count", "descending"), *ascending(keys)]
+        order = pc.sort_indices(sortable(candidates, keys), sort_keys=ascending_keys)
+        return candidates.select([*keys, "count"]).take(order[:room]), candidates.take(order[room:])
+
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         table = fitted["values"].slice(0, fitted["size"])
         return engine.Lookup([table.column(n).combine_chunks() for n in table.column_names[:-1]])
@@ -215,23 +318,27 @@ class Categorify(Keyed):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         engine = context.engine
         if self.combo and len(unit) > 1:
-            return {self.name_sep.join(unit): self._ids([columns[n] for n in unit], fitted, engine)}
+            return {self.name_sep.join(unit): self._ids([columns[n] for n in unit], fitted, context)}
         out = {}
         for name in unit:
             column = columns[name]
             if engine.is_list(column):
-                out[name] = engine.with_leaves(column, self._ids([engine.leaves(column)], fitted, engine))
+                out[name] = engine.with_leaves(column, self._ids([engine.leaves(column)], fitted, context))
             else:
-                out[name] = self._ids([column], fitted, engine)
+                out[name] = self._ids([column], fitted, context)
         return out
 
-    def _ids(self, columns: list[Any], lookup: Any, engine: ModuleType) -> Any:
-        xp, codes = engine.xp, lookup.codes(columns)
+    def _ids(self, columns: list[Any], lookup: Any, context: Context) -> Any:
+        engine, codes = context.engine, lookup.codes(columns)
+        xp = engine.xp
         wide = self.dtype == "int64" or lookup.size + FIRST + self.num_buckets > 2**31 - 1
         outside: Any = FIRST
         if self.num_buckets > 1 and any_true(codes < 0):
             outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
         first, null = FIRST + self.num_buckets, engine.null_rows(columns)
+        if context.met is not None:
+            unknown = int(xp.count_nonzero(codes < 0)) - (0 if null is None else int(xp.count_nonzero(null)))
+            context.met.update(rows=len(codes), out_of_vocabulary=unknown)
         ids = engine.vocabulary_ids(codes, null, first, outside, NULL, xp.int64 if wide else xp.int32)
         return engine.from_numbers(ids)
 
@@ -249,6 +356,10 @@ class Categorify(Keyed):
         index = pa.array(places, mask=(places < 0) | (places >= len(table)))
         return [table.column(n).combine_chunks().take(index) for n in table.column_names[:-1]]
 
+    def counts_values(self, unit: Unit) -> bool:
+        """Whether it counts the values of a unit: it does not where `vocabs` gives the vocabulary."""
+        return self._own_vocabulary(unit) is None
+
     def _own_vocabulary(self, unit: Unit) -> list[Any] | None:
         if isinstance(self.vocabs, dict):
             return next((self.vocabs[n] for n in (*unit, self.name_sep.join(unit)) if n in self.vocabs), None)
@@ -258,6 +369,18 @@ class Categorify(Keyed):
         if isinstance(value, dict):
             return max((value.get(n, 0) for n in (*unit, self.name_sep.join(unit))), default=0)
         return value
+
+
+def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:
+    """The counts of a table, to add to; zeros where they begin anew."""
+    counts = raw(one_array(table["count"]))
+    return np.zeros(len(table), dtype=np.int64) if anew else counts.copy()
+
+
+def _with(table: pa.Table, counts: np.ndarray, seen: np.ndarray | None = None) -> pa.Table:
+    """The table with other counts, and other days where it has them."""
+    table = table.set_column(table.column_names.index("count"), "count", pa.array(counts))
+    return table if seen is None else table.set_column(table.column_names.index("seen"), "seen", pa.array(seen))
 
 
 def _names(n: int) -> list[str]:

@@ -6,7 +6,7 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -32,8 +32,9 @@ class Normalize(Learned):
     A standard deviation of 0, or fewer than two values, gives x - mean. Null stays null; list columns are scaled by
     their elements. Moments are float64 and merged pairwise, right also at offsets of 1e9 and for values from 1e-300 to
     1e300; a column is constant if its smallest value equals its largest. A fit refuses infinities and values whose
-    standard deviation is beyond float64 (DataError); a transform leaves infinite values infinite. Source: Chan, Golub,
-    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    standard deviation is beyond float64 (DataError); a transform leaves infinite values infinite. A refit merges the
+    moments: mean and standard deviation are those of a fit of all rows within 1e-12. Source: Chan, Golub, LeVeque,
+    "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
     >>> Normalize().finalize((4, 2.5, 5.0, 1.0, 4.0))
     {'n': 4, 'mean': 2.5, 'std': 1.2909944487358056}
@@ -81,6 +82,13 @@ class Normalize(Learned):
                 do="limit the values with Clip first",
             )
         return {"n": n, "mean": mean, "std": std}
+
+    def kept_partial(self, partial: Moments, fitted: Mapping[str, Any]) -> dict[str, Any]:
+        return {"partial": list(partial)}
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Moments:
+        n, mean, squares, low, high = saved["partial"]
+        return n, mean, squares, low, high
 
     def transform(self, column: Any, fitted: dict[str, Any]) -> Any:
         engine, mean, std = engines.engine_of(column), fitted["mean"], fitted["std"] or 1.0

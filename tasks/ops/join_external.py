@@ -24,7 +24,8 @@ class JoinExternal(Learned):
     columns, or maps the rows' names to the table's. `columns` are the columns to add (default: all but the keys). `how`
     is left: a row whose key the table lacks gets nulls. A null key matches a null key. Added columns have the table's
     types. A key that occurs twice in the table is an error, or its first row counts (`duplicates`: error or first). The
-    table is read when fitting and saved with the workflow, which from then on does not need the file. Errors: a
+    table is read when fitting and saved with the workflow, which from then on does not need the file. A refit reads it
+    again; if it differs from what the base read, the run says so, with the steps that learn from its columns. Errors: a
     JobError for a missing file, a larger table, an unknown column, and a column that would be there twice; a DataError
     for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that cannot be
     read.
@@ -135,6 +136,8 @@ class JoinExternal(Learned):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in self.keys])
+        if context.met is not None:
+            context.met.update(rows=len(codes), unmatched=int(context.engine.xp.count_nonzero(codes < 0)))
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
         return {**{name: columns[name] for name in unit}, **joined}
 

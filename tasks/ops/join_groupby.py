@@ -162,6 +162,32 @@ class JoinGroupby(Keyed):
             table = _without_exponents(table, i)
         return {"groups": table.replace_schema_metadata(None), "dtypes": types.split(";") if types else []}
 
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
+        """The groups, with the parts that `finish` leaves out where they say nothing."""
+        table = fitted["groups"]
+        for i in range(len(self.summarized)):
+            here = {name.removeprefix(f"c{i}_") for name in table.column_names if name.startswith(f"c{i}_")}
+            whole = "sum" in here and not pa.types.is_floating(table.schema.field(f"c{i}_sum").type)
+            if whole and "high" not in here:
+                table = table.append_column(
+                    f"c{i}_high", pa.array((table[f"c{i}_sum"].to_numpy() >> 32).astype(np.int64))
+                )
+            floats = {"sum": "rest", "mean": "meanrest"} if not whole else {"mean": "meanrest"}
+            for part, rest in floats.items():
+                if part in here and rest not in here:
+                    table = table.append_column(f"c{i}_{rest}", pa.array(np.zeros(len(table))))
+            if "exp" not in here and (("sum" in here and not whole) or "m2" in here):
+                table = table.append_column(f"c{i}_exp", pa.array(np.zeros(len(table), dtype=np.int64)))
+        return table
+
+    def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
+        """The parts of both, merged row by row: under a number as the key."""
+        keys = self.key_names(a)
+        rows = pa.array(np.arange(len(a)))
+        numbered = [t.select([n for n in t.column_names if n not in keys]).add_column(0, "k0", rows) for t in (a, b)]
+        merged = self.merge_all(numbered)
+        return pa.table({name: a[name] if name in keys else merged[name] for name in a.column_names})
+
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """(the groups' look-up, the columns to join: one row per group, and one more of nulls for all others)."""
         table = fitted["groups"]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks import engines
-from tasks.ops.base import Learned, Unit
+from tasks.engines.algorithms.arrow_arrays import one_array
+from tasks.errors import DataError
+from tasks.ops.base import Learned, Night, Unit
+
+PROBED = {"pandas": 1 << 20, "cudf": 1 << 25}  # rows of a base that are looked up at once
 
 
 class Keyed(Learned):
@@ -51,6 +60,46 @@ class Keyed(Learned):
         """Nothing: the fitted table holds every key, and all that a refit needs."""
         return {}
 
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
+        """The table of `arrange` of all rows that were learned so far."""
+        raise TypeError(f"{type(self).__name__} does not define restored")
+
+    def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
+        """The rows of two tables of `arrange`, the same keys in the same order, added row by row."""
+        raise TypeError(f"{type(self).__name__} does not define added")
+
+    def sums(self, table: pa.Table) -> dict[str, Any]:
+        """The numbers that `arrange` gives beside the table."""
+        return {}
+
+    def grown(
+        self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The learned values of all rows, and how many groups are new or changed.
+
+        The keys of the base are looked up among those of the night, part by part. So hashing costs what the night's
+        keys cost, and the base is neither grouped nor sorted again: new keys are put between its keys by bisection.
+        """
+        engine = engines.engine_of(partial)
+        new = engine.host_table(self.arrange(partial, unit)[0])
+        keys = self.key_names(new)
+        old = self.restored(fitted, saved, unit)
+        new = in_types(new, old, keys, unit)
+        old = old.select(new.column_names).cast(new.schema) if len(old) else new.slice(0, 0)
+        places, of = matches(old.select(keys), new.select(keys), engine)
+        fresh = np.ones(len(new), dtype=bool)
+        fresh[of] = False
+        new_rows = new.filter(pa.array(fresh))
+        merged = self.added(old.take(pa.array(places)), new.take(pa.array(of)))
+        order = np.arange(len(old))
+        order[places] = len(old) + np.arange(len(places))
+        order = np.insert(order, places_before(old, new_rows, keys), len(old) + len(places) + np.arange(len(new_rows)))
+        several = pa.concat_tables([old, merged.cast(old.schema), new_rows])
+        table = engines.engine("pandas").table_rows(several, order).replace_schema_metadata(new.schema.metadata)
+        learned = self.finish(table, self.sums(table), unit)
+        change = self.change(fitted, learned, unit)
+        return learned, change | {"groups": {"old": len(old), "new": len(table), "changed": len(places)}}
+
 
 def ascending_place(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """Values by their own order, strings by code points (which is the order of their UTF-8 bytes), nulls first."""
@@ -59,3 +108,88 @@ def ascending_place(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, 
 
 def names_of(table: Any) -> list[str]:
     return list(table.column_names if isinstance(table, pa.Table) else table.columns)
+
+
+def in_types(table: pa.Table, base: pa.Table, keys: Sequence[str], unit: Unit) -> pa.Table:
+    """A table of a night with its keys in the types of the base; a DataError for a key that they do not hold."""
+    for name in keys:
+        place, dtype = table.column_names.index(name), base.schema.field(name).type
+        if table.column(place).type == dtype or pa.types.is_null(dtype):
+            continue
+        try:
+            values = one_array(table.column(place)).cast(dtype)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DataError(
+                f"values of {'+'.join(unit)!r} do not fit the type {dtype} in which the base learned them",
+                why=str(error).partition("\n")[0],
+                do="give the column the base's type in source.schema, or fit all rows again",
+            ) from None
+        table = table.set_column(place, name, values)
+    return table
+
+
+def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+    """(places of the base's rows whose key is in `wanted`, ascending; the place of each in `wanted`).
+
+    Both tables have the key columns alone, each key once. The look-up is made of `wanted`; the base streams by.
+    """
+    if not len(base) or not len(wanted):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    lookup = engine.Lookup([one_array(c) for c in wanted.columns])
+    step = PROBED[engine.NAME]
+
+    def probed(start: int) -> tuple[np.ndarray, np.ndarray]:
+        part = engine.from_arrow(one_chunk(base.slice(start, step)))
+        codes = lookup.codes(list(part.values()))
+        rows = engine.xp.flatnonzero(codes >= 0)
+        return _on_host(rows) + start, _on_host(codes[rows])
+
+    pairs = list(_side_by_side(probed, range(0, len(base), step), engine))
+    places, of = zip(*pairs, strict=True)
+    return np.concatenate(places), np.concatenate(of)
+
+
+def _side_by_side(work: Any, items: Sequence[int], engine: ModuleType) -> Iterator[Any]:
+    """The results in order: by the threads of this process, on a GPU one after another."""
+    if engine.NAME != "pandas" or len(items) < 2:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-probe") as threads:
+        yield from threads.map(work, items)
+
+
+def _on_host(numbers: Any) -> np.ndarray:
+    """The numbers of an array of either engine as int64 in host memory."""
+    host: np.ndarray = numbers if isinstance(numbers, np.ndarray) else numbers.get()
+    return host.astype(np.int64, copy=False)
+
+
+def one_chunk(table: pa.Table) -> pa.Table:
+    return pa.table([one_array(c) for c in table.columns], table.column_names)
+
+
+def places_before(base: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> np.ndarray:
+    """For each row of `wanted` the first place of the base that is not before it, both in the order of their keys.
+
+    All rows are bisected at the same time, so that a base costs the logarithm of its rows.
+    """
+    low, high = np.zeros(len(wanted), dtype=np.int64), np.full(len(wanted), len(base), dtype=np.int64)
+    columns = [(one_array(base.column(name)), one_array(wanted.column(name))) for name in keys]
+    while len(rows := np.flatnonzero(low < high)):
+        middle = (low[rows] + high[rows]) // 2
+        before = _before([(b.take(pa.array(middle)), w.take(pa.array(rows))) for b, w in columns])
+        low[rows[before]] = middle[before] + 1
+        high[rows[~before]] = middle[~before]
+    return low
+
+
+def _before(columns: Sequence[tuple[pa.Array, pa.Array]]) -> np.ndarray:
+    """For each row whether the first key is smaller than the second: column by column, nulls first."""
+    before, open_rows = np.zeros(len(columns[0][0]), dtype=bool), np.ones(len(columns[0][0]), dtype=bool)
+    for a, b in columns:
+        null_a, null_b = (np.asarray(x.is_null()).astype(bool) for x in (a, b))
+        less = np.asarray(pc.fill_null(pc.less(a, b), False)).astype(bool) | (null_a & ~null_b)
+        same = np.asarray(pc.fill_null(pc.equal(a, b), False)).astype(bool) | (null_a & null_b)
+        before |= open_rows & less
+        open_rows &= same
+    return before

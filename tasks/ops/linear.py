@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,12 @@ class _Together(Learned):
         means = pa.table({"mean": partial.mean[0], "mean_rest": partial.mean[1]})
         return {"n": partial.n, "left_out": partial.left_out, "mean": means, "r": pa.table({"r": triangle})}
 
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Factor:
+        mean = np.stack([saved["mean"][name].to_numpy() for name in ("mean", "mean_rest")])
+        r = np.zeros((mean.shape[1], mean.shape[1]))
+        r[np.triu_indices(len(r))] = saved["r"]["r"].to_numpy()
+        return Factor(saved["n"], saved["left_out"], mean, r)
+
 
 class PCA(_Together):
     """Project rows on the principal components of all selected columns: `pca_0` .. `pca_<n_components - 1>`, float64.
@@ -62,7 +68,8 @@ class PCA(_Together):
 
     A fit refuses infinite values; a transform gives such rows infinite scores, or null where infinities of both signs
     meet. Learned values are the same bits for any partitioning and number of threads on one machine, and within 1e-12
-    of the largest one on another machine or on a GPU; the scores of given loadings are the same bits everywhere.
+    of the largest one on another machine or on a GPU; the scores of given loadings are the same bits everywhere. A
+    refit merges the factors: its learned values are those of a fit of all rows, as near as those of another machine.
     Errors: a JobError for more components than columns; a DataError for an infinite value, or an infinite sum, in the
     rows to learn from. Source: tall-skinny QR, Demmel, Grigori, Hoemmen, Langou, 2012; variance by row, Chan, Golub,
     LeVeque, 1979.
@@ -138,7 +145,8 @@ class PairwiseRegression(_Together):
     of the columns or in the target are left out of all fits and counted (`left_out`). A pair is collinear if one column
     is constant or, but for 1e-7 of its length, a linear function of the other; so are all pairs of fewer than three
     rows. Collinear pairs come last, with nulls as coefficients. For a constant target r2 is null. The target may be one
-    of the selected columns and need not exist when the workflow is applied.
+    of the selected columns and need not exist when the workflow is applied. A refit merges the moments: its fits are
+    those of all rows within 1e-12.
 
     Errors: a JobError for fewer than two columns beside the target; a DataError for a target that is not numeric, and
     for infinite values. Source: centred cross moments by blocks (Chan, Golub, LeVeque, 1979), stored as their
@@ -155,6 +163,7 @@ class PairwiseRegression(_Together):
     """
 
     target: str
+    moves_values: ClassVar[bool] = False
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return (self.target,) if fitting else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pydantic import model_validator
 from tasks.core.schema import Column, Schema, Tags
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit
 from tasks.ops.continuous import _fits
+from tasks.ops.scaling import Range, kept_range, restored_range
 
 
 class ListSlice(Operator):
@@ -102,7 +104,8 @@ class ValueCount(Learned):
 
     Lengths are numbers of elements, null ones included. Null lists do not count, empty lists have the length 0. Lists
     of one length throughout have min = max. Before fitting, and for a column without a list, the schema has no lengths.
-    The column gets the tag `list`.
+    The column gets the tag `list`. A refit leaves the lengths in the schema as they are, and warns where a fit of all
+    rows would widen them.
 
     >>> from millrace import Workflow
     >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[1, 2, 3], [4], None]}))
@@ -111,6 +114,9 @@ class ValueCount(Learned):
     """
 
     takes = frozenset({"list"})
+    on_refit = "frozen"
+    frozen_why = "the column's schema would change"
+    moves_values: ClassVar[bool] = False
     adds_tags: ClassVar[frozenset[str]] = frozenset({Tags.LIST.value})
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Any) -> list[Column]:
@@ -122,21 +128,30 @@ class ValueCount(Learned):
     def order_free(self, unit: Unit, schema: Schema) -> bool:
         return True
 
-    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> tuple[int, int] | None:
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Range:
         lengths, valid = context.engine.list_lengths(columns[unit[0]])
         lengths = lengths if valid is None else lengths[valid]
         return (int(lengths.min()), int(lengths.max())) if len(lengths) else None
 
-    def merge(self, a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    def merge(self, a: Range, b: Range) -> Range:
         if a is None or b is None:
             return b if a is None else a
         return min(a[0], b[0]), max(a[1], b[1])
 
-    def finalize(self, partial: tuple[int, int] | None) -> dict[str, Any]:
+    def finalize(self, partial: Range) -> dict[str, Any]:
         return dict(zip(("min", "max"), partial or (None, None), strict=True))
 
-    def kept_partial(self, partial: Any, fitted: dict[str, Any]) -> dict[str, Any]:
-        return {}
+    def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
+        return kept_range(partial, fitted)
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Range:
+        return restored_range(fitted, saved)
+
+    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+        if (old["min"], old["max"]) == (new["min"], new["max"]):
+            return None
+        before = "without lengths" if old["min"] is None else f"{old['min']:,} to {old['max']:,}"
+        return f"value_count would be {new['min']:,} to {new['max']:,}, not {before}"
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]}

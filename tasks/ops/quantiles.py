@@ -28,7 +28,8 @@ class _Selecting(Learned):
     """
 
     passes: ClassVar[int] = 4
-    refittable: ClassVar[bool] = False
+    on_refit = "frozen"
+    frozen_why = "exact ranks need all rows again"
 
     def fractions(self) -> list[Fraction]:
         raise TypeError(f"{type(self).__name__} does not define fractions")
@@ -123,8 +124,8 @@ class FillMedian(_Selecting):
     is, and between -inf and inf it is -inf. Of list columns null elements are filled with the median of all elements,
     null lists stay, and `<name>_filled` is a list of bools. A column of nothing but nulls stays null.
 
-    Fitting takes up to four passes over the column. A refit is not possible: the median of more data needs all data
-    again. Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
+    Fitting takes up to four passes over the column. A refit leaves the median as it is: that of more rows needs all
+    rows again. Source: radix selection, as in Knuth, The Art of Computer Programming 3, 5.2.5.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, None, 4.0, 2.0, 9.0]})
@@ -174,8 +175,8 @@ class QuantileBucketize(_Selecting):
     the quantile. Decimals are compared as float64. Infinities are values like any other. Of list columns the elements
     are put into buckets.
 
-    Fitting takes up to four passes over the column, and a refit is not possible, as with FillMedian. Source:
-    numpy.quantile, whose values these are.
+    Fitting takes up to four passes over the column. A refit leaves the boundaries as they are, as with FillMedian.
+    Source: numpy.quantile, whose values these are.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"x": [1.0, 2.0, 3.0, 40.0, None]})

@@ -20,6 +20,22 @@ from tasks.ops.continuous import FLOATS
 Range = tuple[Any, Any] | None  # (smallest, largest) of the values that are not null, None if there is none
 
 
+def kept_range(partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is saved of a range beside fitted values with `min` and `max`: nothing where these are the range."""
+    low, high = partial or (None, None)
+    return {} if (low, high) == (fitted["min"], fitted["max"]) else {"range": [low, high]}
+
+
+def restored_range(fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> Range:
+    """The range of what `kept_range` saved.
+
+    >>> restored_range({"min": 2, "max": 6}, {}), restored_range({"min": 2, "max": 6}, {"range": [1, 6]})
+    ((2, 6), (1, 6))
+    """
+    low, high = saved.get("range", (fitted["min"], fitted["max"]))
+    return None if low is None else (low, high)
+
+
 class _Ranged(Learned):
     """Learns the smallest and the largest finite value, of all elements for lists."""
 
@@ -43,8 +59,12 @@ class _Ranged(Learned):
         low, high = partial or (None, None)
         return {"min": low, "max": high}
 
-    def kept_partial(self, partial: Range, fitted: dict[str, Any]) -> dict[str, Any]:
-        return {}
+    def kept_partial(self, partial: Range, fitted: Mapping[str, Any]) -> dict[str, Any]:
+        """Nothing where the fitted values are the range; the range of all rows where they stayed and it grew."""
+        return kept_range(partial, fitted)
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> Range:
+        return restored_range(fitted, saved)
 
 
 class NormalizeMinMax(_Ranged):
@@ -53,7 +73,8 @@ class NormalizeMinMax(_Ranged):
     `dtype` is float32 (default) or float64. Other data are not clamped: values outside the fitted range fall below 0 or
     above 1. A fit on one value, or on none, gives 0 for every finite value. Infinities are not learned from and stay
     infinite; after a fit on one value or on none they are null. Integers beyond 2^53 are subtracted exactly. Booleans
-    count as 0 and 1. Of list columns the elements are scaled.
+    count as 0 and 1. Of list columns the elements are scaled. A refit merges the ranges: min and max are those of a fit
+    of all rows, bit for bit.
 
     >>> NormalizeMinMax().finalize((2, 6))
     {'min': 2, 'max': 6}
@@ -95,8 +116,9 @@ class ReduceDtypeSize(_Ranged):
     float32), unless the range is beyond it. Of list columns the elements are stored so. Decimals, and columns without a
     finite value, keep their type. Infinities do not count for the range: every floating type holds them.
 
-    Before fitting the schema has the column's own type and the property `settles` = "dtype". Errors: a DataError for a
-    value of other data that the fitted type does not hold.
+    Before fitting the schema has the column's own type and the property `settles` = "dtype". A refit leaves the type as
+    it is, and warns where a fit of all rows would take another one. Errors: a DataError for a value of other data that
+    the fitted type does not hold.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"n": [1, 200]})
@@ -107,6 +129,8 @@ class ReduceDtypeSize(_Ranged):
     float_dtype: Literal["float32", "float64"] = "float32"
     leaves = True
     settles_schema: ClassVar[bool] = True
+    on_refit = "frozen"
+    frozen_why = "the column's type would change"
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
@@ -125,6 +149,17 @@ class ReduceDtypeSize(_Ranged):
         names = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
         name = next(n for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)
         return parse_dtype(name)
+
+    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+        low, high = new["min"], new["max"]
+        if low is None:
+            return None
+        leaf = pa.float64() if isinstance(low, float) else pa.int64()  # all integers take the same type for a range
+        now, was = self._smallest(leaf, low, high), self._smallest(leaf, old["min"], old["max"])
+        if old["min"] is not None and now == was:
+            return None
+        before = "the column's own" if old["min"] is None else dtype_name(was)
+        return f"the type would be {dtype_name(now)}, not {before}: values reach from {low:,} to {high:,}"
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         engine, column = context.engine, columns[unit[0]]

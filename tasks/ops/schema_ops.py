@@ -86,7 +86,8 @@ class DropLowCardinality(Learned):
 
     The fit decides which columns stay: before it, the schema shows all of them with the property `settles` =
     "presence". An operator that selects a dropped column works without it. Among ids of Categorify the id of null
-    counts as a value: drop columns before coding them, or raise `min_cardinality` by one.
+    counts as a value: drop columns before coding them, or raise `min_cardinality` by one. A refit leaves the columns as
+    they are, and warns where a fit of all rows would keep one that was dropped.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"shop": [1, 1, 2, 1], "user": [7, 8, 9, 7]})
@@ -99,6 +100,8 @@ class DropLowCardinality(Learned):
     leaves = True
     encoded = True
     settles_schema: ClassVar[bool] = True
+    on_refit = "frozen"
+    frozen_why = "columns would come or go"
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         column = schema[unit[0]]
@@ -128,6 +131,15 @@ class DropLowCardinality(Learned):
 
     def kept_partial(self, partial: pa.Array, fitted: dict[str, Any]) -> dict[str, Any]:
         return {"values": pa.table({"v0": partial})}
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Array:
+        values = saved["values"]["v0"]
+        return pa.concat_arrays([pa.array([], values.type), *values.chunks])
+
+    def would(self, old: Mapping[str, Any], new: Mapping[str, Any], unit: Unit) -> str | None:
+        if old["kept"] == new["kept"]:
+            return None
+        return f"{unit[0]} would be kept: it has {new['at_least']:,} distinct values or more"
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         return {unit[0]: columns[unit[0]]} if fitted["kept"] else {}

@@ -28,9 +28,9 @@ class ColumnSimilarity(Learned):
     is the dot product of the counts; cosine is the dot product of the rows scaled to length 1; tfidf (default) is
     cosine after each feature is weighted with ln((1 + n) / (1 + rows that have it)) + 1, n the number of rows. A thing
     without features has similarity 0. A null, and a number without a row, give null. The features are saved with the
-    workflow. Errors: a JobError for a group that is not of two columns, and for a file without exactly one list column;
-    a DataError for columns that are not of integers, for an empty feature table, and for feature ids below 0. Source:
-    TfidfTransformer and cosine_similarity of scikit-learn.
+    workflow; a refit reads their files again. Errors: a JobError for a group that is not of two columns, and for a file
+    without exactly one list column; a DataError for columns that are not of integers, for an empty feature table, and
+    for feature ids below 0. Source: TfidfTransformer and cosine_similarity of scikit-learn.
 
     >>> from millrace import Workflow
     >>> features = [[0, 1], [0], [2]]

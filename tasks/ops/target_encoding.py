@@ -184,7 +184,7 @@ class TargetEncoding(Keyed):
         keys = self.key_names(table)
         groups, codes = sorted_groups(table, keys)
         folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
-        columns, totals = {name: groups[name] for name in keys}, {}
+        columns = {name: groups[name] for name in keys}
         for i in range(len(self.targets)):
             for what in ("count", "sum", "rest"):
                 if f"t{i}_{what}" not in table.column_names:  # the rest of integers
@@ -194,9 +194,48 @@ class TargetEncoding(Keyed):
                 wide[folds, codes] = values
                 if values.dtype.kind == "i" and not sums_fit(wide, self.kfold):
                     refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(self.targets[i]))
-                totals[f"t{i}_{what}"] = exact_sum(wide) if values.dtype.kind == "i" else _total(wide)
                 columns |= {f"t{i}_{what}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
-        return pa.table(columns), totals
+        arranged = pa.table(columns)
+        return arranged, self.sums(arranged)
+
+    def sums(self, table: pa.Table) -> dict[str, Any]:
+        totals: dict[str, Any] = {}
+        for i in range(len(self.targets)):
+            for what in ("count", "sum", "rest"):
+                if f"t{i}_{what}_0" in table.column_names:
+                    wide = _by_fold(table, i, what, self.kfold)
+                    totals[f"t{i}_{what}"] = exact_sum(wide) if wide.dtype.kind == "i" else _total(wide)
+        return totals
+
+    def restored(self, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit) -> pa.Table:
+        """The groups; with rests of zero for sums of floats that were learned without (format 2)."""
+        table = fitted["groups"]
+        for i in range(len(self.targets)):
+            if f"t{i}_rest_0" not in table.column_names and pa.types.is_floating(
+                table.schema.field(f"t{i}_sum_0").type
+            ):
+                zeros = pa.array(np.zeros(len(table)))
+                for fold in range(self.kfold):
+                    table = table.append_column(f"t{i}_rest_{fold}", zeros)
+        return table
+
+    def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
+        """Counts and sums of both, fold by fold; a DataError for sums of integers beyond int64, as in a fit."""
+        columns = {name: a[name] for name in self.key_names(a)}
+        for i, target in enumerate(self.targets):
+            for name in ("count", "sum"):
+                first, second = (_by_fold(t, i, name, self.kfold) for t in (a, b))
+                if first.dtype.kind == "i":
+                    wide, rests = first + second, None
+                    refuse_wrapped(wide.ravel(), (first.astype(np.float64) + second).ravel(), repr(target))
+                    refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(target))
+                else:
+                    of_both = ((s, _by_fold(t, i, "rest", self.kfold)) for s, t in ((first, a), (second, b)))
+                    wide, rests = exact_sums.added(*of_both)
+                columns |= {f"t{i}_{name}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
+                if rests is not None:
+                    columns |= {f"t{i}_rest_{fold}": pa.array(rests[fold]) for fold in range(self.kfold)}
+        return pa.table(columns).select(a.column_names)
 
     def in_order(self, tables: Sequence[pa.Table]) -> pa.Table:
         return sort_keys(pa.concat_tables(tables), self.key_names(tables[0]))

@@ -59,3 +59,44 @@ def value_text(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(value_text(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
     return str(value)
+
+
+def growth_rows(changes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each learned step of a refit: operator, columns, mode, what is different now, why."""
+    return [
+        {
+            "operator": change.get("op", ""),
+            "columns": ", ".join(change.get("columns", [])[:4]) + (" .." if len(change.get("columns", [])) > 4 else ""),
+            "mode": change.get("mode", ""),
+            "what": growth_text(change),
+            "why": change.get("why", ""),
+        }
+        for change in changes.values()
+    ]
+
+
+def growth_text(change: Mapping[str, Any]) -> str:
+    """What a refit changed in a step, in words.
+
+    >>> growth_text({"mode": "appended", "old_size": 1000, "new_size": 1012, "waiting": 3})
+    '1,000 values are 1,012 now; 3 wait for room'
+    >>> growth_text({"mode": "merged", "old": {"mean": 1.5}, "new": {"mean": 1.625}})
+    'mean 1.5 -> 1.625'
+    >>> growth_text({"mode": "merged", "groups": {"old": 5, "new": 7, "changed": 2}}), growth_text({"mode": "frozen"})
+    ('5 groups are 7 now, 2 changed', '')
+    """
+    texts = []
+    if "old_size" in change:
+        texts.append(f"{change['old_size']:,} values are {change['new_size']:,} now")
+        texts += [f"{change['waiting']:,} wait for room"] if change.get("waiting") else []
+        texts += [f"{change['forgotten']:,} forgotten"] if change.get("forgotten") else []
+    if isinstance(groups := change.get("groups"), Mapping):
+        texts.append(f"{groups['old']:,} groups are {groups['new']:,} now, {groups.get('changed', 0):,} changed")
+    old, new = change.get("old"), change.get("new")
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = [name for name in new if not isinstance(new[name], (list, dict))][:4]
+        texts += [f"{name} {value_text(old.get(name))} -> {value_text(new[name])}" for name in names]
+        texts += ["more in changes.json"] if len(new) > len(names) else []
+    if change.get("would"):
+        texts.append(f"a fit would differ now: {change['would']}")
+    return "; ".join(texts)

@@ -16,7 +16,8 @@ from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
 from tasks.manifest import dated_lines
-from tasks.report import diagram, profile, sampling, series, svg
+from tasks.report import diagram, profile, sampling, series, svg, verdict
+from tasks.report.growth import growth
 from tasks.report.learned import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
@@ -70,6 +71,8 @@ def render(facts: Facts, folder: Path) -> str:
         output=output[:MOST_COLUMNS],
         output_note=note,
         embeddings=embeddings(facts.bound),
+        gate=verdict.section(folder),
+        growth=growth(folder, Path(facts.target or folder)),
         **learned(facts),
     )
 

@@ -35,10 +35,11 @@ def lines(
     bands: Sequence[Band] = (),
     size: tuple[int, int] = (640, 190),
     ceiling: float | None = None,
+    unit: str = " s",
 ) -> str:
     """Curves over seconds from zero up; `shown` writes a value of the y axis, `bands` are named stretches of time.
 
-    `ceiling` draws a dashed line (a limit of memory, say) where the curves come near it.
+    `ceiling` draws a dashed line (a limit of memory, say) where the curves come near it. `unit` is that of the x axis.
     """
     width, height = size
     curves = {name: points for name, points in curves.items() if points}
@@ -55,7 +56,7 @@ def lines(
         return height - BOTTOM - value / most * (height - TOP - BOTTOM)
 
     body = [_bands(bands, x, height, first, last), *(_grid_line(v, y(v), shown(v), width) for v in _ticks(most, step))]
-    body += [_time_axis(first, last, x, height)]
+    body += [_time_axis(first, last, x, height, unit)]
     if limit:
         dashes = f'stroke="{MUTED}" stroke-dasharray="5 4" fill="none"'
         body.append(f'<path d="M{LEFT} {y(limit):.1f}H{width - RIGHT}" {dashes}/>')
@@ -158,10 +159,10 @@ def _grid_line(value: float, y: float, text: str, width: int) -> str:
     return f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" {stroke}/>' + _text(LEFT - 6, y + 3.5, text, "end")
 
 
-def _time_axis(first: float, last: float, x: Callable[[float], float], height: int) -> str:
+def _time_axis(first: float, last: float, x: Callable[[float], float], height: int, unit: str = " s") -> str:
     step = nice_step(last - first, 6)
     ticks = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
-    return "".join(_text(x(i * step), height - 8, f"{round(i * step, 9):g} s", "middle") for i in ticks)
+    return "".join(_text(x(i * step), height - 8, f"{round(i * step, 9):g}{unit}", "middle") for i in ticks)
 
 
 def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:

@@ -12,6 +12,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition
 from tasks.core.schema import HIDDEN, ROW, Schema
 from tasks.graph.failed_casts import Record, records
+from tasks.graph.seen import Seen
 from tasks.shuffle import permutation
 from tasks.shuffle.host_pieces import to_host
 from tasks.shuffle.order import carried_columns
@@ -27,16 +28,17 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
         cut_part = partial(_cut, cutting)
         parts = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while parts:  # one after another: what is copied to the host is let go on the GPU
-        pieces, rows_in, rows_out, failed = parts.pop(0)
+        pieces, rows_in, rows_out, failed, seen = parts.pop(0)
         cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out
         cut.failed.append(failed)
+        cut.seen += [] if seen is None else [seen]
     monitor.count(cut.rows_in, partition.nbytes)
     return cut
 
 
-def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record]]:
+def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record], Seen | None]:
     work, order, engine = cutting.work, cutting.order, cutting.work.kernels
     carried = carried_columns(work, order)
     targets = work.bound.targets + list(carried.values())
@@ -55,6 +57,7 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Re
             out[ROW] = engine.from_numbers(context.rows)
     else:
         positions = permutation.MODES[order.mode](context.ordered(), order.layout, order.seed, engine.xp)
+    seen = None if work.profile is None else work.seen(evaluation, partition)
     pieces = engine.cut(out, positions, order.edges)
     engines.synchronize()
-    return pieces, partition.rows, len(context.rows), records(evaluation.failed)
+    return pieces, partition.rows, len(context.rows), records(evaluation.failed), seen

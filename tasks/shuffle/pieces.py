@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from tasks.engines.task_result import PiecesResult
+from tasks.graph import seen as rows_seen
 from tasks.graph.failed_casts import Record, added
 from tasks.graph.partition_work import Work
+from tasks.graph.seen import Seen
 from tasks.shuffle.order import RANGES_PER_FILE, Order
 
 
@@ -32,6 +34,7 @@ class PartitionPieces(PiecesResult):
     rows_in: int = 0
     rows_out: int = 0
     failed: list[list[Record]] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
 
     @property
     def counts(self) -> np.ndarray:
@@ -95,7 +98,8 @@ class CutSummary:
     """What the flow has to know of the pieces of one partition, or of all: plain values.
 
     `counts` are the rows of each range of position; `rows_in` rows were read, `rows_out` are in the pieces; `halved`
-    says how often a partition was divided because memory was short.
+    says how often a partition was divided because memory was short. `seen` is what was seen of the rows (`Seen`,
+    packed).
     """
 
     counts: np.ndarray
@@ -104,13 +108,15 @@ class CutSummary:
     nbytes: int
     halved: int
     failed_casts: list[Record]
+    seen: str = ""
 
 
 def summary(cut: PartitionPieces) -> CutSummary:
     """The summary of one partition's pieces."""
     return CutSummary(
-        np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed)
-    )
+        np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed),
+        rows_seen.added(cut.seen).packed() if cut.seen else "",
+    )  # fmt: skip
 
 
 def totals(summaries: Sequence[CutSummary]) -> CutSummary:
@@ -123,4 +129,5 @@ def totals(summaries: Sequence[CutSummary]) -> CutSummary:
         nbytes=sum(s.nbytes for s in summaries),
         halved=sum(s.halved for s in summaries),
         failed_casts=added(s.failed_casts for s in summaries),
+        seen=rows_seen.packed_sum([s.seen for s in summaries if s.seen]),
     )

@@ -25,7 +25,7 @@ def damages(folder: Path) -> list[str]:
     problems = []
     if manifest.is_changed:
         problems.append(f"{MANIFEST} was changed since it was written")
-    for part in [*manifest.parts, *manifest.data.get("footers", ())]:
+    for part in [*manifest.parts, *manifest.data.get("footers", ()), *manifest.data.get("profile", ())]:
         path = Path(manifest.path) / part["path"]
         if not path.is_file():
             problems.append(f"{part['path']} is missing")

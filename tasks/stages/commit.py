@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from tasks.core.memory_budget import STATE_SHARE_OF_HOST
@@ -29,15 +30,18 @@ from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import differences_of, subject
+from tasks.job.profiles import publish_profile
+from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import FORMAT, Manifest, seal
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
-from tasks.storage.own_files import MANIFEST, WORKFLOW
+from tasks.storage.own_files import GATE, MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
+NO_GATE: Mapping[str, Any] = MappingProxyType({})
 BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the workers, undisturbed by `Closing`
 
 
@@ -130,8 +134,12 @@ def commit(
     results: Sequence[StageResult],
     run_id: str = "",
     closing: Closing | None = None,
+    gate: Mapping[str, Any] = NO_GATE,
 ) -> list[Manifest]:
-    """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename."""
+    """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename.
+
+    `gate` is the content of `_gate.json`; nothing is written where the gate has not judged.
+    """
     staging, output = request.staging, request.output
     plans = PlanOf(request)
     state, bound, fitted = closing.learned() if closing else read_learned(request)
@@ -141,10 +149,14 @@ def commit(
     for split in request.splits:
         own = [result for result in results if result.split in ("", split)]
         manifests[split] = _manifest(request, own, written[split], bound, run_id, plans.plan(split))
+        if gate:
+            manifests[split]["gate"] = gate["gate"]
+            write_json(staging.new / split / GATE, gate)
     fitted.rename(staging.new / WORKFLOW)
     for split, data in manifests.items():
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
+        data["profile"] = publish_profile(request, split, staging.new / split)
         data["seconds"] = round(time.time() - plans.data["started"], 3)
     if closing and closing.report:
         closing.report.write(staging.new, results, manifests, bound, state.values)
@@ -156,12 +168,14 @@ def commit(
     return [Manifest(str(path / split), data) for split, data in manifests.items()]
 
 
-def commit_fitted(request: Request) -> str:
+def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
     """Publish what was learned as the folder of a fitted workflow; returns its path."""
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
         _save_fitted(request, State.load(staging.folder / "state"), staging.new)
+        if gate:
+            write_json(staging.new / GATE, gate)
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
     staging.check_owner(request.owner)
@@ -171,15 +185,18 @@ def commit_fitted(request: Request) -> str:
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
     plan = PlanOf(request).plan(request.splits[0])
-    schema = request.fitted_schema if request.fitted else plan.schema
+    schema = request.fitted_schema if request.fitted or request.base else plan.schema
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     sample = PlanOf(request).made_up
     learned_from = [
         {name: value for name, value in one.items() if name != "fit"}
-        for one in sample if bool(request.fitted) == bool(one.get("fit")) and "of" not in one
+        for one in sample if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
     ]  # fmt: skip
-    save_fitted(request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
-                request.dated if request.flow == "fit" else None)  # fmt: skip
+    save_fitted(
+        request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
+        request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request),
+        request.staging.folder / "state" if request.base else None,
+    )  # fmt: skip
 
 
 def _only_parts(staging: Staging, parts: set[Path]) -> None:
@@ -221,6 +238,7 @@ def _manifest(
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
+        **base_note(request),
     )
 
 

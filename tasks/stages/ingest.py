@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,12 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, NoInputError
+from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
+from tasks.job.learned_files import check_new, learned_before, sampled_digest
+from tasks.job.refitting import copied_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
@@ -34,6 +38,7 @@ from tasks.sources.planning import (
 )
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
+from tasks.stages.statistics import modes_of
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import expand
@@ -47,12 +52,16 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     start = time.perf_counter()
     if request.fitted:
         adopt(request)
+    if request.base:
+        modes_of(request)
+        copied_base(request)
     paths = _paths(request.source)
     storage_options = read_options(request.source)["storage_options"]
     listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
-    sample = _made_up_files(listed) + request.fitted.get("made_up", [])
-    reused = _plan(request, pool, paths, listed, sample)
+    sample = _made_up_files(listed) + (request.fitted or request.base).get("made_up", [])
+    reused, notes = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
+    again = _refuse_learned(request, saved)
     plans = {split: saved.plan(split) for split in paths}
     rows = sum(plan.rows for plan in plans.values())
     progress(rows, rows)
@@ -74,6 +83,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         left_out=", ".join(missing_labels(request, first.schema)),
         differs_from_fit="; ".join(differences_of(request, first)),
         made_up=made_up_text(sample) if sample else "",
+        contract="; ".join(dict.fromkeys(notes)),
+        again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
     )
@@ -93,11 +104,33 @@ def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[dict[str, A
     ]
 
 
+def _refuse_learned(request: Request, saved: PlanOf) -> int:
+    """A DataError for files that the base has learned already; how many there are where `refit.again` insists."""
+    if not request.base:
+        return 0
+    history, files = history_before(request)
+    if not request.base["again"]:
+        try:
+            check_new(saved.learned_files, files, history.get("nights", ()))
+        except DataError:
+            saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
+            raise
+    return len(learned_before(saved.learned_files, files))
+
+
+def _digested(plan: Plan, storage_options: Any, pool: Pool) -> list[list[Any]]:
+    """Path, size and digest of the files that have rows."""
+    files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
+    digests = _mapped(pool, partial(sampled_digest, storage_options=storage_options), files)
+    return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
+
+
 def _plan(
     request: Request, pool: Pool, paths: Mapping[str, Any], listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
-) -> bool:  # fmt: skip
-    """Write the plans of all splits to `plan.json`; True if those of an earlier start are still right."""
+) -> tuple[bool, list[str]]:  # fmt: skip
+    """Write the plans of all splits to `plan.json`; (whether those of an earlier start are still right, sentences on
+    columns that the contract takes or leaves out)."""
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
@@ -106,15 +139,18 @@ def _plan(
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.splits))
     )
+    notes: list[str] = saved.data.get("contract", []) if reused else []
     if not reused:
         origins: dict[str, Any] = {}
-        plans = {split: _planned(request, split, path, pool, origins) for split, path in paths.items()}
+        learned: list[list[Any]] = []
+        plans = {split: _planned(request, split, path, pool, origins, learned, notes) for split, path in paths.items()}
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
+        saved.data["learned_files"] = learned
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
-    write_json(saved.path, {**saved.data, **run})
-    return reused
+    write_json(saved.path, {**saved.data, **run, "contract": notes})
+    return reused, notes
 
 
 def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
@@ -138,9 +174,13 @@ def _naming_valid(split: str) -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any]) -> Plan:
+def _planned(
+    request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
+    notes: list[str],
+) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
-    `origins` gets the source's own files."""
+    `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
+    column that the contract has a rule for."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -153,8 +193,14 @@ def _planned(request: Request, split: str, path: Any, pool: Pool, origins: dict[
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
+    if request.rules is not None:
+        schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
+        plan = replace(plan, schema=schema)
+        notes += [finding.text for finding in findings]
     plan = adapted(request, plan)
     check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
+    if split == request.splits[0] and not request.fitted:
+        learned += _digested(plan, read_options(source)["storage_options"], pool)
     if not source.keys:
         return plan
     if request.flow != "fit":

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
+from tasks.core.schema import ROW
 from tasks.graph.partition_work import StateFolder, Work
+from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.request import PlanOf, Request
 from tasks.manifest import seal
 from tasks.shuffle.choice import Choice, make_exchange
+from tasks.shuffle.order import carried_columns, make_order
 from tasks.shuffle.parts import Part, written
 from tasks.shuffle.pieces import CutSummary
 from tasks.shuffle.rows_to_files import Exchange, RowsToFiles, rows_to_files
@@ -57,10 +60,22 @@ def prepared(request: Request, split: str) -> Prepared:
     final, schema = subject(request, plan.schema)
     training = split != "valid" and not request.fitted
     cache = taking_key(request, plan) if training else None
-    work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache)
+    work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache,
+                first_row=request.first_row if training else 0)  # fmt: skip
+    if request.run.profile:
+        work = replace(work, profile=_unprofiled(request, work, plan, training))
     shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)
     fingerprint = request.parts_fingerprint(plan.fingerprint, state.digest, shuffle.files, split)
-    return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}")
+    profiled = "" if request.run.profile else "-plain"
+    return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}{profiled}")
+
+
+def _unprofiled(request: Request, work: Work, plan: Plan, training: bool) -> tuple[str, ...]:
+    """The source columns that transform reads and whose profile statistics does not have."""
+    carried = carried_columns(work, make_order(request.output, plan, 1)).values()
+    names = work.reads([*work.bound.targets, *carried])
+    known = profiles.saved(request, profiles.STATISTICS) if training else None
+    return tuple(name for name in names if name != ROW and not (known and name in known.columns))
 
 
 def exchange_prefix(staging: Staging) -> str:

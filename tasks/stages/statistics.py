@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from datetime import date
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,26 @@ from tasks.core.plan import Plan
 from tasks.core.stage_results import StatisticsResult
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
+from tasks.graph.changes import Mode, save_changes
 from tasks.graph.failed_casts import Record, largest
-from tasks.graph.state import Saving, check_saved
+from tasks.graph.seen import Seen
+from tasks.graph.state import Saving, State, check_saved
+from tasks.job import profiles
+from tasks.job.apply_fitted import subject
+from tasks.job.refitting import copied_base
 from tasks.job.request import PlanOf, Request
 from tasks.learning import observe
+from tasks.learning.refit import Base
+from tasks.learning.refit_modes import modes
+from tasks.ops.base import Night
 from tasks.report import learned_tables
+from tasks.report.learned import growth_rows
 from tasks.stages.cache_policy import cached_for_transform
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
 from tasks.storage.files import check_unchanged
+
+GROWTH_ROWS = 100  # steps of a refit that an artifact shows
 
 
 def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -> StatisticsResult:
@@ -38,7 +50,10 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     fingerprint = request.state_fingerprint(plan.fingerprint)
     manifest = read_json(folder / "manifest.json") or {}
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
-    phases, bound = observe.passes(request.final, plan.schema), Bound(request.final, plan.schema)
+    if request.run.profile and reused:
+        reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
+    final, schema = subject(request, plan.schema)
+    phases, bound = observe.passes(final, schema), Bound(final, schema)
     cache = None
     if not reused:
         counter = RowCounter(progress, plan.rows * max(phases, 1))
@@ -57,6 +72,7 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
         halved=manifest.get("halved", 0),
         failed_casts=manifest.get("failed_casts", ()),
         decoded=column_cache.cached_bytes(pool, cache),
+        profile=profiles.STATISTICS if request.run.profile else "",
         seconds=time.perf_counter() - start,
     )
 
@@ -70,24 +86,57 @@ def _learned(
     source, run = request.source, request.run
     halved: list[int] = []
     failed: list[list[Record]] = []
+    seen: list[Seen] = []
     side_files = request.side_files
     with ExitStack() as stack:
         with no_space(folder):
             partial = stack.enter_context(partial_folder(folder))
         saving = stack.enter_context(Saving(partial))
-        state = observe.learn(plan, plan, request.final, plan.schema, request.engine, pool, source.filter,
+        state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
-                                 saving.begin, cache, failed.append)  # fmt: skip
+                                 saving.begin, cache, failed.append, base_of(request),
+                                 seen.append if run.profile else None)  # fmt: skip
         check_unchanged(*PlanOf(request).sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)
+            if request.base:
+                tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving)
+            if request.base:
+                old = int(request.base["rows"])
+                new = plan.rows if request.base["all"] else old + plan.rows
+                save_changes(state.changes, partial, request.base["version"], {"old": old, "new": new})
+            casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
-            manifest |= {"failed_casts": largest(failed)}
+            manifest |= {"failed_casts": casts}
+            for rows in seen:
+                profile = profiles.profile_of(rows, bound, casts)
+                profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()
     return manifest
+
+
+def modes_of(request: Request) -> dict[str, Mode]:
+    """What the refit does with each learned step; {} for a fit. A JobError for settings that are impossible."""
+    if not request.base:
+        return {}
+    bound = Bound(request.final, request.fitted_schema)
+    return modes(bound, request.base["settings"], request.base["all"])
+
+
+def base_of(request: Request) -> Base | None:
+    """What learning starts from; None for a fit."""
+    base = request.base
+    if not base:
+        return None
+    folder = copied_base(request)
+    night = Night(
+        date.fromisoformat(base["day"]), base["forget"], base["all"],
+        date.fromisoformat(base["since"]) if base["since"] else None,
+    )  # fmt: skip
+    return Base(State.load(folder, digest=base["state"]), request.first_row, modes_of(request), night)
 
 
 def check_side_files(request: Request, before: list[Any]) -> None:

@@ -11,6 +11,8 @@ import time
 from tasks.cluster import column_cache
 from tasks.cluster.pool import Pool
 from tasks.core.stage_results import TransformResult
+from tasks.graph.seen import unpacked
+from tasks.job import profiles
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.choice import choose
 from tasks.shuffle.rows_to_files import Exchange
@@ -28,6 +30,8 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
     ready = prepared(request, split)
     note = noted_pieces(request, split, ready)
     reused = note is not None and not missing_parts(request, split, ready, note)[1]
+    if request.run.profile and reused:
+        reused = profiles.saved(request, profiles.whole_name(split), ready.fingerprint) is not None
     if note is None or not reused:
         note, _ = cut_split(request, split, ready, pool, progress)
     progress(ready.plan.rows, ready.plan.rows)
@@ -44,6 +48,7 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
         partitions=len(ready.plan.partitions),
         exchange=choice.kind,
         because=choice.because,
+        profile=profiles.whole_name(split) if request.run.profile else "",
     )
 
 
@@ -61,5 +66,15 @@ def cut_split(
         column_cache.release(pool, ready.work.cache)
     check_unchanged(*PlanOf(request).sources(split))
     note = PiecesNote(ready.fingerprint, choice, summary)
+    if request.run.profile:
+        _save_profile(request, split, ready, note)
     note.write(request, split)
     return note, exchange
+
+
+def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNote) -> None:
+    """Write the whole profile of a split: of what transform has read, and of what statistics has read before."""
+    profile = profiles.profile_of(unpacked(note.summary.seen), ready.work.bound, note.summary.failed_casts)
+    before = profiles.saved(request, profiles.STATISTICS) if ready.work.training else None
+    whole = profile.joined(before) if before else profile
+    profiles.save(request, profiles.whole_name(split), whole, ready.fingerprint)

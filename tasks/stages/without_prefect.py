@@ -14,6 +14,7 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.core.settings import Output
+from tasks.gate.question import refuse_open
 from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
@@ -48,6 +49,7 @@ def write_transformed(
     started, staging = time.perf_counter(), Staging(output.path)
     staging.check(output.on_existing)
     with staging.locked():
+        refuse_open(staging.folder)
         staging.check(output.on_existing)
         staging.reset()
         for folder in (staging.new, staging.notes):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,6 +43,12 @@ def _type_name(name: str) -> str:
     except (MillraceError, RecursionError) as error:
         raise ValueError(f"{name[:100]!r} is no type") from error
     return name
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text[:100]!r} has no time zone")
+    return text
 
 
 Count = Annotated[int, Field(ge=0)]
@@ -115,6 +122,13 @@ class DatedForm(Form):
     became: dict[str, BecameForm] = {}
 
 
+class BaseForm(Form):
+    version: str
+    path: str = ""
+    state: str = ""
+    rows: Count = 0
+
+
 class ManifestForm(Form):
     format: Annotated[int, Field(ge=1)]
     millrace: str = ""
@@ -123,10 +137,12 @@ class ManifestForm(Form):
     rows: RowsForm
     parts: list[PartForm]
     footers: list[FooterForm] = []
+    profile: list[FooterForm] = []
     schema_: list[ColumnForm] = Field(alias="schema")
     labels: Names = []
     left_out: Names = []
     dated: DatedForm | None = None
+    base: BaseForm | Literal["none"] | None = None
     output: OutputForm
     seed: int = 0
     permutation: int = 0
@@ -136,6 +152,7 @@ class ManifestForm(Form):
     exchange: str = ""
     seconds: float
     stages: dict[str, StageForm]
+    gate: Literal["pass", "warn", "published by hand"] | None = None
     digest: str = ""
 
 
@@ -151,15 +168,11 @@ class NodeForm(Form):
     name: str = ""
 
 
-class WorkflowForm(Form):
-    format: Annotated[int, Field(ge=1)] = 1
-    graph: Annotated[list[NodeForm], Field(min_length=1)]
-    schema_: list[ColumnForm] = Field(alias="schema")
-    output: list[ColumnForm] = []
-    source: dict[str, Any] = {}
-    dated: DatedForm | None = None
-    state: str = ""
-    digest: str = ""
+class NightForm(Form):
+    day: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    rows: Count
+    files: Count
+    millrace: str = ""
 
 
 class TableForm(Form):
@@ -168,17 +181,135 @@ class TableForm(Form):
     sha256: str
 
 
+class HistoryForm(Form):
+    rows: Count
+    nights: list[NightForm]
+    files: TableForm | None = None
+
+
+class DiscardedForm(Form):
+    who: str
+    when: str
+    why: str = ""
+
+
+class WorkflowForm(Form):
+    format: Annotated[int, Field(ge=1)] = 1
+    graph: Annotated[list[NodeForm], Field(min_length=1)]
+    schema_: list[ColumnForm] = Field(alias="schema")
+    output: list[ColumnForm] = []
+    source: dict[str, Any] = {}
+    dated: DatedForm | None = None
+    state: str = ""
+    history: HistoryForm | None = None
+    changes: str = ""
+    digest: str = ""
+
+
 class StateForm(Form):
     format: Annotated[int, Field(ge=1)]
     fitted: dict[str, dict[str, Any]]
     partials: dict[str, dict[str, Any]] = {}
 
 
+Figure = int | float | dict[str, str]  # {"float": "inf"} and the like stand for what JSON has not
+
+
+class ColumnProfileForm(Form):
+    name: str
+    type: Annotated[str, AfterValidator(_type_name)]
+    rows: Count
+    nulls: Count
+    distinct: Figure = 0.0
+    distinct_error: Figure = 0.0
+    minimum: Figure | str | None = None
+    maximum: Figure | str | None = None
+    mean: Figure | None = None
+    std: Figure | None = None
+    infinite: Count = 0
+    bins: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
+    buckets: list[Count] | None = None
+    top: list[Annotated[list[Any], Field(min_length=2, max_length=2)]] = []
+    top_exact: bool = False
+
+
+class StepProfileForm(Form):
+    key: str
+    op: str
+    columns: Names
+    rows: Count
+    out_of_vocabulary: Count | None = None
+    unmatched: Count | None = None
+    failed_casts: Count = 0
+
+
+class ProfileForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    rows: Count
+    columns: list[ColumnProfileForm]
+    steps: list[StepProfileForm] = []
+    seconds: float = 0.0
+
+
+class FindingForm(Form):
+    column: str
+    check: str
+    level: Literal["warn", "stop", "ask"]
+    text: str
+
+
+class VerdictForm(Form):
+    verdict: Literal["pass", "warn", "stop", "ask"]
+    findings: list[FindingForm]
+
+
+class AnswerForm(Form):
+    answer: Literal["publish", "discard"]
+    who: str
+    when: Annotated[str, AfterValidator(_moment)]
+
+
+class AcceptedForm(AnswerForm):
+    stage: Literal["statistics", "commit"]
+    of: str
+    findings: list[FindingForm]
+
+
+class GateForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    gate: Literal["pass", "warn", "stop", "ask", "published by hand"]
+    verdicts: dict[Literal["statistics", "commit"], VerdictForm]
+    accepted: list[AcceptedForm] = []
+
+
+class QuestionForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    flow: str
+    parameters: dict[str, Any]
+    date: str | None
+    run: str
+    deployment: str | None
+    stage: Literal["statistics", "commit"]
+    verdict: VerdictForm
+    of: str
+    key: str
+    output: str
+    folder: str
+    search: Names = []
+    asked_at: Annotated[str, AfterValidator(_moment)]
+    until: Annotated[str, AfterValidator(_moment)]
+    answer: AnswerForm | None
+
+
 FORMS: dict[str, type[Form]] = {
+    "gate": GateForm,
+    "question": QuestionForm,
     "manifest": ManifestForm,
+    "profile": ProfileForm,
     "workflow": WorkflowForm,
     "state": StateForm,
     "table": TableForm,
+    "discarded": DiscardedForm,
 }
 
 

@@ -19,25 +19,33 @@ from tasks.storage.checksum import digest as digest_of
 MANIFEST, WORKFLOW = "_manifest.json", "_workflow"
 FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, written last as well
 METADATA, COMMON_METADATA = "_metadata", "_common_metadata"  # of Parquet, by output.metadata_file
+GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fitted workflow
+PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
+CHANGES = "changes.json"  # in a fitted workflow that grew out of another one: what is different
+DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid")
-OWN = {MANIFEST, WORKFLOW, LATEST, *REPORTS, METADATA, COMMON_METADATA}
+OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|progress|exchange(train|valid)?)\.json|diagram-[0-9a-f]+\.svg){TEMPORARY}"
-    rf"|(state|workflow){TEMPORARY}/((state|manifest|workflow)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid)?)\.json"
+    rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
+    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|changes)\.json|README\.md|[^/]+\.vocab){TEMPORARY}"
+    rf"|profile(-[a-z]+)?\.json{TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
     r"|samples/[a-z_-]+\.json"
     r"|reading/[^/]+"
     rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_report\.html|_performance\.html|_metadata|_common_metadata){TEMPORARY}"
-    rf"|new{TEMPORARY}/(_workflow/)?(workflow\.json|state\.json|README\.md|[^/]+\.vocab){TEMPORARY})"
+    rf"|new{TEMPORARY}/((train|valid)/)?(_manifest\.json|_gate\.json|_profile\.json|_report\.html|_performance\.html|_metadata"
+    rf"|_common_metadata){TEMPORARY}"
+    rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|workflow\.json|state\.json|changes\.json|README\.md|[^/]+\.vocab)"
+    rf"{TEMPORARY})"
 )
 
 # The beginning of the README.md of every fitted workflow.
@@ -78,13 +86,22 @@ def known_files(root: Path) -> dict[str, Known]:
         return known
     if _is_output(root / SPLITS[0]):
         known = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
+        known |= _mark_of(root)
         for folder in _folders(root):
             if folder.name in SPLITS:
                 known |= _below(folder.name, _of_output(folder))
         return known | _below(WORKFLOW, _of_workflow(root / WORKFLOW))
     if (root / FITTED).is_file():
-        return _of_workflow(root)
-    return _of_output(root) if _is_output(root) else {}
+        return _of_workflow(root) | _mark_of(root)
+    return _of_output(root) | _mark_of(root) if _is_output(root) else {}
+
+
+def _mark_of(root: Path) -> dict[str, Known]:
+    """The mark of an output that was taken back, which is younger than the output."""
+    drafts = [
+        p.name for p in root.glob(f"{DISCARDED}.*") if re.fullmatch(rf"{re.escape(DISCARDED)}{TEMPORARY}", p.name)
+    ]
+    return {name: Known(None, 0, None) for name in (DISCARDED, *drafts)}
 
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
@@ -178,7 +195,8 @@ def _of_output(folder: Path) -> dict[str, Known]:
     """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
     data, finished = _json(folder / MANIFEST), _finished(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
-    for part in [*_records(data, "parts"), *_records(data, "footers")]:
+    known[GATE] = Known(None, finished, _is_our_gate)
+    for part in [*_records(data, "parts"), *_records(data, "footers"), *_records(data, "profile")]:
         nbytes, digest = part.get("bytes"), part.get("xxh3_128")
         same = (lambda path, digest=digest: digest_of(path) == digest) if isinstance(digest, str) else None
         known[part["path"]] = Known(nbytes if isinstance(nbytes, int) else None, finished, same)
@@ -198,10 +216,13 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
     digest, readme = noted.get("state"), noted.get("readme")  # an older millrace noted no digest of the README
     known = {
         FITTED: Known(None, finished, None),
+        GATE: Known(None, finished, _is_our_gate),
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else _is_our_readme),
         "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
-    for table, sha256 in _tables(_json(folder / "state.json")):
+    if changes := noted.get("changes"):
+        known[CHANGES] = Known(None, finished, partial(_has_sha256, changes))
+    for table, sha256 in tables_of([_json(folder / "state.json"), noted, _json(folder / CHANGES)]):
         known[table] = Known(None, finished, partial(_has_sha256, sha256))
     return known if (folder / FITTED).is_file() and not folder.is_symlink() else {}
 
@@ -210,8 +231,8 @@ def _has_sha256(sha256: str, path: Path) -> bool:
     return _sha256(path) == sha256
 
 
-def _tables(value: Any) -> Iterator[tuple[str, str]]:
-    """(name, sha256) of every table that a state names, at any depth."""
+def tables_of(value: Any) -> Iterator[tuple[str, str]]:
+    """(name, sha256) of every table that JSON of millrace names, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -244,6 +265,10 @@ def _is_our_report(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(4096)
     return (b": report of millrace</title>" if path.name == REPORTS[0] else b"Bokeh") in head
+
+
+def _is_our_gate(path: Path) -> bool:
+    return isinstance(_json(path).get("verdicts"), dict)
 
 
 def _is_our_readme(path: Path) -> bool:

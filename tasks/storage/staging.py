@@ -218,11 +218,20 @@ class Staging:
         self.target.mkdir(parents=True, exist_ok=True)
         numbers = [int(p.name[1:]) for p in self.target.iterdir() if own_files.VERSION.fullmatch(p.name)]
         version = _rename(new, self.target / f"v{max(numbers, default=0) + 1:04d}")
-        with partial_file(self.target / LATEST) as latest:
-            latest.write_text(version.name + "\n")
-            flush(latest)
+        self.point_to(version)
         self.clean()
         return version
+
+    def point_to(self, version: Path) -> None:
+        """Let `_latest` name a version of this output; nothing happens for one that it names, and for an output without
+        versions."""
+        latest = self.target / LATEST
+        named = latest.read_text().strip() if latest.is_file() else ""
+        if version.parent != self.target or named == version.name:
+            return
+        with partial_file(latest) as partial:
+            partial.write_text(version.name + "\n")
+            flush(partial)
 
     @property
     def is_cut_off(self) -> bool:

@@ -12,6 +12,7 @@ from flows.apply import apply
 from flows.fit import fit
 from flows.job.form import section, with_form
 from flows.preprocess import preprocess
+from flows.refit import refit
 from tasks.core.settings import Output
 
 
@@ -28,12 +29,13 @@ def refusal(parameters: dict[str, Any], flow: Any = preprocess) -> str:
 def test_the_fields_stand_in_the_order_in_which_a_job_is_thought_of() -> None:
     fields = schema_of(preprocess)["properties"]
 
-    assert list(fields) == ["recipe", "job", "source", "features", "label", "output", "cluster", "dry_run", "run"]
+    assert list(fields) == ["recipe", "job", "source", "features", "label", "output", "base", "refit", "cluster",
+                            "contract", "checks", "dry_run", "run"]  # fmt: skip
     assert [fields[name]["position"] for name in fields] == list(range(len(fields)))
     assert list(fields["output"]["properties"]) == ["path", "seed", "shuffle", "files", "on_existing"]
 
 
-@pytest.mark.parametrize("flow", [preprocess, fit, apply], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [preprocess, fit, apply, refit], ids=lambda flow: flow.name)
 def test_every_field_is_described(flow: Any) -> None:
     fields = schema_of(flow)["properties"]
     inner = [field for one in fields.values() for field in one.get("properties", {}).values()]
@@ -43,10 +45,11 @@ def test_every_field_is_described(flow: Any) -> None:
     assert "Args" not in flow.description
 
 
-def test_only_a_fitted_workflow_must_be_named() -> None:
+def test_only_a_fitted_workflow_or_a_base_must_be_named() -> None:
     assert schema_of(preprocess)["required"] == []
     assert schema_of(fit)["required"] == []
     assert schema_of(apply)["required"] == ["fitted"]
+    assert schema_of(refit)["required"] == ["base"]
 
 
 def test_only_validation_data_can_be_chosen_away() -> None:
@@ -56,10 +59,12 @@ def test_only_validation_data_can_be_chosen_away() -> None:
         name: [kind["title"] for kind in part["anyOf"]] for name, part in [*fields.items(), *inner] if "anyOf" in part
     }
 
-    assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": ["one", "several", "none"]}
+    valid = ["one", "several", "none"]
+    contract = ["file", "map"]
+    assert choices == {"features": ["YAML", "list"], "path": ["one", "several"], "valid": valid, "contract": contract}
 
 
-@pytest.mark.parametrize("flow", [preprocess, fit, apply], ids=lambda flow: flow.name)
+@pytest.mark.parametrize("flow", [preprocess, fit, apply, refit], ids=lambda flow: flow.name)
 def test_the_form_fills_in_nothing_that_a_recipe_or_a_job_file_says(flow: Any) -> None:
     fields = schema_of(flow)["properties"]
     inner = [part for field in fields.values() for part in field.get("properties", {}).values()]

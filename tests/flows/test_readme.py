@@ -80,7 +80,7 @@ def test_the_keys_of_the_table_exist() -> None:
     )
 
     assert named <= known | set(Job.model_fields)
-    assert set(Job.model_fields) - {"source", "output", "cluster", "run"} <= named
+    assert set(Job.model_fields) - {"source", "output", "cluster", "run", "checks"} <= named
     assert all(name in JOBS for name in Feature.model_fields)
 
 

@@ -213,7 +213,7 @@ def test_a_failed_run_is_told_to_the_webhook(api: Any) -> None:
 
         told = until(heard_of, "the webhook is called")
         server.shutdown()
-    for name in ("silent-starts", "silent-runs", "late-runs", "failed-runs"):
+    for name in ("silent-starts", "silent-runs", "late-runs", "open-questions", "failed-runs"):
         (automation,) = api.read_automations_by_name(f"millrace-{name}")
         api.delete_automation(automation.id)
 

@@ -73,7 +73,7 @@ def heard(api: Any) -> Iterator[list[tuple[float, str]]]:
         deployments.keep_automations(f"http://127.0.0.1:{server.server_port}/hook")
         time.sleep(10)  # in which the server looks for its automations twice
         yield heard
-        for name in ("failed-runs", "late-runs", "silent-runs", "silent-starts"):
+        for name in ("failed-runs", "late-runs", "open-questions", "silent-runs", "silent-starts"):
             for automation in api.read_automations_by_name(f"millrace-{name}"):
                 api.delete_automation(automation.id)
         server.shutdown()

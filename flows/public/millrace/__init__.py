@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tasks.dataset import Dataset
     from tasks.errors import DataError, GiveUpError, HostError, JobError, MillraceError, TransientError
     from tasks.loading import Loader, Shard, arrays, loader
+    from tasks.loading.growth import grow
     from tasks.loading.torch import Rows
     from tasks.manifest import Manifest
     from tasks.workflow import Transformed, Workflow
@@ -59,6 +60,7 @@ __all__ = [
     "Workflow",
     "__version__",
     "arrays",
+    "grow",
     "loader",
     "ops",
 ]
@@ -71,6 +73,7 @@ _MODULES = {
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "MillraceError", "TransientError"),
     "tasks.loading": ("Loader", "Shard", "arrays", "loader"),
+    "tasks.loading.growth": ("grow",),
     "tasks.loading.torch": ("Rows",),
     "tasks.manifest": ("Manifest",),
     "tasks.workflow": ("Transformed", "Workflow"),

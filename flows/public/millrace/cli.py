@@ -15,7 +15,9 @@ from typer.core import TyperGroup
 from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import DAMAGED, NO_OUTPUT, debugging, reported, say_error, say_failure, terminal
+from flows.commands.diff import contract, diff
 from flows.commands.preview import preview
+from flows.commands.publish import discard, publish
 from flows.commands.serve import deploy, serve
 
 Sampled = Annotated[
@@ -240,6 +242,12 @@ def sample(
     format: Annotated[SampleFormat, typer.Option(help="csv has a header, tsv has none")] = SampleFormat.parquet,
     drift: Annotated[bool, typer.Option("--drift", help="ecommerce: the next month, with other shares")] = False,
     columns: Annotated[int | None, typer.Option(min=1, help="wide: how many columns; 100 if left out")] = None,
+    nights: Annotated[int | None, typer.Option(min=1, help="ecommerce: that many days, each in its own folder")] = None,
+    start: Annotated[str | None, typer.Option(help="of nights: the first day; 2026-10-01 if left out")] = None,
+    new_ids: Annotated[
+        float | None, typer.Option(min=0.02, max=1, help="of nights: new users per row; 0.048 if left out")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="of nights: make this day, whatever is there")] = None,
 ) -> None:
     """Make a data set that looks like a known one, with its cardinalities, skew and nulls; the same for the same seed.
 
@@ -247,21 +255,71 @@ def sample(
     criteo: label, 13 counts and 26 categories of advertising clicks. wide: float columns x0000 .. of a few hidden
     factors, and a target y.
 
+    With --nights, ecommerce fills a folder for each day (PATH/2026-10-01 ..) with about --rows rows. They drift
+    as real days do: weekdays, a trend, new products and users, and noise.
+
     [bold]Examples[/bold]
 
       millrace sample toy --rows 1000000 --path data/toy
 
       millrace sample criteo --rows 5000000 --seed 7 --path data/criteo --files 8 --format tsv
+
+      millrace sample ecommerce --nights 31 --rows 100000 --path data/shop
     """
     from flows.sample import make_sample
     from tasks.core.units import amount
 
     console = terminal()
-    with console.status(f"making {rows:,} rows"):
-        written = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
+    of_nights = {"start": start, "new_ids": new_ids, "only": only}
+    with console.status(f"making {rows:,} rows" + (" for each night" if nights else "")):
+        if nights:
+            whole = drift or columns is not None
+            written = _nights(name.value, whole, path, nights, rows, seed, files, format.value, **of_nights)
+        elif lone := [key for key, value in of_nights.items() if value]:
+            from tasks.errors import JobError
+
+            raise JobError(f"--{lone[0].replace('_', '-')} is for nights", do="give --nights, or leave it out")
+        else:
+            written = make_sample(name.value, path, rows, seed, files, format.value, drift=drift, columns=columns)
     size = f"{amount(written.bytes)}, {written.seconds:.1f} s"
-    text = f"{written.rows:,} rows of {name.value} in {written.files} file(s), {size}"
+    days = f"{written.nights} night(s) of " if nights else ""
+    text = f"{written.rows:,} rows of {days}{name.value} in {written.files} file(s), {size}"
     console.print(f"{text}: {path}", soft_wrap=True, markup=False)
+
+
+def _nights(
+    name: str,
+    whole: bool,
+    path: Path,
+    nights: int,
+    rows: int,
+    seed: int,
+    files: int | None,
+    format: str,
+    **of_nights: Any,
+) -> Any:
+    """Nights of the shop as `millrace sample` wants them; `whole`: with options of samples that are no nights."""
+    from datetime import date
+
+    from flows.sample import make_nights
+    from tasks.errors import JobError
+
+    if name != "ecommerce" or whole:
+        what = "--drift and --columns are not for nights" if whole else f"{name} has no nights"
+        raise JobError(what, do="millrace sample ecommerce --nights 31 --path data/shop")
+
+    def day(text: str) -> date:
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            raise JobError(f"{text!r} is not a day", do="write it as 2026-10-01") from None
+
+    more: dict[str, Any] = {"only": [day(text) for text in of_nights["only"] or ()]}
+    if of_nights["start"]:
+        more["start"] = day(of_nights["start"])
+    if of_nights["new_ids"]:
+        more["new_ids"] = of_nights["new_ids"]
+    return make_nights(path, nights, rows, seed, files, format, **more)
 
 
 @app.command()
@@ -388,7 +446,7 @@ def ops(
         commands_inspect.show_operator(name)
 
 
-for command in (preview, serve, deploy, backfill):
+for command in (preview, serve, deploy, backfill, publish, discard, diff, contract):
     app.command()(reported(command))
 
 

@@ -63,9 +63,10 @@ from tasks.engines.cpu.order import (
     table_rows,
     take,
 )
+from tasks.engines.cpu.profile import sketch_column, sketch_counts
 from tasks.engines.cpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.cpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
-from tasks.engines.cpu.tables import host_columns, join_tables, slice_table, sort_counts, split_table
+from tasks.engines.cpu.tables import host_columns, join_tables, slice_table, sort_counts, split_table, table_from_host
 
 NAME = "pandas"
 
@@ -125,6 +126,8 @@ __all__ = [
     "run_unit",
     "same_types",
     "series",
+    "sketch_column",
+    "sketch_counts",
     "slice_rows",
     "slice_table",
     "sort_counts",
@@ -133,6 +136,7 @@ __all__ = [
     "split_table",
     "split_text",
     "sum_by",
+    "table_from_host",
     "table_rows",
     "take",
     "text",

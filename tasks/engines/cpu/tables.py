@@ -35,6 +35,11 @@ def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def table_from_host(table: pa.Table) -> pa.Table:
+    """A table of keys and numbers in host memory as a table of the engine."""
+    return table
+
+
 def slice_table(table: pa.Table, start: int, stop: int) -> pa.Table:
     """Rows [start, stop)."""
     return table.slice(start, stop - start)

@@ -51,6 +51,7 @@ from tasks.engines.gpu.groups import (
     sort_counts,
     split_nulls,
     split_table,
+    table_from_host,
 )
 from tasks.engines.gpu.kernels import denormals
 from tasks.engines.gpu.linear import centred_factor, project
@@ -69,6 +70,7 @@ from tasks.engines.gpu.order import (
     table_rows,
     take,
 )
+from tasks.engines.gpu.profile import sketch_column, sketch_counts
 from tasks.engines.gpu.runs import run_codes, run_sums, sorted_within
 from tasks.engines.gpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.gpu.text import date_part, join_text, split_text, text, to_time
@@ -135,6 +137,8 @@ __all__ = [
     "run_unit",
     "same_types",
     "series",
+    "sketch_column",
+    "sketch_counts",
     "slice_rows",
     "slice_table",
     "sort_counts",
@@ -144,6 +148,7 @@ __all__ = [
     "split_text",
     "sum_by",
     "synchronize",
+    "table_from_host",
     "table_rows",
     "take",
     "text",

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pylibcudf as plc
 
 from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.algorithms.reductions import extremes, refuse_wrapped, sums_fit
 from tasks.engines.convert.type_widening import widest
 from tasks.engines.gpu.columns import (
     Column,
     cast,
+    column,
     device,
     dtype,
     from_numbers,
@@ -270,8 +272,8 @@ def null_rows(columns: Sequence[Column]) -> cupy.ndarray | None:
 
 def _null_in(columns: Sequence[plc.Column]) -> cupy.ndarray | None:
     masks = []
-    for column in columns:
-        valid = valid_in(column)
+    for values in columns:
+        valid = valid_in(values)
         if valid is None:
             return None
         masks.append(~valid)
@@ -314,6 +316,11 @@ def host_table(table: cudf.DataFrame | Mapping[str, Column]) -> pa.Table:
         return pa.table({name: host(table[name]) for name in table})
     columns: list[Any] = [host(_column(table, i)) for i in range(len(table.columns))]
     return pa.table(columns, [label.partition(":")[0] for label in table.columns])
+
+
+def table_from_host(table: pa.Table) -> cudf.DataFrame:
+    """A table of keys and numbers in host memory as a table of the engine."""
+    return _table(table.column_names, [column(one_array(c)) for c in table.columns])
 
 
 def split_table(table: cudf.DataFrame, keys: Sequence[str], parts: int) -> list[cudf.DataFrame]:

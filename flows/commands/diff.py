@@ -1,0 +1,161 @@
+"""The commands `diff` (two outputs side by side) and `contract` (a first contract for a source)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.console import terminal
+from tasks.errors import DataError, JobError
+
+SPLITS = ("train", "valid")
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
+    now: Annotated[Path, typer.Argument(help="another one; v0007 is looked for beside the first", show_default=False)],
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write a page with plots")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="show every distribution, not only those that moved")] = False,
+) -> None:
+    """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
+
+    Statistics are those of all rows that a run has read; distributions are shown with their Jensen-Shannon distance
+    and PSI, those that moved most first.
+
+    [bold]Examples[/bold]
+
+      millrace diff out/nightly/v0006 out/nightly/v0007
+
+      millrace diff out/nightly/v0006 v0007 --html nights.html
+    """
+    from flows.commands.launch import importable
+    from tasks.gate.diff import difference
+
+    importable(Path.cwd())
+    first = _output(before)
+    second = _output(now if now.exists() or len(now.parts) > 1 else before.parent / now)
+    if sum((first / split).is_dir() for split in SPLITS) and first != second:
+        pairs = [(first / split, second / split) for split in SPLITS if (first / split).is_dir()]
+    else:
+        pairs = [(first, second)]
+    pages = []
+    for one, other in pairs:
+        result = difference(_side(one, first), _side(other, second))
+        _show(result, all_)
+        if html is not None:
+            from tasks.report.diff_page import page
+
+            pages.append(page(result))
+    if html is not None:
+        if not html.parent.is_dir():
+            raise JobError("the folder of the page does not exist", where=str(html.parent), do="make it first")
+        html.write_text("".join(pages), encoding="utf-8")
+        terminal(soft_wrap=True).print(f"\npage     {html}", markup=False)
+
+
+def contract(
+    out: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
+) -> None:
+    """Write a first contract for the source of an output, as YAML with comments, to the standard output.
+
+    Types, shares of nulls, and the domain or range of each column as its profile has them. Read it and mend it, then
+    name it in the job: contract: contract.yaml.
+
+    [bold]Examples[/bold]
+
+      millrace contract out/nightly > contract.yaml
+    """
+    from tasks.gate.contract import proposed
+    from tasks.gate.history import read_profile
+
+    folder = _output(out)
+    folder = folder / SPLITS[0] if (folder / SPLITS[0]).is_dir() else folder
+    profile = read_profile(folder)
+    if profile is None:
+        raise DataError("there is no profile of the source", where=str(folder), why="no run has taken one",
+                        do="run the job again, to a new version")  # fmt: skip
+    name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"
+    sys.stdout.write(proposed(profile, name))
+
+
+def _output(path: Path) -> Path:
+    """The folder of an output, of its newest version where it has several; DataError if it is none."""
+    from flows.commands.inspect import folders_of
+    from tasks.manifest import current
+
+    folders_of(path)
+    return current(path)
+
+
+def _side(folder: Path, root: Path) -> Any:
+    """What is compared of an output."""
+    from tasks.core.schema import Schema
+    from tasks.gate.diff import Side
+    from tasks.gate.history import read_profile
+    from tasks.graph.binding import Bound
+    from tasks.graph.saved_workflow import load_fitted
+    from tasks.manifest import Manifest
+    from tasks.report.learned import is_vocabulary, learned_steps
+
+    manifest = Manifest.load(folder)
+    final, schema, state, _ = load_fitted(root)
+    vocabularies = {}
+    for key, step in learned_steps(Bound(final, schema, state.values), state.values).items():
+        fitted = state.values[key]
+        if is_vocabulary(fitted):
+            vocabularies[", ".join(step.unit)] = fitted["values"].slice(0, fitted["size"])
+    dated = manifest.data.get("dated") or {}
+    name = f"{root.name}/{folder.name}" if folder != root else root.name
+    shape = Schema.from_json(manifest.data["schema"])
+    return Side(name, manifest.rows, shape, vocabularies, read_profile(folder), dated.get("date", ""))
+
+
+def _show(result: Any, every: bool) -> None:
+    """Print a difference as tables."""
+    console = terminal()
+    before, now = result.before, result.now
+    days = [f"{side.name}{f' ({side.day})' if side.day else ''}" for side in (before, now)]
+    console.print(" and ".join(days), style="bold", markup=False, soft_wrap=True)
+    _table("", ("", f"{before.name}>", f"{now.name}>", "change>"), result.rows)
+    _table("columns of the output", ("column", before.name, now.name), result.schema)
+    sizes = [
+        (v.columns, f"{v.before:,}", f"{v.now:,}", f"{v.new:,}", f"{v.gone:,}", f"{v.moved:,}", v.examples)
+        for v in result.vocabularies
+    ]
+    heads = ("columns", f"{before.name}>", f"{now.name}>", "new>", "gone>", "ids moved>", "new values")
+    _table("vocabularies", heads, sizes)
+    heads = ("column", "", f"{before.name}>", f"{now.name}>", "change>")
+    _table("statistics of the source", heads, result.statistics)
+    moves = [(one.column, f"{one.jensen_shannon:.3g}", f"{one.psi:.3g}") for one in result.distributions]
+    _table("distances of distributions", ("column", "Jensen-Shannon>", "PSI>"), moves)
+    _show_distributions(result, every)
+    for note in result.notes:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _show_distributions(result: Any, every: bool) -> None:
+    """Print the cells of distributions: of each column, or of the five that moved most the five largest changes."""
+    from tasks.gate.contract import percent
+
+    chosen = result.distributions if every else [one for one in result.distributions if one.jensen_shannon > 0][:5]
+    for one in chosen:
+        cells = list(zip(one.labels, one.before, one.now, strict=True))
+        if not every:
+            cells = sorted(cells, key=lambda cell: -abs(cell[1] - cell[2]))[:5]
+        rows = [(label, percent(a), percent(b), f"{100 * (b - a):+.3g} points") for label, a, b in cells]
+        heads = ("", f"{result.before.name}>", f"{result.now.name}>", "change>")
+        _table(f"{one.column}", heads, rows)
+
+
+def _table(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    from flows.preview.tables import print_table, text_table
+
+    table = text_table(title, *heads)
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        print_table(table, terminal())

@@ -1,0 +1,183 @@
+"""The commands `publish` and `discard`: answers to what the gate asks of a night."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.commands.console import terminal
+from tasks.errors import GiveUpError, JobError
+
+if TYPE_CHECKING:
+    from tasks.gate.question import Answer, Question
+    from tasks.storage.staging import Staging
+
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="output path of the run that asks, or its staging folder")]
+Scratch = Annotated[Path | None, typer.Option("--scratch", help="run.scratch of the job, where it has one")]
+Who = Annotated[str | None, typer.Option("--who", help="who answers; user and host if left out")]
+
+
+def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
+    """Publish a night of which the gate asks: its run goes on from what is done.
+
+    A run of a deployment that waits in Prefect is resumed where it is served. Any other is finished here, by a run of
+    its own with the same job and date. The first answer counts; after run.ask_timeout the run is stopped.
+
+    [bold]Examples[/bold]
+
+      millrace publish out/nightly
+    """
+    staging, question = question_of(out, scratch)
+    name = who or _somebody()
+    if _resumed(question, "publish", name):
+        return
+    if staging.in_use():
+        raise _busy(question)
+    from tasks.gate.question import answered
+
+    finish(answered(staging.folder, "publish", name))
+
+
+def discard_night(out: Path, scratch: Path | None = None, who: str | None = None) -> None:
+    """Throw away the work of a night of which the gate asks."""
+    staging, question = question_of(out, scratch)
+    name = who or _somebody()
+    if _resumed(question, "discard", name):
+        return
+    from tasks.gate.question import answered
+
+    with staging.locked():
+        answered(staging.folder, "discard", name)
+        staging.clean()
+    terminal().print(f"discarded {question.night}: its work is removed", soft_wrap=True, markup=False)
+
+
+def discard(out: Out, scratch: Scratch = None, who: Who = None) -> None:
+    """Throw away a night of which the gate asks: nothing of it is published, and its run ends as Cancelled.
+
+    [bold]Examples[/bold]
+
+      millrace discard out/nightly
+    """
+    discard_night(out, scratch, who)
+
+
+def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:
+    """(the staging folder, the question in it) of an output; a JobError where there is none."""
+    from tasks.gate.question import QUESTION, read_question
+    from tasks.storage.staging import Staging
+
+    inside = read_question(out) if (out / QUESTION).is_file() else None
+    if inside is not None:
+        noted = (out / "target.json").is_file()
+        staging = Staging(inside.output, Path(os.path.realpath(out)).parent if noted else None)
+    else:
+        staging = Staging(out, scratch)
+    question = read_question(staging.folder)
+    if question is None:
+        do = "give the output path of the run that asks; with run.scratch, --scratch FOLDER"
+        raise JobError("nothing waits for an answer here", where=str(staging.folder), do=do)
+    return staging, question
+
+
+def _somebody() -> str:
+    from tasks.gate.question import somebody
+
+    return somebody()
+
+
+def _busy(question: Question) -> JobError:
+    return JobError(f"a run works on {question.night}", where=question.output, do="wait for it, then look again")
+
+
+def _resumed(question: Question, answer: Answer, who: str) -> bool:
+    """Whether the run that asks waits in Prefect, and has the answer now."""
+    if question.deployment is None or question.answer is not None:
+        return False
+    from flows.run.questions import answer_of_form
+    from infra.orchestration.server import ensure_server, flow_run_url
+    from tasks.gate.question import already, too_late
+
+    console = terminal()
+    server = ensure_server(console.print)
+    page = flow_run_url(server.ui_url, question.run)
+    state = _state_of(question.run)
+    if state is not None and state.is_paused():
+        if question.is_expired:
+            raise too_late(question)
+        if _resume(question, answer, who):
+            console.print(f"answered  {answer}: {question.night}", soft_wrap=True, markup=False)
+            console.print(f"run       {page}; it goes on where it is served", soft_wrap=True)
+            return True
+        state = _state_of(question.run)
+    form = answer_of_form(question)
+    if form is not None and form.answer != answer:
+        from dataclasses import replace
+
+        first = {"answer": form.answer, "who": form.who or "somebody at the form of the run", "when": "the form"}
+        raise already(replace(question, answer=first))
+    if question.is_expired:
+        raise too_late(question)
+    if state is not None and not state.is_final():
+        if form is None:
+            raise _busy(question)
+        console.print(f"answered already: {answer}; run {page}", soft_wrap=True, markup=False)
+        return True
+    why = "is gone from the server" if state is None else f"is {state.name}"
+    console.print(f"the run that asks {why}: {page}", soft_wrap=True, markup=False)
+    return False
+
+
+def _state_of(run: str) -> Any:
+    """The state of a flow run; None where the server does not know the run."""
+    from prefect import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            return client.read_flow_run(run).state  # type: ignore[arg-type]
+        except ObjectNotFound:
+            return None
+
+
+def _resume(question: Question, answer: Answer, who: str) -> bool:
+    """Whether the paused run took the answer; False if somebody else was faster."""
+    from uuid import UUID
+
+    from prefect import get_client
+    from prefect.client.schemas.responses import SetStateStatus
+
+    with get_client(sync_client=True) as client:
+        response = client.resume_flow_run(UUID(question.run), run_input={"answer": answer, "who": who})
+    return bool(response.status == SetStateStatus.ACCEPT)
+
+
+def finish(question: Question) -> None:
+    """Finish the work of a question that was answered with publish, by a run of this process."""
+    from flows.commands.console import debugging
+    from flows.commands.launch import importable, launch
+
+    try:
+        os.chdir(question.folder)
+    except OSError as error:
+        raise GiveUpError("the folder of the run that asked is not here", where=question.folder, why=str(error),
+                          do="give the command on the host of that run") from None  # fmt: skip
+    importable(*(Path(path) for path in question.search if path not in sys.path))
+    data: dict[str, Any] = dict(question.parameters)
+    if question.date is not None:
+        data["run"] = {**data.get("run", {}), "date": question.date}
+    launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), debugging())
+
+
+def _flow(name: str) -> Callable[[], Any]:
+    def load() -> Any:
+        from importlib import import_module
+
+        return getattr(import_module(f"flows.{name}"), name)
+
+    return load

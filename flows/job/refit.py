@@ -1,0 +1,120 @@
+"""A refit: new rows on top of what an output has learned, by its own features; the parameters of the flow `refit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from flows.job.access import check_access, check_base
+from flows.job.dates import DateOf, of_this_moment
+from flows.job.job import (
+    NO_BASE,
+    Application,
+    CheckedJob,
+    Job,
+    _absolute,
+    _check_filter,
+    _check_size,
+    _exchange,
+    _refuse_inside,
+    _valid,
+    check_refit,
+    day_of,
+    make_application,
+    make_job,
+)
+from infra.clusters.model import Cluster
+from tasks.core.settings import Output, Refitting, Run, Source, some_path
+from tasks.errors import JobError
+from tasks.graph.node import Node, graph_from_json
+from tasks.job.base_version import BaseVersion, newest_good
+from tasks.job.refitting import refitting_request
+from tasks.job.request import Request
+from tasks.job.run_date import is_pattern
+
+
+class Refit(CheckedJob):
+    """New rows on top of a base, whose features, types and reading they follow: which base, where the rows come from,
+    where they go (a version beside the base, if nothing is said), and on which workers."""
+
+    base: str = Field(description="output of earlier runs; its newest good version is learned on top of")
+    source: Source
+    output: Output
+    refit: Refitting = Refitting()
+    cluster: Cluster = Cluster()
+    run: Run = Run()
+
+    _some = field_validator("base", mode="before")(some_path)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _beside_the_base(cls, data: Any) -> Any:
+        """Without output.path the rows go to a new version of the base."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("base"), str):
+            return data
+        output = data.get("output") or {}
+        if not isinstance(output, Mapping) or output.get("path") is not None:
+            return data
+        return {**data, "output": {"on_existing": "version", **output, "path": data["base"]}}
+
+    @property
+    def base_path(self) -> Path:
+        """Where the base is."""
+        return Path(_absolute(self.base))
+
+    def request(self, engine: str, base: BaseVersion | None = None) -> Request:
+        """The request of the stages, whose paths are absolute; without a `base` that of the newest version, which is
+        not read whole. A JobError where there is none."""
+        base = base or chosen_base(self.base_path)
+        source = self.source.model_copy(update={"path": _absolute(self.source.path)})
+        output = self.output.model_copy(update={"path": _absolute(self.output.path)})
+        run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
+        request = refitting_request(source, base, self.refit, output, run, engine, day_of(self))
+        return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
+
+
+AnyJob = Job | Application | Refit
+
+
+def chosen_base(root: Path) -> BaseVersion:
+    """The newest good version as far as its JSON says; a JobError where nothing is published."""
+    version = newest_good(root, thorough=False).version
+    if version is None:
+        raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
+                       do="make the first one with millrace run, in whose job base: may stand already")  # fmt: skip
+    return version
+
+
+def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Refit:
+    """The refit of plain values; its base is there. `date_of` says which date its patterns mean."""
+    _check_size(data)
+    base = data.get("base")
+    if isinstance(base, str) and base.strip() and not is_pattern(base):
+        check_base(base)
+    refit: Refit = _valid(Refit, data).with_date(date_of)
+    if refit.base == NO_BASE:
+        raise JobError("a refit needs a base", where="base", do="name an output; millrace run learns without one")
+    for name in ("valid", "sample"):
+        if getattr(refit.source, name) is not None:
+            raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
+    _check_filter(refit.source)
+    check_access(refit)
+    check_refit(refit.base, refit.refit, graph_of(refit))
+    _refuse_inside(refit)
+    _exchange(refit.run, refit.cluster)
+    return refit
+
+
+def graph_of(refit: Refit) -> Node:
+    """The features of the base."""
+    return graph_from_json(chosen_base(refit.base_path).data["graph"])
+
+
+def maker_of(flow: str) -> Callable[..., Any]:
+    """The function that makes the job of a flow (preprocess, fit, apply, refit) of plain values."""
+    makers: dict[str, Callable[..., Any]] = {"apply": make_application, "refit": make_refit}
+    return makers.get(flow, make_job)

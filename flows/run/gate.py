@@ -1,0 +1,209 @@
+"""The gate of a run: judges its rows after statistics and again before the rename; warns, stops, or asks a person."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prefect import get_run_logger
+from prefect.artifacts import MarkdownArtifact, TableArtifact
+from prefect.context import FlowRunContext
+from prefect.events import emit_event
+
+from flows.job.nights import published
+from flows.job.refit import AnyJob
+from flows.run.artifacts import later
+from flows.run.links import flow_run_id
+from tasks.errors import GateAskedError, GateStoppedError
+from tasks.gate.checks import judge
+from tasks.gate.history import MOST_NIGHTS, Past, good_versions
+from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
+from tasks.gate.profile import Profile
+from tasks.gate.question import GateStage, Question, now, read_question, write_question
+from tasks.gate.verdict import Verdict
+from tasks.job.profiles import STATISTICS, saved, whole_name
+from tasks.job.request import Request, output_slug
+from tasks.job.run_date import is_pattern
+from tasks.report.verdict import verdict_markdown, verdict_rows
+from tasks.stages.progress_artifact import fresh_client
+
+STOPPED = "millrace.gate.stopped"  # the event of a run that the gate stops
+SENTENCES = 5  # findings that a message names
+
+
+class Judged(NamedTuple):
+    """A verdict, the profile that was judged, and that of the last good version."""
+
+    verdict: Verdict
+    profile: Profile
+    before: Profile | None = None
+
+
+def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
+    """Judge the rows of the current run: log, artifact and the note in the staging folder say what the gate finds.
+
+    GateStoppedError where it stops the run, GateAskedError where a person must answer first. What a person has
+    accepted of these very rows passes.
+    """
+    judged = judge_run(job, request, stage)
+    if judged is None:
+        return
+    folder, log = request.staging.folder, get_run_logger()
+    verdict, of = judged.verdict.to_json(), digest_of(judged.profile)
+    note = _accepted(request, stage, of).with_verdict(stage, verdict)
+    findings = note.remaining(verdict["findings"])
+    level = level_of(findings)
+    write_note(folder, replace(note, stopped=level == "stop"))
+    for one in findings:
+        log.warning("gate: %s", one["text"])
+    if by_hand := len(verdict["findings"]) - len(findings):
+        log.warning("gate: %s finding(s) were accepted by hand", by_hand)
+    if verdict["findings"] or stage == "commit":
+        later(lambda: _show(request.key, stage, note, judged))
+    if level == "stop":
+        _tell_stopped(job, request, stage, findings)
+        raise stopped(job, request, findings)
+    if level == "ask":
+        question = _question(job, request, stage, verdict, of)
+        write_question(folder, question)
+        raise asks(question)
+
+
+def gate_of(request: Request) -> dict[str, Any]:
+    """The content of `_gate.json` of the output of a run that is about to be published; {} where nothing was judged."""
+    note = read_note(request.staging.folder)
+    return note.to_json() if note.verdicts else {}
+
+
+def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
+    """The verdict on the rows that a run has read so far; None where no profile of them was taken."""
+    profile = read_profile(request, stage)
+    if profile is None:
+        return None
+    past, notes = past_nights(job, request)
+    day = job.dated.run_date.day if job.dated else None
+    verdict = judge(profile, past, request.rules, request.gate, stage, day)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    return Judged(verdict, profile, past[0].profile if past else None)
+
+
+def past_nights(job: AnyJob, request: Request) -> tuple[list[Past], list[str]]:
+    """(the good versions that a run is compared with, newest first; what is left out, and why): the versions of its
+    output, or, where the path of the output holds a date, the outputs of the nights before."""
+    split, written = request.splits[0], str(job.as_written()["output"]["path"])
+    if job.dated is None or not is_pattern(written):
+        return good_versions(request.staging.target, split=split)
+    nights = published(written, Path.cwd())
+    past: list[Past] = []
+    notes: list[str] = []
+    for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_NIGHTS]:
+        one, more = good_versions(nights[day].path, 1, split)
+        past += [replace(night, version=str(nights[day].path)) for night in one]
+        notes += more
+    return past, notes
+
+
+def read_profile(request: Request, stage: GateStage) -> Profile | None:
+    """The profile of the rows that a run learns from, as far as it is known after a stage; None without one."""
+    name = STATISTICS if stage == "statistics" else whole_name(request.splits[0])
+    return saved(request, name) if request.run.profile else None
+
+
+def stopped(job: AnyJob, request: Request, findings: list[Mapping[str, Any]]) -> GateStoppedError:
+    """The error of a run that the gate stops."""
+    return GateStoppedError(
+        f"the gate stops {_night(job, request)}: nothing is published", where=str(request.staging.target),
+        why=_sentences(findings),
+        do="mend the data, or, where they are right, set the level of these checks to warn; the same job then goes on "
+           "from what is done",
+    )  # fmt: skip
+
+
+def asks(question: Question) -> GateAskedError:
+    """The error of a run that waits for an answer."""
+    return GateAskedError(
+        f"the gate asks whether to publish {question.night}", where=question.output,
+        why=_sentences(question.verdict["findings"]), do=f"{question.commands}; until {question.until}",
+    )  # fmt: skip
+
+
+def stop_unanswered(question: Question) -> None:
+    """Send the event of a question whose time is over."""
+    findings = question.verdict["findings"]
+    payload = {"date": question.date, "stage": question.stage, "why": "nobody answered within run.ask_timeout"}
+    _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
+
+
+def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
+    """The note of the staging folder, with what people have accepted of these very rows."""
+    folder = request.staging.folder
+    note, question = read_note(folder), read_question(folder)
+    digests: dict[str, str] = {stage: of}
+    if stage == "commit" and (earlier := read_profile(request, "statistics")) is not None:
+        digests["statistics"] = digest_of(earlier)
+    valid = tuple(entry for entry in note.accepted if digests.get(entry["stage"]) == entry["of"])
+    verdicts = {} if stage == "statistics" else note.verdicts
+    note = GateNote(verdicts, valid)
+    if question is None or question.answer is None or question.answer["answer"] != "publish":
+        return note
+    if (question.stage, question.of) in {(entry["stage"], entry["of"]) for entry in valid}:
+        return note
+    if digests.get(question.stage) == question.of:
+        return note.with_answer(question)
+    if question.stage == stage:
+        get_run_logger().warning("gate: the answer of %s was for other rows than these", question.answer["who"])
+    return note
+
+
+def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Mapping[str, Any], of: str) -> Question:
+    context = FlowRunContext.get()
+    deployment = getattr(context.flow_run, "deployment_id", None) if context else None
+    asked_at = datetime.now(UTC)
+    until = (asked_at + timedelta(seconds=job.run.ask_timeout)).isoformat(timespec="seconds")
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    search = [path for path in sys.path if Path(path).is_dir() and not path.startswith(own)]
+    return Question(
+        flow=request.flow, parameters={name: value for name, value in job.as_written().items() if value is not None},
+        date=job.dated.run_date.text if job.dated else None, run=flow_run_id(),
+        deployment=str(deployment) if deployment else None, stage=stage, verdict=verdict, of=of,
+        key=f"gate-{stage}-{uuid.uuid4().hex[:8]}", output=str(request.staging.target), folder=str(Path.cwd()),
+        asked_at=now(), until=until, search=tuple(search),
+    )  # fmt: skip
+
+
+def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: list[Mapping[str, Any]]) -> None:
+    date = job.dated.run_date.day.isoformat() if job.dated else None
+    _emit(str(request.staging.target), findings, {"date": date, "stage": stage, "run": flow_run_id()})
+
+
+def _emit(output: str, findings: Any, more: Mapping[str, Any]) -> None:
+    columns = list(dict.fromkeys(one["column"] for one in findings))
+    payload = {"output": output, "columns": columns, "findings": [dict(one) for one in findings], **more}
+    emit_event(STOPPED, {"prefect.resource.id": f"millrace.output.{output_slug(output)}"}, payload=payload)
+
+
+def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
+    """Write the verdict as an artifact of the run: a page with plots, and a table."""
+    verdict = note.verdicts[stage]
+    text = verdict_markdown(stage, note, judged.profile, judged.before)
+    named = {"description": f"The gate after {stage}: {verdict['verdict']}, {len(verdict['findings'])} finding(s)"}
+    with fresh_client():
+        MarkdownArtifact(key=f"{key}-gate", markdown=text, **named).create(_sync=True)  # type: ignore[call-arg]
+        if rows := verdict_rows(verdict["findings"]):
+            TableArtifact(key=f"{key}-gate-table", table=rows, **named).create(_sync=True)  # type: ignore[call-arg]
+
+
+def _night(job: AnyJob, request: Request) -> str:
+    date = f" of {job.dated.run_date.day}" if job.dated else ""
+    return f"the run{date} to {request.staging.target.name}"
+
+
+def _sentences(findings: Any) -> str:
+    texts = [str(one["text"]) for one in findings]
+    more = f"; and {len(texts) - SENTENCES} more" if len(texts) > SENTENCES else ""
+    return "; ".join(texts[:SENTENCES]) + more

@@ -1,0 +1,170 @@
+"""Questions of the gate in a run: it pauses in Prefect until somebody answers, and nothing else touches its work."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from prefect import get_client, get_run_logger
+from prefect.context import FlowRunContext
+from prefect.events import emit_event
+from prefect.exceptions import ObjectNotFound, Pause, PrefectHTTPStatusError
+from prefect.flow_runs import suspend_flow_run
+from prefect.input import RunInput
+from prefect.input.run_input import keyset_from_base_key
+from prefect.states import Scheduled
+from pydantic import Field
+
+from flows.job.refit import AnyJob
+from flows.run.gate import stop_unanswered
+from flows.run.links import flow_run_id
+from flows.run.listeners import folder_of_work
+from flows.run.stopping import stop_workers
+from infra.orchestration.server import ui_url
+from tasks.errors import OpenQuestionError
+from tasks.gate.notes import read_note, write_note
+from tasks.gate.question import QUESTION, Question, alone, answered, read_question, waiting
+from tasks.job.request import output_slug
+from tasks.report.verdict import plain
+from tasks.storage.staging import Staging
+
+ASKED = "millrace.gate.asked"  # the event of a run that waits for an answer
+WAKE_SECONDS = 2.0  # between two looks of a waiting command at the question
+AGAIN_SECONDS = 60.0  # after which a run of a deployment looks again
+SHOWN = 12  # findings in the form
+log = logging.getLogger("millrace")
+
+
+class DiscardedError(Exception):
+    """Somebody has answered discard: the work of this run is thrown away."""
+
+
+class PublishOrDiscard(RunInput):
+    """The form of a question."""
+
+    answer: Literal["publish", "discard"] = Field(description="publish the output, or throw it away")
+    who: str = Field("", description="your name; it goes into _gate.json of the output")
+
+
+def settle_question(staging: Staging) -> None:
+    """Look at the question in the staging folder of this run, which has the lock.
+
+    An OpenQuestionError where it is another run's and still open. Its own is open no more: the answer of the form is
+    noted; DiscardedError where that is discard. A question whose time is over ends in stop.
+    """
+    question = read_question(staging.folder)
+    if question is None:
+        return
+    own = question.run == flow_run_id()
+    if question.answer is None and own:
+        if (form := answer_of_form(question)) is None:  # tried again by hand, before anybody answered
+            (staging.folder / QUESTION).unlink(missing_ok=True)
+            return
+        question = answered(staging.folder, form.answer, form.who or "somebody at the form of the run")
+    if question.is_open:
+        raise waiting(question)
+    if question.is_expired:
+        close_unanswered(staging, question)
+    elif question.answer and question.answer["answer"] == "discard":
+        staging.clean()
+        text = f"{question.night} was discarded by {question.answer['who']} at {question.answer['when']}"
+        if own:
+            raise DiscardedError(text)
+        log.warning("%s; its work is removed", text)
+        staging.open()
+
+
+def close_unanswered(staging: Staging, question: Question) -> None:
+    """End a question whose time is over: the work counts as stopped, and other work may take its place."""
+    with alone(staging.folder):
+        if read_question(staging.folder) is None:  # another run has just done so
+            return
+        write_note(staging.folder, read_note(staging.folder).as_stopped())
+        (staging.folder / QUESTION).unlink(missing_ok=True)
+    log.warning("%s was stopped: nobody answered until %s", question.night, question.until)
+    stop_unanswered(question)
+
+
+def answer_of_form(question: Question) -> PublishOrDiscard | None:
+    """What somebody answered in the form of the run that asks; None before that, and where the server has no such
+    run."""
+    with get_client(sync_client=True) as client:
+        try:
+            text = client.read_flow_run_input(UUID(question.run), _keys(question)["response"])
+        except ObjectNotFound:
+            return None
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            return None
+    return PublishOrDiscard(**(json.loads(text) if isinstance(text, str) else text))
+
+
+def pause_for_answer() -> None:
+    """End this process until somebody answers the question that the current run has asked; nothing is held meanwhile.
+
+    Returns at once where the run is not one of a deployment: Prefect can start no other again.
+    """
+    context, folder = FlowRunContext.get(), folder_of_work()
+    question = read_question(folder) if folder else None
+    if context is None or context.flow_run is None or question is None or question.deployment is None:
+        return
+    stop_workers()
+    run = {
+        "prefect.resource.id": f"prefect.flow-run.{context.flow_run.id}",
+        "prefect.resource.name": context.flow_run.name,
+    }
+    emit_event(
+        ASKED, run, payload={"text": f"{'; '.join(question.findings)}. {question.commands}, or the form of the run"}
+    )
+    seconds = (datetime.fromisoformat(question.until) - datetime.now(UTC)).total_seconds()
+    form: Any = PublishOrDiscard.with_initial_data(description=form_text(question))
+    suspend_flow_run(wait_for_input=form, timeout=max(int(seconds), 1), key=question.key)
+
+
+def form_text(question: Question) -> str:
+    """What stands above the form: the findings, and where the plots are."""
+    findings = question.verdict["findings"]
+    more = [f"- and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
+    key = f"{question.flow}-{output_slug(question.output)}-gate"
+    return "\n".join([
+        f"**Publish {question.night}?**", "",
+        *(f"- {plain(one['text'])}" for one in findings[:SHOWN]), *more, "",
+        f"[Yesterday and today, with plots]({ui_url()}/artifacts/key/{key}). Without an answer until {question.until} "
+        "the run is stopped.",
+    ])  # fmt: skip
+
+
+def wait_for_answer(job: AnyJob, error: OpenQuestionError) -> None:
+    """Wait as `run.lock: wait` asks for; raises the error where it does not.
+
+    A run of a deployment holds no place while it waits: it is scheduled again, and this process ends.
+    """
+    if job.run.lock != "wait":
+        raise error
+    context, run_log = FlowRunContext.get(), get_run_logger()
+    run_log.warning("waiting, since run.lock is wait: %s", error.what)
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        time.sleep(WAKE_SECONDS)
+        return
+    again = datetime.now(UTC) + timedelta(seconds=AGAIN_SECONDS)
+    state: Any = Scheduled(name="AwaitingAnswer", message=error.what, scheduled_time=again)
+    stop_workers()
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(context.flow_run.id, state, force=True)
+    raise Pause(state=state)
+
+
+def has_asked() -> bool:
+    """Whether the current flow run has paused before for an answer."""
+    context = FlowRunContext.get()
+    policy = getattr(context.flow_run, "empirical_policy", None) if context else None
+    return any(key.startswith("gate-") for key in getattr(policy, "pause_keys", None) or ())
+
+
+def _keys(question: Question) -> Any:
+    return keyset_from_base_key(f"suspended-{question.key}")

@@ -1,0 +1,381 @@
+"""Sketches of all values of a column: counts, extremes, moments, histograms, distinct values; merged in any order.
+
+A column of few distinct values (`Sketch.table`) is counted value by value. Any other is a histogram of its numbers by
+their leading bits, a histogram of its texts by their hash, and the least hashes of its values, which estimate how many
+are distinct (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002). Whether values are counted
+depends on all rows together, so the same rows make the same sketch in any parts and any order. Moments of floats are
+joined along one tree over blocks; sums of integers are exact.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.dtypes import kind_of
+from tasks.core.strict_json import decoded, encoded
+from tasks.engines.algorithms.moments import Moments, joined
+from tasks.engines.algorithms.reductions import exact_sum
+from tasks.engines.hashing import murmur3
+
+TABLE = 4096  # distinct values up to this number are counted one by one ..
+SPAN = 1 << 17  # .. if they are texts, or integers of a range up to this
+LEAST = 2048  # hashes that estimate the number of distinct values: two standard errors are 4.4 %
+BUCKETS = 1024
+TOP = 100
+BINS = 1 << 16
+_FACTOR = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: Knuth's multiplicative hash
+
+Bins = tuple[np.ndarray, np.ndarray]  # (bins, ascending; how many values each has)
+Tree = dict[tuple[int, int], Moments]  # (level, index) -> moments of the blocks [index 2^level, (index + 1) 2^level)
+
+
+def kind(dtype: pa.DataType) -> str:
+    """How values of a type are sketched: as text, integer, time, float, or other (not at all)."""
+    if pa.types.is_null(dtype):
+        return "other"
+    if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
+        return "integer"
+    if pa.types.is_binary(dtype) or pa.types.is_fixed_size_binary(dtype):
+        return "bytes"
+    return {"number": "float", "string": "text", "time": "time"}.get(kind_of(dtype), "other")
+
+
+@dataclass
+class Sketch:
+    """What is known of the values of some rows of a column; plain values and numpy arrays.
+
+    `low` and `high` are of finite values. One of three holds: `table` has the count of each value; `distinct` is their
+    exact number, and `top` the most frequent ones, of rows that no other sketch has values of; or `least` are the least
+    hashes of values.
+    """
+
+    kind: str
+    rows: int
+    nulls: int
+    infinite: int = 0
+    low: Any = None
+    high: Any = None
+    sums: tuple[int, int] | None = None  # of integers, and of their squares
+    tree: Tree = field(default_factory=dict)
+    bins: Bins | None = None
+    buckets: np.ndarray | None = None
+    least: np.ndarray | None = None
+    table: tuple[list[Any], np.ndarray] | None = None
+    distinct: int | None = None
+    top: list[tuple[Any, int]] = field(default_factory=list)
+
+
+def empty(kind: str, rows: int, nulls: int) -> Sketch:
+    """The sketch of rows without values: of nulls only, or of values of the kind other."""
+    out = Sketch(kind, rows, nulls)
+    if kind in ("float", "time", "integer"):
+        out.bins = np.empty(0, np.uint16), np.empty(0, np.int64)
+    if kind in ("text", "integer"):
+        out.table = [], np.empty(0, np.int64)
+    if kind == "bytes":
+        out.buckets = np.zeros(BUCKETS, np.int64)
+    if kind in ("time", "integer"):
+        out.sums = 0, 0
+    if kind in ("float", "time", "bytes"):
+        out.least = np.empty(0, np.uint64)
+    return out
+
+
+def of_counts(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sketch:
+    """The sketch of distinct values (none null) of the kind text, bytes or integer, and how often each occurs."""
+    rows = int(counts.sum()) + nulls
+    sketch = Sketch(kind, rows, nulls)
+    if kind == "integer":
+        numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values)
+        sketch.sums = weighted_sums(numbers, counts)
+        sketch.low, sketch.high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (None, None)
+        plain: list[Any] = numbers.tolist() if len(numbers) <= TABLE else []
+    elif kind == "text":
+        if len(values):
+            sketch.low, sketch.high = _text_extremes(values)
+        plain = values.to_pylist() if len(values) <= TABLE else []
+    if kind != "bytes" and len(values) <= TABLE and _narrow(sketch):
+        sketch.table = plain, counts.astype(np.int64)
+        return sketch
+    _spread(sketch, values, counts)
+    return sketch
+
+
+def _narrow(sketch: Sketch) -> bool:
+    return sketch.kind == "text" or sketch.low is None or int(sketch.high) - int(sketch.low) < SPAN
+
+
+def _text_extremes(values: pa.Array) -> tuple[str, str]:
+    low, high = pc.min_max(values).values()
+    return low.as_py(), high.as_py()
+
+
+def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
+    """Give the sketch, in place of a table, histograms and the least hashes of these distinct values."""
+    sketch.table = None
+    if sketch.kind == "integer":
+        numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values)
+        sketch.bins = number_bins(numbers, counts)
+        sketch.least = least(hashed(integer_bits(numbers, np), np))
+        return
+    high, low = (murmur3.hash_array(values, seed) for seed in (0, 1))
+    sketch.buckets = np.bincount(high & (BUCKETS - 1), weights=counts, minlength=BUCKETS).astype(np.int64)
+    sketch.least = least(high.astype(np.uint64) << np.uint64(32) | low)
+
+
+def untabled(sketch: Sketch) -> Sketch:
+    """The same sketch without a table."""
+    if sketch.table is None:
+        return sketch
+    values, counts = sketch.table
+    out = replace(sketch, table=None)
+    _spread(out, pa.array(values, pa.string()) if sketch.kind == "text" else _integers(values), counts)
+    return out
+
+
+def _integers(values: Sequence[int]) -> pa.Array:
+    return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64())
+
+
+def number_bins(numbers: np.ndarray, counts: np.ndarray) -> Bins:
+    codes = (numbers.astype(np.float64) + 0.0).view(np.uint64) >> np.uint64(48)
+    return ordered_bins(np.bincount(codes.astype(np.int64), weights=counts, minlength=BINS).astype(np.int64))
+
+
+def ordered_bins(counts: np.ndarray) -> Bins:
+    """The bins that have values, by the order of numbers, from the counts by the upper 16 bits of float64.
+
+    Negative numbers nearer to zero than 2^-1026 are in the bin of zero.
+    """
+    counts = counts.copy()
+    counts[0] += counts[BINS // 2]
+    counts[BINS // 2] = 0
+    present = np.flatnonzero(counts)
+    places = np.where(present >= BINS // 2, BINS - 1 - present, present + BINS // 2)
+    order = np.argsort(places)
+    return places[order].astype(np.uint16), counts[present[order]].astype(np.int64)
+
+
+def integer_bits(numbers: Any, xp: Any) -> Any:
+    """Integers as uint64, the same number for the same integer of any width."""
+    return numbers if numbers.dtype == xp.uint64 else numbers.astype(xp.int64, copy=False).view(xp.uint64)
+
+
+def hashed(bits: Any, xp: Any) -> Any:
+    """A hash of uint64: cheap, spread over all 64 bits."""
+    return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(_FACTOR)
+
+
+def least(hashes: np.ndarray) -> np.ndarray:
+    """The `LEAST` least of distinct hashes, ascending."""
+    return np.unique(hashes)[:LEAST]
+
+
+class LeastHashes:
+    """Collects the least hashes of many runs of values; most values cost one comparison."""
+
+    def __init__(self) -> None:
+        self.limit: np.uint64 | None = None
+        self.known = np.empty(0, dtype=np.uint64)
+        self.waiting: list[np.ndarray] = []
+        self.count = 0
+        places = np.arange(1 << 14, dtype=np.uint64)
+        self.recent = (places ^ np.uint64(1)) << np.uint64(50)  # by the upper 14 bits, a hash that was collected
+
+    def add(self, hashes: np.ndarray) -> None:
+        if self.limit is not None:
+            hashes = hashes[hashes < self.limit]
+        if len(hashes) > 256:
+            hashes = hashes[self.recent[hashes >> np.uint64(50)] != hashes]
+            if len(hashes) > 256:
+                hashes = np.unique(hashes)
+            self.recent[hashes >> np.uint64(50)] = hashes
+        if not len(hashes):
+            return
+        self.waiting.append(hashes)
+        self.count += len(hashes)
+        if self.count > 2 * LEAST:
+            self.settle()
+
+    def settle(self) -> np.ndarray:
+        self.known = least(np.concatenate([self.known, *self.waiting]))
+        self.waiting, self.count = [], 0
+        if len(self.known) == LEAST:
+            self.limit = self.known[-1]
+        return self.known
+
+
+def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
+    """(sum, sum of squares) of distinct integers times their counts, exactly."""
+    if not len(numbers):
+        return 0, 0
+    most = max(abs(int(numbers.min())), abs(int(numbers.max())))
+    total = int(counts.sum())
+    if most * most * total < 1 << 63:
+        wide = numbers.astype(np.int64) * counts
+        return int(wide.sum()), int((wide * numbers.astype(np.int64)).sum())
+    pairs = list(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return sum(v * n for v, n in pairs), sum(v * v * n for v, n in pairs)
+
+
+def integer_sums(values: Any, low: int, high: int, xp: Any) -> tuple[int, int]:
+    """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
+    n, above = len(values), integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
+    span = high - low
+    width = max(1, -(-span.bit_length() // 3)) if span >= 1 << 24 else 24
+    mask, limbs = (1 << width) - 1, []
+    for place in range(3 if span >= 1 << 24 else 1):
+        limbs.append((above >> xp.uint64(place * width)) & xp.uint64(mask) if span >= 1 << 24 else above)
+    total, squares = 0, 0
+    for i, a in enumerate(limbs):
+        total += _sum(a, width, n) << (i * width)
+        for j, b in enumerate(limbs[: i + 1]):
+            squares += (_sum(a * b, 2 * width, n) * (1 if i == j else 2)) << ((i + j) * width)
+    return total + n * low, squares + 2 * low * total + n * low * low
+
+
+def _sum(values: Any, bits: int, n: int) -> int:
+    return int(values.sum()) if bits + n.bit_length() <= 63 else exact_sum(values)
+
+
+def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
+    """The moments of finite float64 values (at least one), each as often as its count."""
+    n, low, high = int(counts.sum()), float(values.min()), float(values.max())
+    weights = counts.astype(xp.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float((values * weights).sum() / n)
+        shift = float(((values - mean) * weights).sum() / n)
+        deviations = values - (mean + shift)
+        squares = float((deviations * deviations * weights).sum())
+    return n, min(max(mean + shift, low), high), squares, low, high
+
+
+def merge(sketches: Sequence[Sketch]) -> Sketch:
+    """The sketch of the rows of all parts."""
+    first = sketches[0]
+    if len(sketches) == 1:
+        return replace(first, tree=_joined([first.tree]))
+    out = Sketch(first.kind, sum(s.rows for s in sketches), sum(s.nulls for s in sketches))
+    out.infinite = sum(s.infinite for s in sketches)
+    lows = [(s.low, s.high) for s in sketches if s.low is not None]
+    if lows:
+        out.low, out.high = min(low for low, _ in lows), max(high for _, high in lows)
+    out.tree = _joined([s.tree for s in sketches])
+    if all(s.distinct is not None for s in sketches):
+        return _disjoint(out, sketches)
+    sums = [s.sums for s in sketches if s.sums is not None]
+    if len(sums) == len(sketches):
+        out.sums = sum(total for total, _ in sums), sum(squares for _, squares in sums)
+    if all(s.table is not None for s in sketches) and _narrow(out):
+        counts: dict[Any, int] = {}
+        for sketch in sketches:
+            for value, count in zip(sketch.table[0], sketch.table[1].tolist(), strict=True):  # type: ignore[index]
+                counts[value] = counts.get(value, 0) + count
+        if len(counts) <= TABLE:
+            values = sorted(counts)
+            out.table = values, np.array([counts[value] for value in values], dtype=np.int64)
+            return out
+    sketches = [untabled(s) for s in sketches]
+    out.bins = _added_bins([s.bins for s in sketches])
+    out.buckets = _added([s.buckets for s in sketches])
+    if all(s.least is not None for s in sketches):
+        out.least = least(np.concatenate([s.least for s in sketches]))  # type: ignore[misc]
+    return out
+
+
+def _disjoint(out: Sketch, sketches: Sequence[Sketch]) -> Sketch:
+    out.distinct = sum(s.distinct or 0 for s in sketches)
+    out.bins = _added_bins([s.bins for s in sketches])
+    out.buckets = _added([s.buckets for s in sketches])
+    out.top = most_frequent([pair for s in sketches for pair in s.top])
+    return out
+
+
+def most_frequent(pairs: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """The `TOP` values with the largest counts, equal counts by value."""
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:TOP]
+
+
+def _added(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    arrays = [buckets for buckets in several if buckets is not None]
+    return np.add.reduce(arrays) if len(arrays) == len(several) else None
+
+
+def _added_bins(several: Sequence[Bins | None]) -> Bins | None:
+    if any(bins is None for bins in several):
+        return None
+    places = np.concatenate([bins[0] for bins in several if bins])
+    counts = np.concatenate([bins[1] for bins in several if bins])
+    whole = np.zeros(BINS, dtype=np.int64)
+    np.add.at(whole, places, counts)
+    present = np.flatnonzero(whole)
+    return present.astype(np.uint16), whole[present]
+
+
+def _joined(trees: Sequence[Tree]) -> Tree:
+    tree: Tree = {}
+    for part in trees:
+        for place, moments in part.items():
+            tree[place] = joined(tree[place], moments) if place in tree else moments
+    for level in range(64):
+        for index in sorted(i for lv, i in tree if lv == level):
+            if index % 2 == 0 and (level, index + 1) in tree:
+                tree[level + 1, index // 2] = joined(tree.pop((level, index)), tree.pop((level, index + 1)))
+        if not any(lv > level for lv, _ in tree):
+            break
+    return tree
+
+
+def moments_of(sketch: Sketch) -> Moments | None:
+    """The moments of all finite values; None without any."""
+    whole: Moments | None = None
+    for _, moments in sorted(sketch.tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
+        whole = moments if whole is None else joined(whole, moments)
+    return whole if whole and whole[0] else None
+
+
+def estimate(hashes: np.ndarray) -> tuple[float, float]:
+    """(the number of distinct values, its relative error: two standard errors) from the least hashes."""
+    if len(hashes) < LEAST:
+        return float(len(hashes)), 0.0
+    return float(round((LEAST - 1) * 2.0**64 / float(hashes[-1]))), 2 / math.sqrt(LEAST - 2)
+
+
+def packed(sketches: Mapping[str, Sketch]) -> str:
+    """Sketches by column as text, for notes and results of tasks."""
+    plain = {name: {k: _plain(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
+    return base64.b85encode(zlib.compress(json.dumps(encoded(plain)).encode(), 1)).decode()
+
+
+def unpacked(text: str) -> dict[str, Sketch]:
+    """What `packed` wrote."""
+    plain = decoded(json.loads(zlib.decompress(base64.b85decode(text))))
+    return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "data": base64.b85encode(zlib.compress(value.tobytes(), 1)).decode()}
+    if isinstance(value, dict):
+        return [[*place, *moments] for place, moments in value.items()]
+    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
+
+
+def _rich(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return np.frombuffer(zlib.decompress(base64.b85decode(value["data"])), dtype=value["dtype"]).copy()
+    if name == "tree":
+        return {(int(entry[0]), int(entry[1])): tuple(entry[2:]) for entry in value}
+    if name in ("bins", "table", "sums") and value is not None:
+        return tuple(_rich("", one) for one in value)
+    return [tuple(pair) for pair in value] if name == "top" else value

@@ -1,0 +1,158 @@
+"""Sketches of columns, on the GPU: histograms and hashes there, a few thousand numbers on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import cudf
+import cupy
+import numpy as np
+import pyarrow as pa
+
+from tasks.engines.algorithms import column_sketch as sketches
+from tasks.engines.algorithms.column_sketch import Sketch
+from tasks.engines.algorithms.moments import Moments
+from tasks.engines.algorithms.reductions import extremes
+from tasks.engines.gpu import columns as gpu_columns
+from tasks.engines.gpu.columns import Column, dtype, host, numbers
+from tasks.engines.gpu.groups import count_values, hash_columns, host_table, sort_counts, split_nulls
+from tasks.engines.gpu.kernels.histogram import histogram
+from tasks.engines.hashing.canonical import canonical_bits
+
+FIRST = 1 << 16  # values whose least hashes say which of the others may count
+
+
+def sketch_column(
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
+) -> Sketch:
+    """The sketch of a column that is no list, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
+
+    `known` are the moments of each block, if an operator has computed them already.
+    """
+    stored = dtype(column)
+    kind = sketches.kind(stored)
+    if kind == "other" or not len(column):
+        return sketches.empty(kind, len(column), int(column.null_count))
+    if kind in ("text", "bytes"):
+        return sketch_counts(count_values([column], ["v0"]), whole=False)
+    values, valid = numbers(column)
+    if kind == "float":
+        return _floats(column, values, valid, starts, blocks, known)
+    values = values if valid is None else values[valid]
+    if kind == "time":
+        values = canonical_bits(values, stored, cupy).view(cupy.int64)
+    return _integers(kind, values, len(column) - len(values))
+
+
+def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
+    """The sketch of a table of distinct values and their `count`, nulls among them.
+
+    `whole`: no other table has any of its values, so that their number is exact.
+    """
+    name = counts.columns[0]
+    table, nulls = split_nulls(counts, [name])
+    values, weights = table[name], numbers(table["count"])[0]
+    kind = sketches.kind(dtype(values))
+    if not whole and len(table) <= sketches.TABLE:
+        return sketches.of_counts(kind, host(values), cupy.asnumpy(weights), int(nulls))
+    out = sketches.empty(kind, int(weights.sum()) + int(nulls) if len(table) else int(nulls), int(nulls))
+    out.table, out.least, out.sums = None, None, None
+    if kind in ("text", "bytes") or (whole and kind == "integer"):
+        high = hash_columns([values]) if len(table) else cupy.zeros(0, cupy.uint32)
+        places = (high & cupy.uint32(sketches.BUCKETS - 1)).astype(cupy.int64)
+        by_bucket = cupy.bincount(places, weights=weights.astype(cupy.float64), minlength=sketches.BUCKETS)
+        out.buckets = cupy.asnumpy(by_bucket).astype(np.int64)
+    if not whole:
+        low = hash_columns([values], 1)
+        out.least = _least(high.astype(cupy.uint64) << cupy.uint64(32) | low.astype(cupy.uint64))
+        if kind == "text":
+            out.low, out.high = values.min(), values.max()
+        return out
+    out.distinct = len(table)
+    if kind in ("text", "integer") and len(table):
+        best = host_table(_best(table, name, weights))
+        plain = best.column(0)
+        plain = plain.cast(pa.uint8()) if pa.types.is_boolean(plain.type) else plain
+        out.top = sketches.most_frequent(list(zip(plain.to_pylist(), best["count"].to_pylist(), strict=True)))
+        if kind == "text":
+            out.low, out.high = values.min(), values.max()
+    if kind in ("integer", "time", "float") and len(table):
+        stored = numbers(values)[0]
+        stored = canonical_bits(stored, dtype(values), cupy).view(cupy.int64) if kind == "time" else stored
+        floats = stored.astype(cupy.float64) + 0.0
+        codes = (floats.view(cupy.uint64) >> cupy.uint64(48)).astype(cupy.int64)
+        by_bin = cupy.bincount(codes, weights=weights.astype(cupy.float64), minlength=sketches.BINS)
+        out.bins = sketches.ordered_bins(cupy.asnumpy(by_bin).astype(np.int64))
+        finite = cupy.isfinite(floats)
+        out.infinite = int(weights[~finite].sum())
+        if out.infinite:
+            stored, floats, weights = stored[finite], floats[finite], weights[finite]
+        if len(stored):
+            out.low, out.high = extremes(stored)
+            out.tree = {(-1, 0): sketches.weighted_moments(floats, weights, cupy)}
+    return out
+
+
+def _best(table: cudf.DataFrame, name: str, weights: cupy.ndarray) -> cudf.DataFrame:
+    """The rows among which the most frequent values are, in order."""
+    if len(table) > sketches.TOP:
+        least = cupy.partition(weights, len(weights) - sketches.TOP)[len(weights) - sketches.TOP]
+        table = table[cudf.Series(weights >= least, index=table.index)]
+    return sort_counts(table.reset_index(drop=True), [name]).head(sketches.TOP)
+
+
+def _least(hashes: cupy.ndarray) -> np.ndarray:
+    """The least distinct hashes, on the host."""
+    if len(hashes) > 4 * FIRST:
+        first = cupy.unique(hashes[:FIRST])
+        if len(first) >= sketches.LEAST:
+            hashes = hashes[hashes <= first[sketches.LEAST - 1]]
+    return sketches.least(cupy.asnumpy(cupy.unique(hashes)[: sketches.LEAST]))
+
+
+def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
+    if not len(values):
+        return sketches.empty(kind, nulls, nulls)
+    low, high = (int(value) for value in extremes(values))
+    if kind == "integer" and high - low < sketches.SPAN:
+        wide = cupy.uint64 if values.dtype.kind == "u" else cupy.int64
+        counts = cupy.asnumpy(histogram((values.astype(wide) - wide(low)).astype(cupy.int64), high - low + 1))
+        places = np.flatnonzero(counts)
+        present = (places.astype(np.dtype(wide)) + np.dtype(wide).type(low)).astype(np.dtype(values.dtype.str))
+        return sketches.of_counts(kind, pa.array(present), counts[places], nulls)
+    out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
+    bits = sketches.integer_bits(values, cupy)
+    out.bins = _bins(values.astype(cupy.float64))
+    out.least = _least(sketches.hashed(bits, cupy))
+    out.sums = sketches.integer_sums(values, low, high, cupy)
+    return out
+
+
+def _bins(values: cupy.ndarray) -> sketches.Bins:
+    codes = (values.view(cupy.uint64) >> cupy.uint64(48)).astype(cupy.int64)
+    return sketches.ordered_bins(cupy.asnumpy(histogram(codes, sketches.BINS)))
+
+
+def _floats(
+    column: Column, values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int],
+    known: Sequence[Moments] | None,
+) -> Sketch:  # fmt: skip
+    out = sketches.empty("float", len(values), 0)
+    data = values.astype(cupy.float64) + 0.0
+    usable = ~cupy.isnan(data) if valid is None else valid & ~cupy.isnan(data)
+    present = data[usable]
+    out.nulls = len(values) - len(present)
+    finite = cupy.isfinite(present)
+    out.infinite = len(present) - int(finite.sum())
+    if known is None or not all(math.isfinite(figure) for moments in known for figure in moments):
+        column = gpu_columns.from_numbers(cupy.where(usable, data, 0.0), usable & cupy.isfinite(data))
+        known = gpu_columns.moments(column, starts)
+    out.tree = {(0, block): moments for block, moments in zip(blocks, known, strict=True) if moments[0]}
+    if out.tree:
+        out.low = min(moments[3] for moments in out.tree.values())
+        out.high = max(moments[4] for moments in out.tree.values())
+    out.bins = _bins(present)
+    out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
+    return out

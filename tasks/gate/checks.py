@@ -1,0 +1,488 @@
+"""The judgement of a night: its profile against the contract, the last good version and what the others lead to expect.
+
+Every check compares a figure with a threshold. A threshold that nobody has set is made of four parts, the largest of
+which counts: a floor below which no change matters, the noise of a sample of so many rows, the scatter of the same
+figure over the good nights, and (for distributions) the largest distance between nights. A night is right if it is
+near any of: the prediction by trend and weekday, the last night, the same weekday before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from tasks.core.settings import Check, Checks
+from tasks.gate.contract import Contract, check_values, percent, shown
+from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
+from tasks.gate.distributions import Cells, Moved, References, cells_of, moved, newcomers, references
+from tasks.gate.expected import TREND, WINDOW, Calendar, calendar, limit, predict
+from tasks.gate.figures import SHARES, Key, Scale, family, figures_of, noise_of, scale_of, share_below, value_text
+from tasks.gate.history import Past
+from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.verdict import Finding, Verdict, outcome
+
+CHANCE = 0.01  # of a false alarm in a plain night, all checks together
+DRIFT = 0.25  # standard deviations by which the values of a column move a night: its bins are not compared then
+DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
+NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
+TWICE_CELLS = 64  # counts that must all be even
+LEVELS = {"stop": 0, "ask": 1, "warn": 2}
+Level = Literal["warn", "stop", "ask"]
+
+
+def judge(
+    profile: Profile, history: Sequence[Past], contract: Contract | None, settings: Checks,
+    stage: Literal["statistics", "commit"], day: date | None = None,
+) -> Verdict:  # fmt: skip
+    """The verdict on a night of the day `day`. `history` are the good versions, newest first.
+
+    After `statistics` not every column has been read yet: which columns are missing is judged at `commit` only.
+    """
+    night = _Night(profile, list(history), settings, day)
+    findings: list[Finding] = []
+    notes: list[str] = []
+    if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
+        broken, unchecked = check_values(profile, contract, level)
+        findings += broken
+        notes += unchecked
+    findings += night.columns(contract, stage)
+    findings += night.constants()
+    findings += night.figures()
+    findings += night.distributions()
+    findings += night.new_values()
+    findings += night.duplicates(findings)
+    chosen = [one for one in findings if night.wanted(one.check, one.column)]
+    chosen.sort(key=lambda one: (LEVELS[one.level], -_severity(one), one.check, one.column))
+    notes += night.notes
+    proposed = {check: dict(sorted(by.items())) for check, by in sorted(night.proposed.items())}
+    versions = [past.version for past in history[:WINDOW]]
+    return Verdict(outcome(chosen), tuple(chosen), versions, proposed, tuple(dict.fromkeys(notes)))
+
+
+def _severity(finding: Finding) -> float:
+    return finding.figure / finding.threshold if finding.threshold else math.inf
+
+
+@dataclass
+class _Night:
+    """Tonight's profile beside the good nights before."""
+
+    profile: Profile
+    history: list[Past]
+    settings: Checks
+    day: date | None
+    notes: list[str] = field(default_factory=list)
+    proposed: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    more_rows: bool = False  # than expected
+
+    def __post_init__(self) -> None:
+        self.past = self.history[:WINDOW][::-1]  # oldest first
+        last = self.past[-1].profile.columns if self.past else {}
+        names = self.profile.columns
+        self.retyped = [
+            name for name in names if name in last and family(names[name]) != family(last[name]) and names[name].values
+        ]
+        self.names = [name for name in sorted(names) if name not in self.retyped]
+        own = figures_of(self.profile)
+        self.own = {key: value for key, value in own.items() if key.column not in self.retyped}
+        self.before = [figures_of(past.profile) for past in self.past]
+        distances = 5 * len(self.names)
+        self.chance = CHANCE / max(len(self.own) + distances, 1)
+        self.z = -NormalDist().inv_cdf(self.chance / 2)
+        self.designs: dict[tuple[int, ...], Calendar] = {}
+
+    # levels and words
+
+    def check(self, name: str) -> Check:
+        return self.settings.check(name)
+
+    def level(self, check: str, nights: int) -> Level | None:
+        """The level of a finding of a check; None where the check is off."""
+        settings = self.check(check)
+        if settings.level == "off":
+            return None
+        if settings.level is not None:
+            return settings.level
+        set_by_user = settings.threshold is not None or nights >= self.settings.nights
+        return self.settings.on_finding if set_by_user else "warn"
+
+    def wanted(self, check: str, column: str) -> bool:
+        columns = self.check(check).columns
+        return columns is None or any(name in columns for name in column.split(", "))
+
+    def title(self, key: Key) -> str:
+        """The column of a figure, the columns of a step, or the rows."""
+        if key.column in self.profile.steps and key.check in SHARES[1:]:
+            step = self.profile.steps[key.column]
+            return ", ".join(step.columns)
+        return key.column
+
+    def design(self, places: tuple[int, ...]) -> Calendar:
+        if places not in self.designs:
+            self.designs[places] = calendar([self.past[place].day for place in places], self.day)
+        return self.designs[places]
+
+    def compared(self, nights: int, design: Calendar) -> str:
+        """What a figure is compared with, in words."""
+        if nights == 1:
+            return f"{self.past[-1].version} had"
+        weekday = " and its weekday" if design.weekdays else ""
+        return f"{nights} good nights{weekday} lead to expect"
+
+    # checks
+
+    def columns(self, contract: Contract | None, stage: str) -> Iterator[Finding]:
+        """Columns that are new, missing or of another type than in the last good version."""
+        level = self.level("columns", len(self.past))
+        if not self.past or level is None:
+            return
+        last, now = self.past[-1].profile.columns, self.profile.columns
+        ruled = contract.columns if contract else {}
+        version = self.past[-1].version
+        for name in sorted({*last, *now}):
+            if name in ruled:
+                continue
+            if name not in now and stage == "commit":
+                text = f"{name}: the column is missing, {version} had it as {last[name].type}"
+                yield Finding(name, "columns", None, last[name].type, 1.0, 0.0, level, text)
+            elif name not in last and name in now and not any(name in past.profile.columns for past in self.past):
+                text = f"{name}: the column ({now[name].type}) is new, {version} did not have it"
+                yield Finding(name, "columns", now[name].type, None, 1.0, 0.0, level, text)
+            elif name in now and name in last and now[name].type != last[name].type and now[name].type != "null":
+                text = f"{name}: the column is {now[name].type}, it was {last[name].type} in {version}"
+                yield Finding(name, "columns", now[name].type, last[name].type, 1.0, 0.0, level, text)
+
+    def constants(self) -> Iterator[Finding]:
+        """Columns with one value in all rows that had several in every night before."""
+        for name in self.names:
+            now = self.profile.columns[name]
+            past = self.columns_before(name)[1]
+            level = self.level("constant", len(past))
+            if level is None or not past or now.values < 20 or round(now.distinct) != 1:
+                continue
+            fewest = min(round(column.distinct) for column in past)
+            if fewest >= 2:
+                value = now.top[0][0] if now.top else now.minimum
+                text = (
+                    f"{name}: all {now.values:,} values are {shown(value)!r}, the good nights had at least {fewest:,}"
+                )
+                yield Finding(name, "constant", 1, fewest, 1.0, 0.0, level, f"{text} different ones")
+
+    def columns_before(self, name: str) -> tuple[tuple[int, ...], list[ColumnProfile]]:
+        """(places of the nights that have a column in the same family of types, the column in each of them)."""
+        kind = family(self.profile.columns[name])
+        places, columns = [], []
+        for place, past in enumerate(self.past):
+            column = past.profile.columns.get(name)
+            if column is not None and column.values and family(column) == kind:
+                places.append(place)
+                columns.append(column)
+        return tuple(places), columns
+
+    def figures(self) -> Iterator[Finding]:
+        """Single figures that are far from each of: their prediction, the last night, the same weekday before."""
+        groups: dict[tuple[int, ...], list[Key]] = defaultdict(list)
+        for key in sorted(self.own):
+            places = tuple(place for place, figures in enumerate(self.before) if key in figures)
+            if len(places) >= (TREND if key.check in DRIFTING else 1) and self.check(key.check).level != "off":
+                groups[places].append(key)
+        for places, keys in groups.items():
+            design = self.design(places)
+            profiles, figures = [self.past[n].profile for n in places], [self.before[n] for n in places]
+            scales = [scale_of(key, profiles, figures, self.profile) for key in keys]
+            past = np.array([
+                [scale.to(self.before[place][key]) for key, scale in zip(keys, scales, strict=True)] for place in places
+            ])  # fmt: skip
+            prediction = predict(past, design)
+            reach = limit(prediction.scale, design.degrees, self.chance)
+            for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):
+                near = [float(prediction.center[number]), *(float(row[number]) for row in prediction.others)]
+                finding = self.figure(key, scale, near, float(reach[number]), places, design)
+                if finding is not None:
+                    yield finding
+
+    def figure(
+        self, key: Key, scale: Scale, near: Sequence[float], reach: float, places: tuple[int, ...], design: Calendar
+    ) -> Finding | None:
+        value, last = self.own[key], self.before[places[-1]][key]
+        now, column = scale.to(value), self.profile.columns.get(key.column)
+        rows, before = self.counts(key, places[-1])
+        noise = noise_of(key, column, value, rows, before, self.z, scale)
+        early = len(places) < self.settings.nights
+        parts = [scale.early if early else scale.floor, noise]
+        if design.degrees >= 3:
+            parts.append(reach)
+        expected = min(near, key=lambda one: abs(now - one))
+        bound = max(parts) if now >= expected else -max(parts)
+        figure, threshold = scale.change(now, expected), scale.change(expected + bound, expected)
+        if not early:
+            widest = max(scale.change(expected + side * max(parts), expected) for side in (1, -1))
+            known = self.proposed[key.check].get(self.title(key), 0.0)
+            self.proposed[key.check][self.title(key)] = max(known, float(f"{widest:.4g}"))
+        set_by_user = self.check(key.check).threshold
+        threshold = threshold if set_by_user is None else set_by_user
+        level = self.level(key.check, len(places))
+        if level is None or not figure > threshold:
+            return None
+        if key.check == "quantiles" and set_by_user is None and not self.passed(key, column, scale.back(expected)):
+            return None
+        self.more_rows |= key.check == "rows" and now > expected
+        kind = family(column) if column else ""
+        texts = [value_text(key, one, kind) for one in (value, scale.back(expected))]
+        text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, scale, kind)
+        text = text.replace("{compared}", self.compared(len(places), design))
+        return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
+
+    def counts(self, key: Key, place: int) -> tuple[int, int]:
+        """The values of which tonight's figure was made, and the night's before."""
+        if key.check in SHARES[1:]:
+            steps = self.past[place].profile.steps.get(key.column)
+            return self.profile.steps[key.column].rows, steps.rows if steps else 1
+        last = self.past[place].profile
+        if not key.column:
+            return self.profile.rows, last.rows
+        now, before = self.profile.columns[key.column], last.columns[key.column]
+        return (now.rows, before.rows) if key.check == "nulls" else (now.values, before.values)
+
+    def passed(self, key: Key, column: ColumnProfile | None, expected: float) -> bool:
+        """Whether a quantile has moved for many rows: its expected value is one of another share of the rows, by more
+        than 5 points and the noise. A quantile between two frequent values jumps though almost nothing has changed."""
+        if column is None or not column.bins:
+            return False
+        q = float(key.part.split()[0]) / 100
+        step = max(abs(expected) / 16, 1e-300)
+        below, upto = share_below(column.bins, expected - step), share_below(column.bins, expected + step)
+        room = 0.05 + self.z * math.sqrt(q * (1 - q) / max(column.values, 1))
+        return below > q + room or upto < q - room
+
+    def distributions(self) -> Iterator[Finding]:
+        """Distances of distributions, and pairs of columns that look swapped."""
+        spread: list[str] = []
+        for name in self.names:
+            places, past = self.columns_before(name)
+            now = self.profile.columns[name]
+            if not past or not now.values:
+                continue
+            if drifts := self.drifts(name, places):
+                self.notes.append(f"{name}: its values move on every night: compared by mean and extremes, not by bins")
+            for cells in cells_of(past, now):
+                if cells.part == "bins" and (drifts or (len(places) < 2 and now.distinct > 0.5 * now.values)):
+                    continue
+                whole, few = (cells, references(cells, self.design(places))), cells.for_psi()
+                ways = {"l_infinity": whole, "jensen_shannon": whole}
+                ways["psi"] = whole if few is cells else (few, references(few, self.design(places)))
+                for check, (chosen, known) in ways.items():
+                    finding = self.distance(name, check, chosen, known, places)
+                    if finding is not None:
+                        yield finding
+                        spread.append(name)
+        yield from self.swapped(list(dict.fromkeys(spread)))
+
+    def distance(
+        self, name: str, check: str, cells: Cells, near: References, places: tuple[int, ...]
+    ) -> Finding | None:
+        level = self.level(check, len(places))
+        if level is None:
+            return None
+        design = self.design(places)
+        move = moved(check, cells, near, self.chance, self.z, self.settings.nights)
+        if not move.early:
+            known = self.proposed[check].get(name, 0.0)
+            self.proposed[check][name] = max(known, float(f"{move.threshold:.4g}"))
+        set_by_user = self.check(check).threshold
+        move = move if set_by_user is None else replace(move, threshold=set_by_user)
+        if not move.figure > move.threshold:
+            return None
+        text = _moved_text(name, move).replace("{compared}", self.compared(len(places), design))
+        return Finding(name, check, move.now, move.before, move.figure, move.threshold, level, text)
+
+    def drifts(self, name: str, places: tuple[int, ...]) -> bool:
+        """Whether the values of a column of numbers move on by so much a night that bins of one night are not those of
+        the next: ids that are counted up."""
+        means = [self.before[place].get(Key("mean", name), math.nan) for place in places]
+        deviations = [self.past[place].profile.columns[name].std or 0.0 for place in places]
+        if len(means) < 2 or family(self.profile.columns[name]) != "number":
+            return False
+        middle = float(np.median(deviations))
+        return middle > 0 and bool(abs(np.median(np.diff(means))) > DRIFT * middle)
+
+    def swapped(self, spread: Sequence[str]) -> Iterator[Finding]:
+        """Pairs of columns of which each is nearer to the other's past than to its own."""
+        level = self.level("swapped", len(self.past))
+        if level is None:
+            return
+        taken: set[str] = set()
+        for number, one in enumerate(spread):
+            for other in spread[number + 1 :]:
+                if {one, other} & taken or not self.comparable(one, other):
+                    continue
+                crossed = max(self.between(one, other), self.between(other, one))
+                own = min(self.between(one, one), self.between(other, other))
+                if crossed < own / 2:
+                    taken |= {one, other}
+                    text = (
+                        f"{one} and {other} look swapped: each is nearer to what the other was "
+                        f"(Jensen-Shannon distance {crossed:.3g}) than to its own past ({own:.3g})"
+                    )
+                    yield Finding(f"{one}, {other}", "swapped", crossed, own, own, 2 * crossed, level, text)
+
+    def comparable(self, one: str, other: str) -> bool:
+        first, second = self.profile.columns[one], self.profile.columns[other]
+        return family(first) == family(second) and bool(first.buckets) == bool(second.buckets)
+
+    def between(self, now: str, past: str) -> float:
+        """The distance of one column tonight from the last good night of another one."""
+        column = self.profile.columns[now]
+        before = next(night.profile.columns[past] for night in reversed(self.past) if past in night.profile.columns)
+        if column.bins and before.bins and family(column) == "number":
+            ends = quantile_cells([before.bins])
+            return float(jensen_shannon(in_cells(column.bins, ends), in_cells(before.bins, ends)))
+        if column.buckets and before.buckets:
+            return float(jensen_shannon(column.buckets, before.buckets))
+        return 0.0
+
+    def new_values(self) -> Iterator[Finding]:
+        """Values that no night before had, where they have more rows than newcomers of the nights before."""
+        settings = self.check("new_values")
+        for name in self.names:
+            past, now = self.columns_before(name)[1], self.profile.columns[name]
+            level = self.level("new_values", len(past))
+            seen = newcomers(past, now) if level else None
+            if seen is None or level is None:
+                continue
+            share, most, strangers = seen
+            few = NEW_ROWS / max(now.values, 1)
+            truncated = 10 if round(now.distinct) > len(now.top) else 1
+            threshold = max(truncated * NEW_FLOOR, 3 * most, few)
+            if len(past) >= self.settings.nights:
+                self.proposed["new_values"][name] = float(f"{threshold:.4g}")
+            threshold = threshold if settings.threshold is None else settings.threshold
+            if not share > threshold:
+                continue
+            values = ", ".join(f"{value!r} ({count:,})" for value, count in strangers[:5])
+            text = (
+                f"{name}: {percent(share)} of the values are ones that none of {len(past)} good nights had: {values}"
+                f"{', ..' if len(strangers) > 5 else ''} (threshold {percent(threshold)})"
+            )
+            now_values = [value for value, _ in strangers[:5]]
+            yield Finding(name, "new_values", now_values, None, share, threshold, level, text)
+
+    def duplicates(self, findings: Sequence[Finding]) -> Iterator[Finding]:
+        """Rows that came twice: tonight, or tonight and in a night before."""
+        level = self.level("duplicated", self.settings.nights if self.past else 0)
+        if level is None or not self.profile.rows:
+            return
+        for past in reversed(self.past):
+            if _same(self.profile, past.profile):
+                text = f"the rows are those of {past.version}: {self.profile.rows:,} rows with the same values"
+                yield Finding("", "duplicated", self.profile.rows, past.profile.rows, 1.0, 0.0, level, text)
+                return
+        times = _times(self.profile)
+        if times > 1 and not any(_times(past.profile) % times == 0 for past in self.past):
+            text = f"every row is there {times} times: all counts of values are multiples of {times}"
+            yield Finding("", "duplicated", times, 1, float(times), 1.0, level, text)
+            return
+        more = next((one for one in findings if one.check == "rows"), None)
+        if more is None or not self.more_rows:
+            return
+        wide = [name for name in self.names if self.many_values(name)]
+        grown = [name for name in wide if self.growth(name) > 0.5 * more.figure]
+        if wide and not grown:
+            text = (
+                f"some rows look delivered twice: there are {percent(more.figure)} more rows than expected, "
+                f"and not more distinct values of {', '.join(wide[:5])}"
+            )
+            yield Finding("", "duplicated", self.profile.rows, more.before, more.figure, more.threshold, level, text)
+
+    def many_values(self, name: str) -> bool:
+        """Whether a column had a distinct value for every fifth row or more: new rows bring new values."""
+        past = self.columns_before(name)[1]
+        return bool(past) and past[-1].distinct > 0.2 * past[-1].values
+
+    def growth(self, name: str) -> float:
+        """By how much the number of distinct values has grown against the largest of the last seven nights."""
+        past = self.columns_before(name)[1][-7:]
+        return self.profile.columns[name].distinct / max(column.distinct for column in past) - 1
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
+
+
+def _times(profile: Profile) -> int:
+    """The number that divides the count of every value; 1 where there are few counts."""
+    counts: list[Array] = []
+    for column in profile.columns.values():
+        for part in (column.buckets, list(column.bins.values()) if column.bins else None):
+            if part:
+                counts.append(np.array(part, np.int64))
+    every = np.concatenate(counts) if counts else np.zeros(0, np.int64)
+    every = every[every > 0]
+    return int(np.gcd.reduce(every)) if len(every) >= TWICE_CELLS else 1
+
+
+def _same(one: Profile, other: Profile) -> bool:
+    """Whether two profiles are of the same rows."""
+    shared = [name for name in one.columns if name in other.columns]
+    if one.rows != other.rows or not shared:
+        return False
+
+    def parts(column: ColumnProfile) -> Mapping[str, Any]:
+        return {"nulls": column.nulls, "low": column.minimum, "high": column.maximum,
+                "bins": dict(column.bins or {}), "buckets": column.buckets}  # fmt: skip
+
+    many = any(len(one.columns[name].bins or ()) > 8 or round(one.columns[name].distinct) > 50 for name in shared)
+    return many and all(parts(one.columns[name]) == parts(other.columns[name]) for name in shared)
+
+
+WORDS = {
+    "nulls": "of the values are null",
+    "out_of_vocabulary": "of the values have no id",
+    "unmatched": "of the rows have no match in the joined table",
+    "failed_casts": "of the values could not be cast",
+}
+
+
+def _sentence(
+    key: Key, title: str, texts: Sequence[str], figure: float, threshold: float, more: bool, scale: Scale, kind: str
+) -> str:
+    """What changed, by how much, against what threshold."""
+    now, expected = texts
+    side = "more" if more else "fewer"
+    if key.check == "rows":
+        return (
+            f"rows: {now} rows, {percent(figure)} {side} than the {expected} that {{compared}} "
+            f"(threshold {percent(threshold)})"
+        )
+    if key.check == "distinct":
+        return (
+            f"{title}: {now} distinct values, {percent(figure)} {side} than the {expected} that {{compared}} "
+            f"(threshold {percent(threshold)})"
+        )
+    if key.check in WORDS:
+        return (
+            f"{title}: {now} {WORDS[key.check]}, {{compared}} {expected}: a change of {100 * figure:.3g} points "
+            f"(threshold {100 * threshold:.3g})"
+        )
+    what = {"mean": "the mean", "extremes": f"the {key.part} value"}.get(key.check, f"the {key.part} quantile")
+    unit = "standard deviations" if key.check == "mean" else "hours" if kind == "moment" else "on a log-like scale"
+    return f"{title}: {what} is {now}, {{compared}} {expected}: {figure:.3g} {unit} away (threshold {threshold:.3g})"
+
+
+NAMES = {
+    "l_infinity": "one share has moved by {:.3g} (L-infinity",
+    "jensen_shannon": "the distribution has moved by {:.3g} (Jensen-Shannon distance",
+    "psi": "the distribution has moved by {:.3g} (population stability index",
+}
+
+
+def _moved_text(name: str, move: Moved) -> str:
+    words = NAMES[move.check].format(move.figure)
+    return f"{name}: {words}, threshold {move.threshold:.3g}) from what {{compared}}; most at {move.most}"

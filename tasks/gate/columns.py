@@ -1,0 +1,107 @@
+"""From what passes have seen of the rows to their profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.core.dtypes import dtype_name, leaf_type
+from tasks.engines.algorithms import column_sketch
+from tasks.engines.algorithms.column_sketch import Sketch
+from tasks.engines.algorithms.moments import deviation
+from tasks.engines.hashing import murmur3
+from tasks.gate.profile import BUCKETS, ColumnProfile
+
+
+def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfile:
+    """The profile of a column of the source of this type, from the sketch of all its rows."""
+    leaf = leaf_type(dtype)
+    distinct, error, top, top_exact = _distinct(sketch)
+    mean, std = _moments(sketch)
+    plain = column_sketch.untabled(sketch)
+    bins = None if plain.bins is None else dict(zip(plain.bins[0].tolist(), plain.bins[1].tolist(), strict=True))
+    low, high = sketch.low, sketch.high
+    if sketch.kind == "time" and low is not None:
+        low, high = _iso(low, leaf), _iso(high, leaf)
+    buckets = _buckets(sketch) if plain.buckets is None else plain.buckets.tolist()
+    return ColumnProfile(
+        name=name,
+        type=dtype_name(dtype),
+        rows=sketch.rows,
+        nulls=sketch.nulls,
+        distinct=distinct,
+        distinct_error=error,
+        minimum=low,
+        maximum=high,
+        mean=mean,
+        std=std,
+        infinite=sketch.infinite,
+        bins=bins,
+        buckets=buckets,
+        top=top,
+        top_exact=top_exact,
+    )
+
+
+def _distinct(sketch: Sketch) -> tuple[float, float, list[tuple[Any, int]], bool]:
+    """(distinct values, error, the most frequent ones, whether these are exact)."""
+    if sketch.distinct is not None:
+        return float(sketch.distinct), 0.0, sketch.top, sketch.kind in ("text", "integer")
+    if sketch.table is not None:
+        pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
+        return float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True
+    if sketch.least is None:
+        return 0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False
+    return *column_sketch.estimate(sketch.least), [], False
+
+
+def _moments(sketch: Sketch) -> tuple[float | None, float | None]:
+    """(mean, standard deviation) of the finite values."""
+    if sketch.sums is not None:
+        n, (total, squares) = sketch.rows - sketch.nulls, sketch.sums
+        if not n:
+            return None, None
+        try:
+            std = math.sqrt((n * squares - total * total) / (n * (n - 1))) if n > 1 else 0.0
+            return total / n, std
+        except OverflowError:
+            return None, None
+    moments = column_sketch.moments_of(sketch)
+    if moments is None or not math.isfinite(moments[1]):
+        return None, None
+    return moments[1], deviation(moments) if moments[0] > 1 else 0.0
+
+
+def _buckets(sketch: Sketch) -> list[int] | None:
+    """The buckets of integers that were counted one by one; None for other values."""
+    if sketch.table is None:
+        return None
+    values, counts = sketch.table
+    hashes = murmur3.hash_array(_integers(values)) & (BUCKETS - 1)
+    by_bucket: list[int] = np.bincount(hashes, weights=counts, minlength=BUCKETS).astype(np.int64).tolist()
+    return by_bucket
+
+
+def _integers(values: list[int]) -> pa.Array:
+    return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64())
+
+
+def _iso(count: int, dtype: pa.DataType) -> str | int:
+    """A time as ISO text, from microseconds since 1970 (dates: days); durations, and times beyond it, as the number."""
+    try:
+        if pa.types.is_date(dtype):
+            return str(np.datetime64(count, "D"))
+        if pa.types.is_time(dtype):
+            return str(pa.scalar(count, pa.time64("us")).as_py())
+        return str(np.datetime64(count, "us")) if pa.types.is_timestamp(dtype) else count
+    except (ValueError, OverflowError):
+        return count
+
+
+def column_profiles(types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch]) -> dict[str, ColumnProfile]:
+    """The profiles of the columns of the source that were sketched."""
+    return {name: column_profile(name, types[name], sketch) for name, sketch in sketches.items()}

@@ -1,0 +1,364 @@
+"""The contract of a source: types, nulls, domains and ranges of its columns, and what happens to others.
+
+The words are those of dlt (evolve, freeze, discard) and of TensorFlow Data Validation (domain). A contract is checked
+twice: names and types before any row is read, values over all rows that were read, by their profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
+from tasks.core.schema import Column, Schema
+from tasks.core.settings import Section
+from tasks.errors import DataError, JobError, MillraceError, mistakes, near, place_text
+from tasks.gate.profile import ColumnProfile, Profile
+from tasks.gate.verdict import Finding
+
+KINDS = ("number", "string", "bool", "time", "list")
+Rule = Literal["evolve", "freeze", "discard_column"]
+MOST_VALUES = 50  # of a column whose domain `proposed` writes
+Value = bool | int | float | str
+
+
+class ColumnRule(Section):
+    """What the contract says of a column; what is left out is not checked."""
+
+    type: str | None = Field(None, description="a type as in source.schema, or one of number, string, bool, time, list")
+    nulls: float | None = Field(None, ge=0, le=1, description="the largest share of nulls")
+    values: list[Value] | None = Field(None, min_length=1, description="the domain: all values that it may have")
+    range: list[float | str | None] | None = Field(
+        None, description="[least, largest] value; null for no limit, times as texts"
+    )
+    missing: Literal["evolve", "freeze"] | None = Field(None, description="missing_columns if empty")
+    retyped: Rule | None = Field(None, description="retyped_columns if empty")
+
+    @field_validator("type")
+    @classmethod
+    def _some_type(cls, name: str | None) -> str | None:
+        if name is not None and name not in KINDS:
+            try:
+                parse_dtype(name)
+            except MillraceError as error:
+                raise ValueError(f"{name!r} is no type: {near(name, [*KINDS, *TYPES])}") from error
+        return name
+
+    @field_validator("range")
+    @classmethod
+    def _two_ends(cls, ends: list[float | str | None] | None) -> list[float | str | None] | None:
+        if ends is None:
+            return None
+        if len(ends) != 2:
+            raise ValueError("needs two ends, [least, largest], null for no limit")
+        low, high = ends
+        if low is not None and high is not None and isinstance(low, str) == isinstance(high, str) and low > high:  # type: ignore[operator]
+            raise ValueError(f"the least value {low!r} is above the largest, {high!r}")
+        return ends
+
+    @model_validator(mode="after")
+    def _one_domain(self) -> ColumnRule:
+        if self.values is not None and self.range is not None:
+            raise ValueError("values and range contradict each other: give one")
+        return self
+
+
+TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string",
+         "timestamp[us]", "timestamp[ms]", "date32", "list<int64>", "list<string>")  # fmt: skip
+
+
+class Contract(Section):
+    """What a source has to be like. Rules: `evolve` takes the source as it is and says so, `freeze` refuses it,
+    `discard_column` reads it as if the column were not there."""
+
+    new_columns: Rule = Field("evolve", description="columns of the source that are not in the contract")
+    missing_columns: Literal["evolve", "freeze"] = Field("freeze", description="columns that the source lacks")
+    retyped_columns: Rule = Field("freeze", description="columns of another type")
+    columns: dict[str, ColumnRule] = Field({}, description="what each column has to be like")
+
+
+def make_contract(data: Any, where: str = "contract") -> Contract:
+    """The contract of plain values, which may stand below a key `contract`; a JobError with near names for mistakes.
+
+    >>> make_contract({"columns": {"price": {"nuls": 0.1}}})
+    Traceback (most recent call last):
+    tasks.errors.JobError: the contract is not right: columns.price.nuls is unknown: did you mean 'nulls'?
+      where: contract
+    """
+    if isinstance(data, Mapping) and [*data] == ["contract"]:
+        data = data["contract"]
+    if not isinstance(data, Mapping):
+        raise JobError("the contract is no map", where=where, do="write columns: {price: {type: float64, nulls: 0.01}}")
+    try:
+        return Contract.model_validate(data)
+    except ValidationError as error:
+        lines = []
+        for one in mistakes(error, data):
+            place = place_text(one.place)
+            model = ColumnRule if len(one.place) == 3 else Contract
+            if one.kind == "unknown":
+                lines.append(f"{place} is unknown: {near(str(one.place[-1]), model.model_fields)}")
+            else:
+                lines.append(f"{place}{' ' if one.kind == 'missing' else ': '}{one.text}")
+        raise JobError(f"the contract is not right: {'; '.join(dict.fromkeys(lines))}", where=where) from None
+
+
+# names and types
+
+
+def fits(dtype: pa.DataType, rule: str) -> bool:
+    """Whether a type is the one of a contract: by its name, or by its kind. A column of nulls only has no type yet.
+
+    >>> fits(pa.int32(), "number"), fits(pa.int32(), "int64"), fits(pa.null(), "int64")
+    (True, False, True)
+    """
+    if pa.types.is_null(leaf_type(dtype)):
+        return True
+    return kind_of(dtype) == rule if rule in KINDS else parse_dtype(rule) == dtype
+
+
+def with_contract(schema: Schema, contract: Contract) -> tuple[Schema, tuple[Finding, ...]]:
+    """The schema that is read under a contract, and a finding for each column that is new, missing or of another type.
+
+    Findings of `freeze` have the level stop: such a source is refused. Those of `evolve` and `discard_column` have the
+    level warn: they say what was taken or left out. Columns of millrace's own (`__row__`) are not looked at.
+    """
+    findings: list[Finding] = []
+    columns: list[Column] = []
+    names = [name for name in schema if not name.startswith("__")]
+    for column in schema.columns:
+        rule = contract.columns.get(column.name)
+        if column.name not in names:
+            columns.append(column)
+            continue
+        action: str = "evolve"
+        if rule is None:
+            action = contract.new_columns
+            findings.append(_new(column, contract))
+        elif rule.type is not None and not fits(column.dtype, rule.type):
+            action = rule.retyped or contract.retyped_columns
+            findings.append(_retyped(column, rule.type, action))
+        if action != "discard_column":
+            columns.append(column)
+    for name, rule in contract.columns.items():
+        if name not in schema:
+            findings.append(_missing(name, rule.missing or contract.missing_columns, names))
+    return Schema(columns), tuple(findings)
+
+
+def under_contract(schema: Schema, contract: Contract, where: str) -> tuple[Schema, tuple[Finding, ...]]:
+    """`with_contract` for a stage: a DataError that names every column which the contract freezes."""
+    left, findings = with_contract(schema, contract)
+    frozen = [finding.text for finding in findings if finding.level == "stop"]
+    if frozen:
+        raise DataError(
+            "the source is not as the contract says", where=where, why="; ".join(frozen[:20]),
+            do="mend the source, or change the contract: evolve takes it, discard_column leaves it out",
+        )  # fmt: skip
+    return left, findings
+
+
+ACTIONS = {
+    "evolve": "it is taken as it is",
+    "discard_column": "it is left out",
+    "freeze": "the contract freezes that",
+}
+
+
+def _schema_finding(column: str, now: str | None, before: str | None, action: str, text: str) -> Finding:
+    level: Literal["warn", "stop"] = "stop" if action == "freeze" else "warn"
+    return Finding(column, "contract", now, before, 1.0, 0.0, level, f"{text}: {ACTIONS[action]}")
+
+
+def _new(column: Column, contract: Contract) -> Finding:
+    kind = dtype_name(column.dtype)
+    text = f"column {column.name!r} ({kind}) is not in the contract"
+    return _schema_finding(column.name, kind, None, contract.new_columns, text)
+
+
+def _retyped(column: Column, wanted: str, action: str) -> Finding:
+    kind = dtype_name(column.dtype)
+    text = f"column {column.name!r} is {kind}, the contract says {wanted}"
+    return _schema_finding(column.name, kind, wanted, action, text)
+
+
+def _missing(name: str, action: str, there: Sequence[str]) -> Finding:
+    hint = near(name, there)
+    text = f"the source has no column {name!r}" + (f" ({hint.rstrip('?')})" if hint.startswith("did") else "")
+    if action == "evolve":
+        return Finding(name, "contract", None, name, 1.0, 0.0, "warn", f"{text}: the contract allows that")
+    return _schema_finding(name, None, name, action, text)
+
+
+# values
+
+
+def check_values(
+    profile: Profile, contract: Contract, level: Literal["warn", "stop", "ask"]
+) -> tuple[list[Finding], list[str]]:
+    """Findings of nulls, domains and ranges over all rows of a profile, and notes on what could not be checked."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for name, rule in contract.columns.items():
+        column = profile.columns.get(name)
+        if column is None:  # not read
+            continue
+        findings += _nulls(column, rule, level)
+        findings += _range(column, rule, level)
+        domain, note = _domain(column, rule, level)
+        findings += domain
+        notes += note
+    return findings, notes
+
+
+def _nulls(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]:
+    share = column.nulls / column.rows if column.rows else 0.0
+    if rule.nulls is None or share <= rule.nulls:
+        return []
+    text = (
+        f"{column.name}: {percent(share)} of {column.rows:,} values are null, the contract allows {percent(rule.nulls)}"
+    )
+    return [Finding(column.name, "contract", share, rule.nulls, share, rule.nulls, level, text)]
+
+
+def _range(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]:
+    findings = []
+    low, high = rule.range or (None, None)
+    for end, limit, value in (("least", low, column.minimum), ("largest", high, column.maximum)):
+        if limit is None or value is None:
+            continue
+        if isinstance(limit, str) != isinstance(value, str):
+            text = f"{column.name}: the contract's limit {limit!r} cannot be compared with values such as {value!r}"
+        elif (value < limit) if end == "least" else (value > limit):  # type: ignore[operator]
+            word = "below" if end == "least" else "above"
+            text = f"{column.name}: the {end} value is {shown(value)}, {word} the contract's limit {shown(limit)}"
+        else:
+            continue
+        distance = abs(value - limit) if not isinstance(value, str) and not isinstance(limit, str) else 1.0
+        findings.append(Finding(column.name, "contract", value, limit, float(distance), 0.0, level, text))
+    if rule.range and column.infinite and not any(isinstance(limit, str) for limit in rule.range):
+        share = column.infinite / column.rows
+        text = f"{column.name}: {column.infinite:,} values are infinite, the contract has a range"
+        findings.append(Finding(column.name, "contract", share, 0.0, share, 0.0, level, text))
+    return findings
+
+
+def _domain(column: ColumnProfile, rule: ColumnRule, level: Any) -> tuple[list[Finding], list[str]]:
+    if rule.values is None or not column.values:
+        return [], []
+    if not column.top_exact:
+        why = "it has too many distinct values to count each"
+        return [], [f"{column.name}: its domain in the contract could not be checked exactly: {why}"]
+    domain = {_key(value) for value in rule.values}
+    strange = [(value, count) for value, count in column.top if _key(value) not in domain]
+    notes = []
+    if len(column.top) < round(column.distinct):
+        notes.append(f"{column.name}: its domain was checked over its {len(column.top)} most frequent values only")
+    if not strange:
+        return [], notes
+    share = sum(count for _, count in strange) / column.rows
+    values = ", ".join(f"{value!r} ({count:,})" for value, count in strange[:5]) + (", .." if len(strange) > 5 else "")
+    known = list(map(str, rule.values))
+    hint = near(str(strange[0][0]), known)
+    text = f"{column.name}: {percent(share)} of the rows have values outside of the contract's domain: {values}"
+    text += f" ({hint.rstrip('?')})" if hint.startswith("did") else ""
+    return [Finding(column.name, "contract", [v for v, _ in strange[:5]], known[:100], share, 0.0, level, text)], notes
+
+
+def _key(value: Any) -> str:
+    """Values of a YAML file and of a profile by one name: true is True, 1 is 1.0."""
+    if isinstance(value, str):
+        return f"text {value}"
+    return f"number {float(value)}"
+
+
+def percent(share: float) -> str:
+    """
+    >>> percent(0.5), percent(0.00012), percent(0.123456), percent(0.0), percent(1e-9)
+    ('50 %', '0.012 %', '12.3 %', '0 %', '< 0.001 %')
+    """
+    if 0 < share < 1e-5:
+        return "< 0.001 %"
+    return f"{100 * share:.3g} %"
+
+
+def shown(value: Any) -> str:
+    """A value as short text, numbers with separators."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return str(value)
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+# a first contract
+
+
+def proposed(profile: Profile, source: str) -> str:
+    """A contract as YAML with comments, as a night's profile suggests it: a place to begin, to be read by a person."""
+    lines = [
+        f"# A contract, proposed by `millrace contract` from {profile.rows:,} rows of {source}.",
+        "# Read it, mend it, and name it in the job: `contract: contract.yaml`. evolve: take it and say so;",
+        "# freeze: refuse the night; discard_column: read the source as if the column were not there.",
+        "new_columns: evolve",
+        "missing_columns: freeze",
+        "retyped_columns: freeze",
+        "columns:" + ("" if profile.columns else " {}"),
+    ]
+    for name in sorted(profile.columns):
+        column = profile.columns[name]
+        lines.append(f"  {quoted(name)}:")
+        lines.append(f"    type: {quoted(column.type)}")
+        share = column.nulls / column.rows if column.rows else 0.0
+        lines.append(f"    nulls: {_allowed(share):g}  # {percent(share)} were null")
+        lines += [f"    {line}" for line in _limits(column)]
+    return "\n".join(lines) + "\n"
+
+
+def _allowed(share: float) -> float:
+    """Twice the share of nulls and one point more, with two digits; 0 stays 0, 1 is the most."""
+    return min(1.0, float(f"{2 * share + 0.01:.2g}")) if share else 0.0
+
+
+def _limits(column: ColumnProfile) -> list[str]:
+    """The domain of a column with few values, the range of another one, or what was seen, as a comment."""
+    few = column.top_exact and len(column.top) >= round(column.distinct) and 0 < len(column.top) <= MOST_VALUES
+    if few and column.top:
+        return [f"values: [{', '.join(quoted(value) for value, _ in column.top)}]"]
+    low, high = column.minimum, column.maximum
+    distinct = f"{round(column.distinct):,} distinct values"
+    if low is None or high is None or isinstance(low, str) or isinstance(high, str) or not math.isfinite(high - low):
+        return [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
+    if column.type.startswith(("int", "uint")) and column.distinct > 10_000:
+        return [f"# {distinct}, {shown(low)} .. {shown(high)}: ids grow, so no range is proposed"]
+    ends = f"[{_rounded(low, False)}, {_rounded(high, True)}]"
+    return [f"range: {ends}  # {distinct}, {shown(low)} .. {shown(high)}"]
+
+
+def _rounded(value: float, up: bool) -> str:
+    """A round number beyond an extreme: 0 where it has no sign on that side, else twice its size to one digit.
+
+    >>> _rounded(3.2, False), _rounded(199.0, True), _rounded(-7, False), _rounded(-7, True)
+    ('0', '400', '-20', '0')
+    """
+    if (value >= 0) != up or value == 0:
+        return "0"
+    power = 10.0 ** math.floor(math.log10(2 * abs(value)))
+    rounded = math.copysign(math.ceil(2 * abs(value) / power) * power, value)
+    return f"{rounded:.15g}"
+
+
+def quoted(value: Any) -> str:
+    """A value as YAML in one line.
+
+    >>> quoted("a"), quoted("no"), quoted(True), quoted("1:2"), quoted(7)
+    ('a', "'no'", 'true', "'1:2'", '7')
+    """
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,237 @@
+"""Two outputs side by side: rows, schema, vocabularies, statistics and distributions of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.dtypes import dtype_name
+from tasks.core.schema import Schema
+from tasks.engines.convert.python_values import rows_listed
+from tasks.gate.contract import percent, shown
+from tasks.gate.distances import jensen_shannon, psi, shares
+from tasks.gate.distributions import cells_of
+from tasks.gate.figures import family
+from tasks.gate.profile import ColumnProfile, Profile
+
+MOST_CELLS = 24  # of a distribution that is shown
+MOST_NEW = 5  # values that a line names
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two outputs. `rows` as the manifest counts them; `vocabularies` are tables of values in the order of their
+    ids by the columns they are of; `profile` is None for an output of which none was taken."""
+
+    name: str
+    rows: Mapping[str, int]
+    schema: Schema
+    vocabularies: Mapping[str, pa.Table] = field(default_factory=dict)
+    profile: Profile | None = None
+    day: str = ""
+
+
+@dataclass(frozen=True)
+class VocabularyChange:
+    """The vocabulary of some columns: values on both sides, values that came and went, and ids that moved."""
+
+    columns: str
+    before: int
+    now: int
+    new: int
+    gone: int
+    moved: int
+    examples: str
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Shares of cells on both sides, the cells that changed most first cut off to the ones shown, in their order."""
+
+    column: str
+    labels: Sequence[str]
+    before: Sequence[float]
+    now: Sequence[float]
+    jensen_shannon: float
+    psi: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two outputs; tables have a row for each column, figures as texts."""
+
+    before: Side
+    now: Side
+    rows: Sequence[tuple[str, str, str, str]]  # what, before, now, change
+    schema: Sequence[tuple[str, str, str]]  # column, before, now
+    vocabularies: Sequence[VocabularyChange]
+    statistics: Sequence[tuple[str, str, str, str, str]]  # column, what, before, now, change
+    distributions: Sequence[Distribution]
+    notes: Sequence[str]
+
+
+def difference(before: Side, now: Side) -> Difference:
+    """Everything that differs, columns in the order of their distance, those that moved most first."""
+    notes, distributions, statistics = [], [], []
+    if before.profile is None or now.profile is None:
+        lacking = " and ".join(side.name for side in (before, now) if side.profile is None)
+        notes.append(f"{lacking}: no profile was taken, so statistics and distributions cannot be compared")
+    else:
+        distributions = _distributions(before.profile, now.profile)
+        order = {one.column: place for place, one in enumerate(distributions)}
+        both = [name for name in now.profile.columns if name in before.profile.columns]
+        for name in sorted(both, key=lambda name: (order.get(name, len(order)), name)):
+            statistics += _statistics(name, before.profile.columns[name], now.profile.columns[name])
+        for side, other in ((before.profile, now.profile), (now.profile, before.profile)):
+            where = before.name if side is before.profile else now.name
+            notes += [f"{name} was read for {where} only" for name in sorted({*side.columns} - {*other.columns})]
+    return Difference(
+        before, now, _rows(before, now), _schema(before.schema, now.schema), _vocabularies(before, now), statistics,
+        distributions, notes,
+    )  # fmt: skip
+
+
+def _change(before: float, now: float) -> str:
+    """
+    >>> _change(100, 148), _change(100, 100), _change(0, 3), _change(200, 100)
+    ('+48 %', '=', 'new', '-50 %')
+    """
+    if before == now:
+        return "="
+    return f"{100 * (now / before - 1):+.3g} %" if before else "new"
+
+
+def _rows(before: Side, now: Side) -> list[tuple[str, str, str, str]]:
+    names = [name for name in ("in", "dropped", "added", "out") if before.rows.get(name) or now.rows.get(name)]
+    counts = [(name, before.rows.get(name, 0), now.rows.get(name, 0)) for name in names]
+    return [(f"rows {name}", f"{one:,}", f"{other:,}", _change(one, other)) for name, one, other in counts]
+
+
+def _schema(before: Schema, now: Schema) -> list[tuple[str, str, str]]:
+    """Columns of the output that are new, gone, of another type, or with another number of ids."""
+    lines = []
+    for name in dict.fromkeys([*now, *before]):
+        texts = []
+        for schema in (before, now):
+            if name not in schema:
+                texts.append("")
+                continue
+            column = schema[name]
+            text = dtype_name(column.dtype)
+            if ids := column.properties.get("cardinality"):
+                text += f", {ids:,} ids"
+            if size := column.properties.get("embedding"):
+                text += f", embedding {size['rows']:,} x {size['dimension']}"
+            texts.append(text)
+        if texts[0] != texts[1]:
+            lines.append((name, texts[0], texts[1]))
+    return lines
+
+
+def _vocabularies(before: Side, now: Side) -> list[VocabularyChange]:
+    changes = []
+    for name in dict.fromkeys([*now.vocabularies, *before.vocabularies]):
+        old, new = (_keys(side.vocabularies.get(name)) for side in (before, now))
+        places = pc.index_in(new, value_set=old) if new.type == old.type else pa.nulls(len(new), pa.int32())
+        places = pa.chunked_array([places]) if isinstance(places, pa.Array) else places
+        common = places.drop_null().to_numpy()
+        own = np.flatnonzero(places.is_valid().to_numpy())
+        strange = np.flatnonzero(places.is_null().to_numpy())
+        table = now.vocabularies.get(name)
+        examples = _examples(table, strange[:MOST_NEW]) if table is not None else ""
+        examples += ", .." if len(strange) > MOST_NEW else ""
+        moved = int(np.count_nonzero(common != own))
+        changes.append(
+            VocabularyChange(name, len(old), len(new), len(strange), len(old) - len(common), moved, examples)
+        )
+    return changes
+
+
+def _keys(table: pa.Table | None) -> pa.ChunkedArray:
+    """The values of a vocabulary, each as one: of several columns as one text."""
+    if table is None:
+        return pa.chunked_array([], pa.string())
+    columns = [table.column(name) for name in table.column_names if name != "count"]
+    if len(columns) == 1:
+        return columns[0]
+    texts = [pc.fill_null(column.cast(pa.string()), "\0") for column in columns]
+    return pc.binary_join_element_wise(*texts, "\1")
+
+
+def _examples(table: pa.Table, places: Any) -> str:
+    rows = rows_listed(table.take(pa.array(places)))
+    return ", ".join(" + ".join(str(v) for name, v in row.items() if name != "count") for row in rows)
+
+
+def _statistics(name: str, before: ColumnProfile, now: ColumnProfile) -> list[tuple[str, str, str, str, str]]:
+    lines = []
+    if before.type != now.type:
+        lines.append((name, "type", before.type, now.type, ""))
+    shares_of = [column.nulls / column.rows if column.rows else 0.0 for column in (before, now)]
+    if shares_of[0] != shares_of[1]:
+        change = f"{100 * (shares_of[1] - shares_of[0]):+.3g} points"
+        lines.append((name, "null", percent(shares_of[0]), percent(shares_of[1]), change))
+    counts = [round(column.distinct) for column in (before, now)]
+    if counts[0] != counts[1]:
+        about = "about " if before.distinct_error or now.distinct_error else ""
+        texts = [f"{about}{count:,}" for count in counts]
+        lines.append((name, "distinct", texts[0], texts[1], _change(counts[0], counts[1])))
+    number = family(before) in ("number", "time") and family(now) in ("number", "time")
+    for what, one, other in (
+        ("least", before.minimum, now.minimum),
+        ("largest", before.maximum, now.maximum),
+        ("mean", before.mean if number else None, now.mean if number else None),
+        ("standard deviation", before.std if number else None, now.std if number else None),
+        ("median", *((column.quantile(0.5) if column.bins and number else None) for column in (before, now))),
+    ):
+        if one == other or one is None or other is None or one != one or other != other:
+            continue
+        numbers = not isinstance(one, str) and not isinstance(other, str)
+        texts = [_cut(shown(float(f"{value:.9g}")) if numbers else str(value)) for value in (one, other)]
+        change = _change(float(one), float(other)) if numbers else ""
+        lines.append((name, what, texts[0], texts[1], change))
+    return lines
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:38] + ".."
+
+
+def _distributions(before: Profile, now: Profile) -> list[Distribution]:
+    """The distributions of the columns of both, by value where each value was counted, else by bins, else by buckets."""
+    every = []
+    for name, column in now.columns.items():
+        past = before.columns.get(name)
+        if past is None or family(past) != family(column) or not past.values or not column.values:
+            continue
+        ways = {cells.part: cells for cells in cells_of([past], column)}
+        cells = ways.get("bins") if "buckets" in ways else ways.get("values") or ways.get("bins")
+        cells = cells or ways.get("values") or ways.get("buckets")
+        if cells is None:
+            continue
+        one, other = shares(cells.past[0]), shares(cells.now)
+        few = cells.for_psi()
+        order = np.arange(len(one))
+        if cells.part == "buckets":
+            one, other, labels = shares(few.past[0]), shares(few.now), list(few.labels)
+            order = np.arange(len(one))
+        else:
+            labels = list(cells.labels)
+        if len(order) > MOST_CELLS:
+            order = np.sort(np.argsort(-np.maximum(one, other), kind="stable")[:MOST_CELLS])
+        every.append(
+            Distribution(
+                name,
+                [labels[place] for place in order],
+                [float(one[place]) for place in order],
+                [float(other[place]) for place in order],
+                float(jensen_shannon(cells.past[0], cells.now)),
+                float(psi(few.past[0], few.now)),
+            )
+        )
+    return sorted(every, key=lambda one: (-one.jensen_shannon, one.column))

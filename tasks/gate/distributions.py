@@ -1,0 +1,192 @@
+"""The distribution of a column over the nights, as counts in common cells: values by name, buckets of values, bins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tasks.gate.contract import percent
+from tasks.gate.distances import DISTANCES, Array, in_cells, noise, quantile_cells, shares
+from tasks.gate.expected import TREND, Calendar, limit, predict
+from tasks.gate.figures import family, shown
+from tasks.gate.profile import TOP, ColumnProfile, bin_edges
+
+MOST_NAMES = 400  # values that are cells of their own
+FREQUENT = 20  # of them are cells of a PSI
+FOLDED = 16  # cells of a PSI into which buckets go
+FLOORS = {"l_infinity": 0.03, "jensen_shannon": 0.05, "psi": 0.1}  # changes that never count
+MANY = 64  # cells beyond which chance alone moves a distribution, and one or two nights do not tell by how much
+EARLY = {"l_infinity": 0.2, "jensen_shannon": 0.3, "psi": 0.5}  # with few nights
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Counts of the nights before (nights x cells, oldest first) and of tonight, and what each cell is for people."""
+
+    part: str
+    past: Array
+    now: Array
+    labels: Sequence[str]
+
+    def for_psi(self) -> Cells:
+        """The few cells over which a PSI means something: the most frequent values and the rest, or folded buckets."""
+        if self.part == "bins" or (self.part == "values" and len(self.now) <= FREQUENT + 1):
+            return self
+        if self.part == "values":
+            order = np.argsort(-shares(self.past).sum(axis=0), kind="stable")
+            first, rest = order[:FREQUENT], order[FREQUENT:]
+            past = np.concatenate([self.past[:, first], self.past[:, rest].sum(axis=1, keepdims=True)], axis=1)
+            now = np.concatenate([self.now[first], [self.now[rest].sum()]])
+            return Cells(self.part, past, now, [*(self.labels[place] for place in first), "all other values"])
+        past = self.past.reshape(len(self.past), -1, FOLDED).sum(axis=1)
+        labels = [f"one sixteenth of the values, by hash ({place})" for place in range(FOLDED)]
+        return Cells(self.part, past, self.now.reshape(-1, FOLDED).sum(axis=0), labels)
+
+
+def listed(column: ColumnProfile) -> bool:
+    """Whether a profile names every value of a column."""
+    return column.top_exact and len(column.top) >= round(column.distinct)
+
+
+def cells_of(past: Sequence[ColumnProfile], now: ColumnProfile) -> list[Cells]:
+    """The distributions of a column that can be compared over these nights."""
+    every, kind = [*past, now], family(now)
+    ways: list[Cells] = []
+    named = all(column.top_exact for column in every)
+    if named and (values := _by_name(past, now)) is not None:
+        ways.append(values)
+    whole = named and all(listed(column) for column in every)
+    if all(column.buckets for column in every) and (not ways or not whole):
+        counts = np.array([column.buckets for column in every], np.float64)
+        ways.append(
+            Cells("buckets", counts[:-1], counts[-1], [f"bucket {n} of values" for n in range(counts.shape[1])])
+        )
+    if kind == "number" and not (ways and whole) and all(column.bins for column in every):
+        ends = quantile_cells([column.bins or {} for column in past])
+        counts = np.stack([in_cells(column.bins or {}, ends) for column in every])
+        ways.append(Cells("bins", counts[:-1], counts[-1], _labels(ends)))
+    return ways
+
+
+def _by_name(past: Sequence[ColumnProfile], now: ColumnProfile) -> Cells | None:
+    names: dict[tuple[str, Any], int] = {}
+    for column in (*past, now):
+        for value, _ in column.top:
+            names.setdefault((type(value).__name__, value), len(names))
+    if len(names) > MOST_NAMES:
+        return None
+    counts = np.zeros((len(past) + 1, len(names) + 1))
+    for night, column in enumerate((*past, now)):
+        for value, count in column.top:
+            counts[night, names[type(value).__name__, value]] = count
+        counts[night, -1] = max(column.values - counts[night].sum(), 0.0)
+    labels = [*(repr(value) for _, value in names), "all other values"]
+    return Cells("values", counts[:-1], counts[-1], labels)
+
+
+def _labels(ends: Array) -> list[str]:
+    edges = [shown(float(f"{bin_edges(int(end))[1]:.3g}")) for end in ends]
+    if not edges:
+        return ["all values"]
+    between = [f"{low} .. {high}" for low, high in pairwise(edges)]
+    return [f"values up to {edges[0]}", *(f"values in {text}" for text in between), f"values above {edges[-1]}"]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far a distribution is from what was expected: `figure` and `threshold` of one distance, the cell that moved
+    most with its share before and now, and the distances of the nights before."""
+
+    check: str
+    figure: float
+    threshold: float
+    early: bool
+    label: str
+    before: float
+    now: float
+
+    @property
+    def most(self) -> str:
+        return f"{self.label}: {percent(self.before)} -> {percent(self.now)}"
+
+
+@dataclass(frozen=True)
+class References:
+    """The shares that tonight's may be near to (the last night's, the same weekday's, the expected ones), and what each
+    night before was expected to be."""
+
+    near: list[Array]
+    left_out: Array | None
+
+
+def references(cells: Cells, design: Calendar) -> References:
+    past = shares(cells.past)
+    near = [past[-1]] + ([past[design.same_weekday]] if design.same_weekday is not None else [])
+    if len(past) < TREND:
+        return References(near, None)
+    predicted = predict(np.sqrt(past), design, robust=False)
+    expected = np.clip(predicted.center, 0.0, None) ** 2
+    return References([*near, expected], np.clip(predicted.left_out, 0.0, None) ** 2)
+
+
+def moved(name: str, cells: Cells, known: References, chance: float, z: float, nights: int) -> Moved:
+    """One distance of tonight's distribution from the nearest of its references.
+
+    The threshold: what is passed by chance by the distances of the nights before, each measured in the same way (its
+    prediction made without it), half as much again as the largest of them, the noise of the sample, and a floor.
+    """
+    distance = DISTANCES[name]
+    past, now = shares(cells.past), shares(cells.now)
+    before = [] if known.left_out is None else _past_distances(distance, past, known.left_out)
+    far = [float(distance(now, reference)) for reference in known.near]
+    figure, nearest = min(far), known.near[int(np.argmin(far))]
+    bound = noise(name, nearest, float(cells.now.sum()), float(cells.past[-1].sum()), z)
+    early = len(past) < nights
+    floor = EARLY[name] if early else FLOORS[name]
+    threshold = max(floor if len(now) <= MANY or not early else 2 * floor, bound)
+    if len(before) >= 2:
+        middle = float(np.median(before))
+        spread = max(1.4826 * float(np.median(np.abs(np.array(before) - middle))), 0.5 * float(np.std(before)))
+        reach = middle + float(limit(np.array(spread), len(before) - 1, chance))
+        threshold = max(threshold, min(reach, 4 * max(before)), 1.5 * max(before))
+    change = np.abs(now - shares(nearest))
+    place = int(change.argmax())
+    return Moved(name, figure, threshold, early, cells.labels[place], float(shares(nearest)[place]), float(now[place]))
+
+
+def _past_distances(distance: Any, past: Array, left_out: Array) -> list[float]:
+    """The distance of each night but the first from the nearer of its prediction and the night before it."""
+    nearest = np.minimum(distance(past[1:], left_out[1:]), distance(past[1:], past[:-1]))
+    return [float(one) for one in nearest]
+
+
+def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> tuple[float, float, list[tuple[Any, int]]] | None:
+    """(the share of tonight's values that no night before has named, the largest such share of a night before, the
+    values with their counts); None where nobody has counted each value, or too few nights did.
+
+    Of a column with more values than a profile names, only those count that would have been named before.
+    """
+    if len(past) < 3 or not all(column.top_exact for column in (*past, now)) or not now.values:
+        return None
+    known: dict[tuple[str, Any], int] = {}
+    least, largest = 0.0, 0.0
+    for night, column in enumerate(past):
+        if night >= 2:
+            largest = max(largest, sum(n for _, n in _strangers(column, known, least)) / max(column.values, 1))
+        known |= {(type(value).__name__, value): night for value, _ in column.top}
+        if not listed(column) and len(column.top) >= TOP:
+            least = max(least, 2 * column.top[-1][1] / max(column.values, 1))
+    strangers = _strangers(now, known, least)
+    return sum(n for _, n in strangers) / now.values, largest, strangers
+
+
+def _strangers(column: ColumnProfile, known: Mapping[tuple[str, Any], int], least: float) -> list[tuple[Any, int]]:
+    return [
+        (value, count)
+        for value, count in column.top
+        if (type(value).__name__, value) not in known and count > least * column.values
+    ]

@@ -1,0 +1,229 @@
+"""The single figures of a profile that the gate compares between nights, and the scales on which it compares them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from tasks.gate.contract import percent, shown
+from tasks.gate.profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+HOUR = 3_600_000_000  # microseconds
+SHARES = ("nulls", "out_of_vocabulary", "unmatched", "failed_casts")
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Names a figure: the check, the column ("" for the rows, the key of a step), and which of the check's figures."""
+
+    check: str
+    column: str
+    part: str = ""
+
+
+def family(column: ColumnProfile) -> str:
+    """The kind of a column's values: number, time, moment (a timestamp or a date), bool, or text."""
+    name = column.type
+    while name.startswith("list<"):
+        name = name[5:-1]
+    if name.startswith(("timestamp", "date")):
+        return "moment"
+    if name.startswith(("time", "duration")):
+        return "time"
+    if name.startswith(("int", "uint", "float", "double", "halffloat", "decimal")):
+        return "number"
+    return "bool" if name == "bool" else "text"
+
+
+def figures_of(profile: Profile) -> dict[Key, float]:
+    """All single figures of a profile: rows, shares, numbers of distinct values, means, extremes and quantiles.
+
+    Means and extremes of timestamps and dates are hours since 1970.
+    """
+    figures = {Key("rows", ""): float(profile.rows)}
+    for name, column in profile.columns.items():
+        if not column.rows:
+            continue
+        figures[Key("nulls", name)] = column.nulls / column.rows
+        if not column.values:
+            continue
+        figures[Key("distinct", name)] = float(column.distinct)
+        kind = family(column)
+        if column.mean is not None and math.isfinite(column.mean) and kind in ("number", "moment", "time"):
+            figures[Key("mean", name)] = column.mean * hours_of(column) if kind == "moment" else column.mean
+        for part, end in (("least", column.minimum), ("largest", column.maximum)):
+            number = _number(end, kind)
+            if number is not None:
+                figures[Key("extremes", name, part)] = number
+        if kind == "number" and column.bins:
+            for q, value in zip(QUANTILES, quantiles(column.bins, QUANTILES), strict=True):
+                if math.isfinite(value):
+                    figures[Key("quantiles", name, f"{100 * q:.0f} %")] = value
+    for key, step in profile.steps.items():
+        for check in ("out_of_vocabulary", "unmatched", "failed_casts"):
+            count = getattr(step, check)
+            if count is not None and step.rows:
+                figures[Key(check, key)] = count / step.rows
+    return figures
+
+
+def hours_of(column: ColumnProfile) -> float:
+    """The hours of one unit in which a timestamp (microseconds) or a date (days) counts."""
+    return 24.0 if "date" in column.type else 1 / HOUR
+
+
+def _number(value: Any, kind: str) -> float | None:
+    if value is None or kind not in ("number", "moment"):
+        return None
+    if not isinstance(value, str):
+        number = float(value)
+        return number if math.isfinite(number) else None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.timestamp() / 3600
+
+
+def quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
+    """Values at fractions of the finite values, interpolated within their bins; NaN without values."""
+    numbers = np.fromiter(bins.keys(), np.int64, len(bins))
+    counts = np.fromiter(bins.values(), np.float64, len(bins))
+    finite = (numbers != MINUS_INFINITY) & (numbers != PLUS_INFINITY) & (counts > 0)
+    order = np.argsort(numbers[finite])
+    numbers, counts = numbers[finite][order], counts[finite][order]
+    if not len(numbers):
+        return [math.nan] * len(places)
+    passed, values = np.cumsum(counts), []
+    for q in places:
+        place = min(int(np.searchsorted(passed, q * passed[-1])), len(numbers) - 1)
+        low, high = bin_edges(int(numbers[place]))
+        inside = 1 - (passed[place] - q * passed[-1]) / counts[place]
+        zero = numbers[place] == bin_of(0.0)
+        values.append(0.0 if zero else low + float(inside) * (high - low) if math.isfinite(high) else low)
+    return values
+
+
+def share_below(bins: Mapping[int, int], value: float) -> float:
+    """The share of values in bins up to that of `value`."""
+    total, last = sum(bins.values()), bin_of(value)
+    return sum(n for b, n in bins.items() if b <= last) / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale on which a figure is compared: `to` and `back`, and the least change that counts on it (`floor`; with
+    few nights `early`). `spread` is that of the column's past values, in their own unit.
+
+    rows and distinct: logarithm. Shares: arc sine of the root, on which a share's sampling error is 1 / (2 sqrt(n))
+    whatever the share. Means: divided by the standard deviation. Extremes and quantiles: asinh(x / spread), a
+    logarithm beyond the spread and linear within; of times: hours.
+    """
+
+    kind: str
+    spread: float = 1.0
+    floor: float = 0.0
+    early: float = 0.0
+
+    def to(self, value: float) -> float:
+        if self.kind == "log":
+            return math.log(max(value, 0.5))
+        if self.kind == "share":
+            return math.asin(math.sqrt(min(max(value, 0.0), 1.0)))
+        return math.asinh(value / self.spread) if self.kind == "asinh" else value / self.spread
+
+    def back(self, value: float) -> float:
+        if self.kind == "log":
+            return math.exp(min(value, 700.0))
+        if self.kind == "share":
+            return math.sin(min(max(value, 0.0), math.pi / 2)) ** 2
+        if self.kind == "asinh":
+            return self.spread * math.sinh(min(max(value, -700.0), 700.0))
+        return value * self.spread
+
+    def change(self, now: float, before: float) -> float:
+        """The figure of a finding, from two values on the scale: of rows and distinct values the relative change, of
+        shares the difference, else the distance on the scale."""
+        if self.kind == "log":
+            return abs(math.expm1(min(now - before, 700.0)))
+        return abs(self.back(now) - self.back(before)) if self.kind == "share" else abs(now - before)
+
+
+def scale_of(key: Key, past: Sequence[Profile], figures: Sequence[Mapping[Key, float]], now: Profile) -> Scale:
+    """The scale of a figure, by the column's values in the nights before (oldest first) and the figures of these."""
+    name = key.column
+    if key.check == "rows":
+        return Scale("log", floor=0.05, early=0.7)
+    if key.check == "distinct":
+        error = max(profile.columns[name].distinct_error for profile in (*past[-1:], now))
+        return Scale("log", floor=0.1 + 2 * error, early=0.7)
+    if key.check in SHARES:
+        return Scale("share", floor=0.03, early=0.2)
+    columns = [profile.columns[name] for profile in past]
+    moment = family(columns[-1]) == "moment"
+    deviation = _middle([c.std for c in columns if c.std]) * (hours_of(columns[-1]) if moment else 1.0)
+
+    def of(check: str, part: str = "") -> list[float]:
+        return [night[other] for night in figures if (other := Key(check, name, part)) in night]
+
+    if key.check == "mean":
+        return Scale("linear", deviation or 0.01 * _middle([abs(mean) for mean in of("mean")]) or 1.0, 0.1, 1.0)
+    if moment:
+        ends = zip(of("extremes", "least"), of("extremes", "largest"), strict=False)
+        width = _middle([high - low for low, high in ends])
+        return Scale("linear", 1.0, floor=max(1.0, 0.05 * width), early=max(24.0, 0.5 * width))
+    ends = zip(of("quantiles", "25 %"), of("quantiles", "75 %"), strict=False)
+    box = _middle([(high - low) / 2 for low, high in ends])
+    spread = box or deviation or _middle([abs(middle) for middle in of("quantiles", "50 %")]) or 1.0
+    if key.check == "extremes":
+        return Scale("asinh", spread, floor=math.log(2), early=math.log(10))
+    return Scale("asinh", spread, floor=0.15, early=0.7)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0.0
+
+
+def noise_of(
+    key: Key, now: ColumnProfile | None, value: float, rows: int, before: float, z: float, scale: Scale
+) -> float:
+    """The change on the scale that sampling alone makes at `z` standard errors: tonight's (`rows` values, of which a
+    figure was drawn) and the night's before (`before` values)."""
+    both = 1 / max(rows, 1) + 1 / max(before, 1.0)
+    if scale.kind == "share":
+        return z * 0.5 * math.sqrt(both)
+    if key.check == "rows":
+        return z * math.sqrt(both)
+    if key.check == "distinct":
+        return z * 0.5 / math.sqrt(max(value, 1.0))
+    if key.check == "mean":
+        return z * math.sqrt(both)
+    if key.check == "quantiles" and now is not None and now.bins:
+        q = float(key.part.split()[0]) / 100
+        reach = z * math.sqrt(q * (1 - q) * both)
+        low, high = quantiles(now.bins, (max(q - reach, 0.0), min(q + reach, 1.0)))
+        return (scale.to(high) - scale.to(low)) / 2
+    return 0.0
+
+
+def value_text(key: Key, value: float, kind: str) -> str:
+    """A figure as people write it."""
+    if key.check in SHARES:
+        return percent(value)
+    if key.check in ("rows", "distinct"):
+        return f"{round(value):,}"
+    if kind == "moment":
+        try:
+            return datetime.fromtimestamp(value * 3600, UTC).strftime("%Y-%m-%d %H:%M")
+        except (ValueError, OverflowError, OSError):
+            return f"{value:.4g} hours since 1970"
+    return shown(float(f"{value:.6g}"))

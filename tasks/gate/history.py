@@ -1,0 +1,89 @@
+"""The good versions of an output and their profiles: what a night is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import MillraceError
+from tasks.gate.profile import PROFILE, Profile
+from tasks.storage.atomic import read_json
+from tasks.storage.own_files import MANIFEST, SPLITS, VERSION
+
+MOST_NIGHTS = 60
+DISCARDED = "_discarded.json"  # in a version that somebody has marked: it is no good version
+
+
+@dataclass(frozen=True)
+class Past:
+    """A good version: its name, the day that it is of (None for a job without dates), and what it read."""
+
+    version: str
+    day: date | None
+    profile: Profile
+
+    @property
+    def weekday(self) -> int | None:
+        """0 Monday .. 6 Sunday."""
+        return self.day.weekday() if self.day else None
+
+
+def good_versions(
+    output: Path, most: int = MOST_NIGHTS, split: str = "", without: Sequence[str] = ()
+) -> tuple[list[Past], list[str]]:
+    """(the good versions of an output, newest first; a sentence on each version that is left out).
+
+    Good: published, not marked as discarded, with a profile that can be read. An output without versions counts as
+    one. `split` is that of a job with `source.valid`; `without` names versions not to look at. Only manifests and
+    profiles are read; that the parts are whole is for `verify` to say.
+    """
+    past: list[Past] = []
+    notes: list[str] = []
+    for folder in versions_of(output):
+        if len(past) == most:
+            break
+        if folder.name in without:
+            continue
+        if (folder / DISCARDED).exists():
+            notes.append(f"{folder.name} is left out: it is discarded")
+            continue
+        inner = folder / split if split else folder
+        try:
+            profile = read_profile(inner)
+        except MillraceError as error:
+            notes.append(f"{folder.name} is left out: {error.what}: {error.why or error.where}")
+            continue
+        if profile is None:
+            notes.append(f"{folder.name} is left out: it has no {PROFILE}")
+            continue
+        past.append(Past(folder.name, _day(read_json(inner / MANIFEST)), profile))
+    return past, notes
+
+
+def versions_of(output: Path) -> list[Path]:
+    """The published versions in an output's folder, newest first; the folder itself where it has no versions."""
+    if any((output / place / MANIFEST).is_file() for place in ("", SPLITS[0])):
+        return [output]
+    if not output.is_dir():
+        return []
+    versions = [path for path in output.iterdir() if VERSION.fullmatch(path.name) and path.is_dir()]
+    published = [path for path in versions if any((path / place / MANIFEST).is_file() for place in ("", SPLITS[0]))]
+    return sorted(published, key=lambda path: int(path.name[1:]), reverse=True)
+
+
+def read_profile(folder: Path) -> Profile | None:
+    """The profile of an output's folder; None without one, DataError for one that is damaged."""
+    path = folder / PROFILE
+    return Profile.from_json(read_json(path), path) if path.is_file() else None
+
+
+def _day(manifest: Any) -> date | None:
+    """The day that a version is of, as its manifest says."""
+    dated = manifest.get("dated") if isinstance(manifest, dict) else None
+    try:
+        return datetime.fromisoformat(dated["date"]).date() if isinstance(dated, dict) else None
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,190 @@
+"""The profile of all rows that a run has read: counts, extremes, moments and distributions by column."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tasks.core.strict_json import decoded, encoded
+from tasks.storage.metadata_forms import check_form
+from tasks.storage.own_files import PROFILE
+
+FORMAT = 1
+BUCKETS = 1024  # of categories, by the lowest ten bits of MurmurHash3
+TOP = 100  # most frequent categories that a profile names
+MINUS_INFINITY, PLUS_INFINITY = 0x000F, 0xFFF0  # the bins of the infinities
+SIGN = 1 << 63
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """The figures of one column of the source, over all rows that were read (after `source.filter`, before filters of
+    the graph). Of a list column the elements are the rows; null lists are counted as null elements. NaN is null.
+
+    `distinct` values without null; their number is within `distinct_error` (relative, two standard errors; 0: exact).
+    `minimum`, `maximum`, `mean` and `std` (ddof 1) are those of finite values; `infinite` values are counted apart.
+    Numbers are numbers (bools 0 and 1, decimals the nearest float64); times count in microseconds since 1970, dates in
+    days, durations and times of the day in microseconds, and their extremes are ISO texts (of durations numbers).
+    `bins` has the number of values by the upper 16 bits of the order-preserving uint64 of their float64; None for
+    texts. `buckets` has the number of values by the lower ten bits of their MurmurHash3 (texts, integers, bools), else
+    None. `top` are the most frequent of these values with their counts, largest count first, equal counts by value;
+    empty unless `top_exact`: with too many distinct values nobody has counted each.
+    """
+
+    name: str
+    type: str
+    rows: int
+    nulls: int
+    distinct: float = 0.0
+    distinct_error: float = 0.0
+    minimum: int | float | str | None = None
+    maximum: int | float | str | None = None
+    mean: float | None = None
+    std: float | None = None
+    infinite: int = 0
+    bins: Mapping[int, int] | None = None
+    buckets: list[int] | None = None
+    top: list[tuple[Any, int]] = field(default_factory=list)
+    top_exact: bool = False
+
+    @property
+    def values(self) -> int:
+        """The number of values that are not null."""
+        return self.rows - self.nulls
+
+    def quantile(self, q: float) -> float:
+        """The value at the fraction `q` of the finite values: the middle of its bin, within 1/16 of the exact value,
+        never outside of the column's extremes where they are numbers. NaN without bins or values.
+
+        >>> column = ColumnProfile("x", "int8", rows=4, nulls=0, bins={bin_of(1.0): 3, bin_of(100.0): 1})
+        >>> column.quantile(0.5), column.quantile(1.0)
+        (1.03125, 102.0)
+        """
+        finite = sorted((b, n) for b, n in (self.bins or {}).items() if b not in (MINUS_INFINITY, PLUS_INFINITY) and n)
+        if not finite:
+            return math.nan
+        rank, passed = q * (sum(n for _, n in finite) - 1), 0
+        place = finite[-1][0]
+        for number, count in finite:
+            passed += count
+            if passed > rank:
+                place = number
+                break
+        low, high = bin_edges(place)
+        value = 0.0 if place == bin_of(0.0) else low / 2 + high / 2
+        if isinstance(self.minimum, (int, float)) and isinstance(self.maximum, (int, float)):
+            value = float(min(max(value, self.minimum), self.maximum))
+        return value
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = encoded(asdict(self))
+        data["bins"] = None if self.bins is None else [[b, self.bins[b]] for b in sorted(self.bins)]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ColumnProfile:
+        values = {name: value for name, value in decoded(data).items() if name in cls.__dataclass_fields__}
+        if values.get("bins") is not None:
+            values["bins"] = {int(b): int(n) for b, n in values["bins"]}
+        values["top"] = [(value, int(count)) for value, count in values.get("top", [])]
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """What a step of the graph met: `rows` (or elements) that it looked at, how many of them are out of its vocabulary
+    (Categorify) or without a match (JoinExternal), None for other operators, and casts that failed in it."""
+
+    key: str
+    op: str
+    columns: tuple[str, ...]
+    rows: int
+    out_of_vocabulary: int | None = None
+    unmatched: int | None = None
+    failed_casts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"columns": [*self.columns]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepProfile:
+        values = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
+        return cls(**values | {"columns": tuple(values["columns"])})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a run read: `rows` of the source that passed its filter, the columns by name, the steps by key.
+
+    `seconds` of all workers together went into the profile.
+    """
+
+    rows: int
+    columns: Mapping[str, ColumnProfile] = field(default_factory=dict)
+    steps: Mapping[str, StepProfile] = field(default_factory=dict)
+    seconds: float = 0.0
+    format: int = FORMAT
+
+    def joined(self, other: Profile) -> Profile:
+        """The columns and steps of both: each pass over the same rows profiles the columns that no other has."""
+        return replace(
+            self,
+            rows=max(self.rows, other.rows),
+            columns={**other.columns, **self.columns},
+            steps={**other.steps, **self.steps},
+            seconds=self.seconds + other.seconds,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+            "columns": [self.columns[name].to_json() for name in sorted(self.columns)],
+            "steps": [self.steps[key].to_json() for key in sorted(self.steps)],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, path: Path = Path(PROFILE)) -> Profile:
+        """The profile of a file's content; DataError that names the file and the field that is damaged."""
+        check_form(data, "profile", path)
+        columns = [ColumnProfile.from_json(column) for column in data["columns"]]
+        steps = [StepProfile.from_json(step) for step in data["steps"]]
+        return cls(
+            rows=data["rows"],
+            columns={column.name: column for column in columns},
+            steps={step.key: step for step in steps},
+            seconds=data["seconds"],
+            format=data["format"],
+        )
+
+    def text(self) -> str:
+        """As JSON of one spelling."""
+        return json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
+
+
+def bin_of(value: float) -> int:
+    """The bin of a number: the upper 16 bits of its order-preserving uint64; both zeros have one.
+
+    >>> bin_of(-1.0) < bin_of(-0.0) == bin_of(0.0) < bin_of(1.0) < bin_of(float("inf"))
+    True
+    """
+    bits: int = struct.unpack("<Q", struct.pack("<d", value + 0.0))[0]
+    return ((~bits if bits & SIGN else bits | SIGN) & 0xFFFFFFFFFFFFFFFF) >> 48
+
+
+def bin_edges(number: int) -> tuple[float, float]:
+    """The least and the greatest number of a bin, as floats; the bin that has the largest numbers ends at infinity."""
+    ends = sorted((_value(number << 48), _value((number + 1 << 48) - 1)))
+    return ends[0], ends[1]
+
+
+def _value(ordered: int) -> float:
+    bits = ordered ^ SIGN if ordered & SIGN else ~ordered & 0xFFFFFFFFFFFFFFFF
+    value: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    return value

@@ -1,0 +1,173 @@
+"""The question of the gate in a staging folder: whether a night with findings is published, and who answered what."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.errors import JobError, OpenQuestionError
+from tasks.storage.atomic import read_json, write_json
+from tasks.storage.metadata_forms import check_form
+
+QUESTION = "question.json"  # in the staging folder
+FORMAT = 1
+Answer = Literal["publish", "discard"]
+GateStage = Literal["statistics", "commit"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the gate asks of the work in a staging folder.
+
+    `flow` and `parameters` (a job as its author wrote it) make a run that goes on with the work, on the date `date`
+    (`run.date`; None for a job without one), in the folder `folder` with the folders `search` on Python's path. `run`
+    and `deployment` are those of the run that asks; a run of a deployment waits in Prefect, and its form has the key
+    `key`. `verdict` is the gate's, `of` the digest of the profile that it judged. `until`: when it ends in `stop`.
+    `answer` has `answer`, `who` and `when`; None while nobody has answered.
+    """
+
+    flow: str
+    parameters: Mapping[str, Any]
+    date: str | None
+    run: str
+    deployment: str | None
+    stage: GateStage
+    verdict: Mapping[str, Any]
+    of: str
+    key: str
+    output: str
+    folder: str
+    asked_at: str
+    until: str
+    search: tuple[str, ...] = ()
+    answer: Mapping[str, str] | None = None
+    format: int = field(default=FORMAT)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether nobody has answered in time: then the run is stopped."""
+        return self.answer is None and datetime.now(UTC) >= datetime.fromisoformat(self.until)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for an answer."""
+        return self.answer is None and not self.is_expired
+
+    @property
+    def night(self) -> str:
+        """Whose work it is about, in a few words: `the night 2026-11-22 of /data/out`."""
+        return f"the night {self.date} of {self.output}" if self.date else f"a run to {self.output}"
+
+    @property
+    def findings(self) -> list[str]:
+        """The sentences of the findings."""
+        return [str(finding["text"]) for finding in self.verdict["findings"]]
+
+    @property
+    def commands(self) -> str:
+        """What answers it from a shell."""
+        return f"millrace publish {self.output}, or millrace discard {self.output}"
+
+
+def read_question(folder: Path) -> Question | None:
+    """The question in a staging folder; None without one. A DataError if the file is damaged."""
+    path = folder / QUESTION
+    data = read_json(path)
+    if data is None and not path.exists():
+        return None
+    check_form(data, "question", path)
+    values = {name: value for name, value in data.items() if name in Question.__dataclass_fields__}
+    return Question(**values | {"search": tuple(values.get("search", ()))})
+
+
+def write_question(folder: Path, question: Question) -> None:
+    """Put a question into a staging folder, in the place of an earlier one."""
+    write_json(folder / QUESTION, asdict(question) | {"search": [*question.search]})
+
+
+def answered(folder: Path, answer: Answer, who: str) -> Question:
+    """Answer the question in a staging folder; the first answer counts.
+
+    The same answer again gives the question as it was answered first. A JobError where there is no question, where its
+    time is over, and where the first answer is the other one.
+    """
+    with alone(folder):
+        question = read_question(folder)
+        if question is None:
+            raise JobError("there is no open question", where=str(folder), why="nothing waits for an answer here",
+                           do="look at the run, or at millrace inspect of the output")  # fmt: skip
+        if question.answer is not None:
+            if question.answer["answer"] != answer:
+                raise already(question)
+            return question
+        if question.is_expired:
+            raise too_late(question)
+        question = replace(question, answer={"answer": answer, "who": who, "when": now()})
+        write_question(folder, question)
+        return question
+
+
+def already(question: Question) -> JobError:
+    """The error for a second answer that is not the first."""
+    first = question.answer or {}
+    what = f"the question of {question.night} is answered already: {first.get('answer')}"
+    return JobError(what, where=question.output, why=f"{first.get('who')} answered at {first.get('when')}",
+                    do="the first answer counts; `millrace discard OUT/v0006` marks a published version")  # fmt: skip
+
+
+def too_late(question: Question) -> JobError:
+    """The error for an answer after `run.ask_timeout`."""
+    what = f"the question of {question.night} was open until {question.until}: its run was stopped"
+    return JobError(what, where=question.output, why="nobody answered within run.ask_timeout",
+                    do="run that date again: it goes on from what is done, and asks again")  # fmt: skip
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def somebody() -> str:
+    """The user and the host of this process: `ada@host`."""
+    name = str(os.getuid())
+    with suppress(OSError, KeyError):  # of a user without a name
+        name = getpass.getuser()
+    return f"{name}@{socket.gethostname()}"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """No other process of this host answers while the block runs."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def refuse_open(folder: Path) -> None:
+    """An OpenQuestionError if work waits for an answer in a staging folder: nobody else may touch it."""
+    question = read_question(folder)
+    if question is not None and question.is_open:
+        raise waiting(question)
+
+
+def waiting(question: Question) -> OpenQuestionError:
+    """The error for whoever would work where a question is open."""
+    return OpenQuestionError(
+        f"{question.night} waits for an answer, and nothing else may touch its work", where=question.output,
+        why=f"the gate asked at {question.asked_at}: {'; '.join(question.findings)}",
+        do=f"answer it: {question.commands}; or set run.lock to wait. It is open until {question.until}",
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""What passes over the source see of its rows: sketches of columns, and what steps meet; merged in any order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.core.schema import ROW
+from tasks.engines.algorithms import column_sketch
+from tasks.engines.algorithms.column_sketch import Sketch
+from tasks.engines.algorithms.moments import Moments
+from tasks.graph.binding import SOURCE, Bound, Step
+from tasks.ops.categorify import Categorify
+
+Met = dict[str, dict[str, int]]  # step -> what it met (rows, out_of_vocabulary, unmatched) -> how often
+
+
+@dataclass
+class Seen:
+    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took."""
+
+    rows: int = 0
+    columns: dict[str, Sketch] = field(default_factory=dict)
+    met: Met = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        return 20_000 * len(self.columns)
+
+    def packed(self) -> str:
+        """As text."""
+        plain = {"rows": self.rows, "met": self.met, "seconds": self.seconds}
+        return json.dumps(plain | {"columns": column_sketch.packed(self.columns)})
+
+
+def unpacked(text: str) -> Seen:
+    """What `Seen.packed` wrote; nothing seen for an empty text."""
+    if not text:
+        return Seen()
+    plain = json.loads(text)
+    return Seen(plain["rows"], column_sketch.unpacked(plain["columns"]), plain["met"], plain["seconds"])
+
+
+def added(parts: Iterable[Seen]) -> Seen:
+    """What was seen of the rows of all parts, which have no row in common."""
+    several = list(parts)
+    if len(several) == 1:
+        return several[0]
+    names = list(dict.fromkeys(name for part in several for name in part.columns))
+    met: Met = {}
+    for part in several:
+        for key, figures in part.met.items():
+            total = met.setdefault(key, {})
+            for what, count in figures.items():
+                total[what] = total.get(what, 0) + count
+    columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
+    return Seen(sum(p.rows for p in several), columns, met, sum(p.seconds for p in several))
+
+
+def packed_sum(texts: Sequence[str]) -> str:
+    """The sum of what packed texts say, as such a text; an empty one for none."""
+    return added(unpacked(text) for text in texts).packed() if texts else ""
+
+
+def together(passes: Sequence[Seen]) -> Seen:
+    """What several passes over the same rows have seen: each has columns of its own, the last has met a step last."""
+    whole = Seen(max((seen.rows for seen in passes), default=0))
+    for seen in passes:
+        whole.columns |= seen.columns
+        whole.met |= seen.met
+        whole.seconds += seen.seconds
+    return whole
+
+
+def sketched(
+    source: Mapping[str, Any], starts: Sequence[int], blocks: Sequence[int], engine: Any,
+    known: Mapping[str, Sequence[Moments]],
+) -> dict[str, Sketch]:  # fmt: skip
+    """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
+    sketches = {}
+    for name, column in source.items():
+        if not engine.is_list(column):
+            sketches[name] = engine.sketch_column(column, starts, blocks, known.get(name))
+            continue
+        null = engine.null_rows([column])
+        nulls = 0 if null is None else int(null.sum())
+        while engine.is_list(column):
+            column = engine.leaves(column)
+        # The elements of a partition's blocks count as those of its first block: their moments are joined by blocks.
+        sketches[name] = engine.sketch_column(column, [0, len(column)], [blocks[0]])
+        sketches[name].rows += nulls
+        sketches[name].nulls += nulls
+    return sketches
+
+
+def counted(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:
+    """Step -> source column, for steps whose tables of distinct values are counts of a column of the source alone."""
+    columns: dict[str, str] = {}
+    for step in steps:
+        if not isinstance(step.op, Categorify) or len(step.unit) > 1 or not step.op.counts_values(step.unit):
+            continue
+        if len(step.fit_inputs) != 1 or step.within != SOURCE:
+            continue
+        place, name = bound.origin(*next(iter(step.fit_inputs.values())))
+        if place == SOURCE and name != ROW and not _is_list(bound, name) and name not in columns.values():
+            columns[step.key] = name
+    return columns
+
+
+def _is_list(bound: Bound, name: str) -> bool:
+    column = bound.source[name]
+    return bool(column.leaf != column.dtype)

@@ -1,0 +1,149 @@
+"""The base of a refit: the newest good version of an output or of a fitted workflow.
+
+Good is what was published, is whole by its manifest and its digests, and was not taken back (`millrace discard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import DataError, HostError, JobError
+from tasks.graph.history import check_history
+from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.graph.state import check_saved
+from tasks.job.request import PlanOf, Request
+from tasks.manifest import Manifest, outputs, versions_of
+from tasks.sources.output_check import damages
+from tasks.storage.atomic import read_json
+from tasks.storage.discarded import is_discarded
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW
+
+
+@dataclass(frozen=True)
+class BaseVersion:
+    """A good version: its name (v0006; that of the folder for an output without versions), its folder, the folder of
+    its fitted workflow, and what `workflow.json` says."""
+
+    name: str
+    path: Path
+    workflow: Path
+    data: Mapping[str, Any]
+
+    @property
+    def rows(self) -> int:
+        """The rows that were learned in all nights. A version from before there were refits says in its manifest how
+        many it read; a fitted workflow from then does not say, and counts as 0."""
+        history = self.data.get("history")
+        if history:
+            return int(history["rows"])
+        place = next((one for one in _manifests(self.path) if one.exists()), None)
+        manifest = read_json(place) if place else None
+        return int(manifest["rows"]["in"]) if isinstance(manifest, dict) else 0
+
+    @property
+    def day(self) -> str:
+        """The day of its last night, `2026-11-22`; that on which it was written where it names no night."""
+        nights = (self.data.get("history") or {}).get("nights", [])
+        if nights:
+            return str(nights[-1]["day"])
+        return datetime.fromtimestamp((self.workflow / FITTED).stat().st_mtime, UTC).date().isoformat()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged,
+    `discarded` the names of newer ones that were taken back."""
+
+    version: BaseVersion | None
+    damaged: tuple[str, ...] = ()
+    discarded: tuple[str, ...] = ()
+
+
+def newest_good(root: Path, thorough: bool = True) -> Choice:
+    """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
+
+    `thorough` reads every byte, as `millrace verify` does; else only manifests and `workflow.json` are looked at. A
+    JobError for a folder that is something else, a DataError if no version is good and one of them is damaged.
+    """
+    versions = versions_of(root)
+    if not versions:
+        if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+            return Choice(None)
+        if not _is_output(root):
+            raise JobError("the base is no output of millrace", where=f"base: {root}",
+                           why=f"it has no {MANIFEST}, no {FITTED} and no versions",
+                           do="give the folder that runs write, or base: none")  # fmt: skip
+        versions = [root]
+    damaged, discarded = list[str](), list[str]()
+    for version in reversed(versions):
+        if is_discarded(version):
+            discarded.append(version.name)
+            continue
+        try:
+            return Choice(_checked(version, thorough), tuple(damaged), tuple(discarded))
+        except HostError:
+            raise
+        except DataError as error:
+            damaged.append(f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else ""))
+    if damaged:
+        raise DataError(
+            "no version of the base is good", where=str(root), why="; ".join(damaged),
+            do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
+        )  # fmt: skip
+    return Choice(None, (), tuple(discarded))
+
+
+def is_published(request: Request, version: BaseVersion) -> bool:
+    """Whether the work in the staging folder of a run is what became this version: the run was cut off when it had
+    published it, and before it removed its work."""
+    staging = request.staging
+    manifest = read_json(next((one for one in _manifests(version.path) if one.exists()), version.path / MANIFEST))
+    state, plans = read_json(staging.folder / "state" / "manifest.json"), PlanOf(request)
+    if not isinstance(manifest, dict) or not isinstance(state, dict) or not plans.data or staging.new.exists():
+        return False
+    prints = manifest.get("fingerprints", {})
+    return (
+        prints.get("state") == state.get("digest") and prints.get("source") == plans.plan(request.splits[0]).fingerprint
+    )
+
+
+def nights_text(data: Mapping[str, Any]) -> str:
+    """The nights that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
+    nights = (data.get("history") or {}).get("nights", [])
+    if not nights:
+        return "nights that it does not name"
+    return f"{len(nights):,} night{'s' if len(nights) > 1 else ''} until {nights[-1]['day']}"
+
+
+def _checked(version: Path, thorough: bool) -> BaseVersion:
+    """A version with what its fitted workflow says; a DataError that says what is damaged."""
+    if not _is_output(version):
+        raise DataError(f"it has neither {MANIFEST} nor {FITTED}", where=str(version))
+    for folder in outputs(version):
+        Manifest.load(folder)
+        if thorough and (lines := damages(folder)):
+            raise DataError(lines[0], where=str(folder))
+    if (version / SPLITS[0]).is_dir() and not (version / FITTED).exists():
+        for split in SPLITS:
+            if not (version / split / MANIFEST).exists():
+                raise DataError(f"{split}/{MANIFEST} is missing", where=str(version))
+    folder = fitted_folder(version)
+    if folder != version and folder.name != WORKFLOW:
+        raise DataError(f"{WORKFLOW} is missing", where=str(version))
+    data = read_fitted(folder)
+    if thorough:
+        check_saved(folder, data.get("state"))
+        check_history(folder, data)
+    return BaseVersion(version.name, version, folder, data)
+
+
+def _is_output(folder: Path) -> bool:
+    return any(place.exists() for place in (*_manifests(folder), folder / FITTED))
+
+
+def _manifests(folder: Path) -> tuple[Path, Path]:
+    return folder / MANIFEST, folder / SPLITS[0] / MANIFEST

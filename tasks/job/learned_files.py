@@ -1,0 +1,77 @@
+"""The files that a workflow has learned from: told apart by size and digest, refused when they come again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from tasks.core.plan import File
+from tasks.errors import DataError
+from tasks.job.request import Request
+from tasks.storage.files import _reading_error, open_binary
+
+PART = 2**20  # bytes at the beginning, in the middle and at the end of a file that its digest is made of
+SHOWN = 5
+
+
+def sampled_digest(file: File, storage_options: Mapping[str, Any] | None = None) -> str:
+    """xxh3-128, hexadecimal, of a file's size and of its first, middle and last MiB; a smaller file counts whole.
+
+    From a storage it fetches these parts alone. A DataError if the file cannot be read, or has changed.
+    """
+    digest = xxhash.xxh3_128(file.size.to_bytes(8, "little"))
+    starts = [0, file.size // 2 - PART // 2, file.size - PART]
+    with open_binary(file, storage_options) as opened:
+        try:
+            for start in starts if file.size > len(starts) * PART else [0]:
+                opened.seek(start)
+                left = PART if file.size > len(starts) * PART else file.size
+                while left > 0 and (content := opened.read(left)):
+                    digest.update(content)
+                    left -= len(content)
+        except Exception as error:
+            raise _reading_error(file.path, error, storage_options) from None
+    return digest.hexdigest()
+
+
+def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> list[tuple[str, str, int]]:
+    """(path, path under which it was learned, number of the night) of those among the files (path, size, digest) that
+    a table of learned files has: with the same content, or at the same path."""
+    by_content, by_path = dict[tuple[int, str], tuple[str, int]](), dict[str, int]()
+    for row in known.to_pylist():
+        by_content[row["size"], row["digest"]] = row["path"], row["night"]
+        by_path[row["path"]] = row["night"]
+    again = []
+    for path, size, digest in files:
+        if (size, digest) in by_content:
+            again.append((path, *by_content[size, digest]))
+        elif path in by_path:
+            again.append((path, path, by_path[path]))
+    return again
+
+
+def check_new(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[Mapping[str, Any]]) -> None:
+    """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both."""
+    again = learned_before(files, known)
+    if not again:
+        return
+    lines = [
+        f"{path} was learned in the night of {nights[night]['day']}" + (f" as {before}" if before != path else "")
+        for path, before, night in again[:SHOWN]
+    ]
+    if len(again) > SHOWN:
+        lines.append(f"and {len(again) - SHOWN:,} more")
+    raise DataError(
+        f"{len(again):,} of {len(files):,} files are learned already", where="\n         ".join(lines),
+        why="their rows would count twice",
+        do="name the new files alone in source.path; --again (refit.again: true) learns them once more",
+    )  # fmt: skip
+
+
+def night_of(request: Request) -> str:
+    """The day of a run: its date, else that of the refit, else today (UTC)."""
+    return str(request.dated.get("date") or request.base.get("day") or datetime.now(UTC).date().isoformat())

@@ -1,0 +1,78 @@
+"""The profiles of a run: written to its staging folder by statistics and transform, read by the gate and the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import DataError
+from tasks.gate.columns import column_profiles
+from tasks.gate.profile import PROFILE, Profile, StepProfile
+from tasks.graph.binding import Bound, Step
+from tasks.graph.evaluation import titled
+from tasks.graph.failed_casts import Record
+from tasks.graph.seen import Seen
+from tasks.job.request import Request
+from tasks.storage.atomic import read_json, write_json
+from tasks.storage.checksum import digest
+
+STATISTICS = "profile-statistics.json"  # in the staging folder: what statistics read
+
+
+def whole_name(split: str) -> str:
+    """The file of the staging folder with the whole profile of a split.
+
+    >>> whole_name(""), whole_name("valid")
+    ('profile.json', 'profile-valid.json')
+    """
+    return f"profile-{split}.json" if split else "profile.json"
+
+
+def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record]) -> Profile:
+    """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed."""
+    types = {name: column.dtype for name, column in bound.source.items()}
+    return Profile(seen.rows, column_profiles(types, seen.columns), _steps(seen, bound, failed), seen.seconds)
+
+
+def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, StepProfile]:
+    by_key: dict[str, Step] = {step.key: step for step in bound.steps.values()}
+    casts: dict[str, int] = {}
+    for record in failed:
+        casts[record["entry"]] = casts.get(record["entry"], 0) + record["rows"]
+    profiles = {}
+    for key, step in by_key.items():
+        met, failed_rows = seen.met.get(key, {}), casts.pop(titled(step), 0)
+        if met or failed_rows:
+            profiles[key] = StepProfile(key, type(step.op).__name__, tuple(step.unit), met.get("rows", seen.rows),
+                                        met.get("out_of_vocabulary"), met.get("unmatched"), failed_rows)  # fmt: skip
+    for entry, rows in casts.items():  # of `source.filter` and filters of the graph
+        profiles[entry] = StepProfile(entry, entry.partition(" of ")[0], (), seen.rows, failed_casts=rows)
+    return profiles
+
+
+def save(request: Request, name: str, profile: Profile, fingerprint: str) -> None:
+    """Write a profile into the staging folder, with the fingerprint of the work that it is of."""
+    write_json(request.staging.folder / name, {**profile.to_json(), "fingerprint": fingerprint})
+
+
+def saved(request: Request, name: str, fingerprint: str = "") -> Profile | None:
+    """The profile of the staging folder with this name (and this fingerprint, unless it is empty); None without it."""
+    path = request.staging.folder / name
+    content = read_json(path)
+    if not isinstance(content, dict) or (fingerprint and content.get("fingerprint") != fingerprint):
+        return None
+    try:
+        return Profile.from_json(content, path)
+    except DataError:
+        return None
+
+
+def publish_profile(request: Request, split: str, folder: Path) -> list[Mapping[str, Any]]:
+    """Write `_profile.json` into the folder of a split that is published; its record for the manifest, [] without."""
+    profile = saved(request, whole_name(split)) if request.run.profile else None
+    if profile is None:
+        return []
+    path = folder / PROFILE
+    write_json(path, profile.to_json())
+    return [{"path": PROFILE, "bytes": path.stat().st_size, "xxh3_128": digest(path)}]

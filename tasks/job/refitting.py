@@ -1,0 +1,154 @@
+"""What a refit is asked to do: the request of a job on top of its base, and the copy of the base that it works with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.core.schema import Schema
+from tasks.core.settings import Output, Refitting, Run, Source
+from tasks.core.versions import millrace_version
+from tasks.errors import JobError
+from tasks.graph.history import FILES, files_table, read_files, with_night
+from tasks.graph.node import graph_from_json, graph_to_json
+from tasks.graph.saved_workflow import read_fitted
+from tasks.graph.state import check_saved, saved_files
+from tasks.job.apply_fitted import _made_up, targets_of
+from tasks.job.base_version import BaseVersion
+from tasks.job.learned_files import night_of
+from tasks.job.request import PlanOf, Request, new_request
+from tasks.sources.reading_rules import Fit, with_values
+from tasks.storage.allowed_roots import allowed_name
+from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
+from tasks.storage.own_files import FITTED
+
+COPY = "base"  # the folder in the staging folder
+
+
+def refitting_request(
+    source: Source, base: BaseVersion, refit: Refitting, output: Output, run: Run, engine: str,
+    day: date | None = None, graph: list[dict[str, Any]] | None = None, labels: list[str] | None = None,
+) -> Request:  # fmt: skip
+    """The request that learns from a source on top of a base. `graph` and `labels` are those of the job, which must be
+    those of the base: a JobError shows what differs; without them the base has them. `day` is that of the night, today
+    if nothing is said."""
+    own = graph_to_json(graph_from_json(base.data["graph"]))
+    if graph is not None and graph != own:
+        raise JobError(
+            "the features of the job are not those of its base", where=f"features; base: {base.path}",
+            why="\n         ".join(differing(own, graph)),
+            do="write the features as they were, or begin anew: base: none, which gives all values new ids",
+        )  # fmt: skip
+    fit = Fit.of(source, base.data["source"])
+    schema = base.data["schema"]
+    if labels is None:
+        labels = targets_of(graph_from_json(own), Schema.from_json(schema))
+    return new_request(
+        with_values(source, fit.reading), own, output, run, engine, labels,
+        base={
+            "path": str(base.workflow), "version": base.name, "state": base.data["state"], "schema": schema,
+            "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
+            "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
+            "since": base.day, "made_up": _made_up(base.data),
+        },
+    )  # fmt: skip
+
+
+def differing(base: list[dict[str, Any]], job: list[dict[str, Any]]) -> list[str]:
+    """In what the features of a job differ from those of a base, a line for each entry; both as `workflow.json` has
+    them.
+
+    >>> differing([{"kind": "pick", "parents": [], "selection": ["x"], "name": "features[0]"}],
+    ...           [{"kind": "pick", "parents": [], "selection": ["x", "y"], "name": "features[0]"}])
+    ["features[0]: in the base columns ['x'], in the job columns ['x', 'y']"]
+    """
+    first, second = _by_entry(base), _by_entry(job)
+    lines = []
+    for name in dict.fromkeys([*first, *second]):
+        before, now = first.get(name, ["nothing"]), second.get(name, ["nothing"])
+        if before != now:
+            lines.append(f"{name}: in the base {', '.join(before)}, in the job {', '.join(now)}")
+    return lines or ["the entries are the same, and stand in another order"]
+
+
+def _by_entry(graph: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The columns and operators of each entry of a graph, as text."""
+    entries: dict[str, list[str]] = {}
+    for node in graph:
+        texts = entries.setdefault(node.get("name") or "output", [])
+        if node.get("selection"):
+            texts.append(f"columns {node['selection']}")
+        if "op" in node:
+            op = {**node["op"]}
+            name = op.pop("op", "")
+            texts.append(f"{name}({', '.join(f'{key}={value!r}' for key, value in op.items() if value is not None)})")
+    return entries
+
+
+def copied_base(request: Request) -> Path:
+    """A copy of the base in the staging folder, whole by its digests, as hard links where that is possible: the folder
+    that it comes from may be replaced meanwhile."""
+    folder, base = request.staging.folder / COPY, request.base
+    if (read_json(folder / "manifest.json") or {}).get("digest") == base["state"]:
+        return folder
+    origin = Path(base["path"])
+    more = [origin / name for name in (FITTED, FILES) if (origin / name).exists()]
+    with no_space(folder), partial_folder(folder) as partial:
+        for path in [*saved_files(origin), *more]:
+            with allowed_name(path, "base") as name:
+                _link_or_copy(path, name, partial / path.name)
+        check_saved(partial, base["state"])
+        write_json(partial / "manifest.json", {"digest": base["state"]})
+    return folder
+
+
+def _link_or_copy(path: Path, name: str, target: Path) -> None:
+    with suppress(OSError):
+        os.link(path, target, follow_symlinks=False)
+        return
+    shutil.copyfile(name, target)
+
+
+def history_before(request: Request) -> tuple[dict[str, Any], pa.Table]:
+    """(the history of the base, the table of its files); both empty for a fit, and where everything is learned anew."""
+    if not request.base or request.base["all"]:
+        return {}, files_table([], 0)
+    folder = request.staging.folder / COPY
+    data = read_fitted(folder)
+    history = dict(data.get("history") or {})
+    if not history:
+        history = {"rows": request.base["rows"], "nights": []}
+    return history, read_files(folder, history)
+
+
+def history_of(request: Request) -> tuple[Mapping[str, Any], pa.Table]:
+    """(the history after this run, the table of its files)."""
+    before, files = history_before(request)
+    plans = PlanOf(request)
+    learned = plans.learned_files
+    day = night_of(request)
+    night = {
+        "day": day,
+        "rows": plans.plan(request.splits[0]).rows,
+        "files": len(learned),
+        "millrace": millrace_version(),
+    }
+    own = files_table(learned, len(before.get("nights", ())))
+    return with_night(before, night), pa.concat_tables([files, own])
+
+
+def base_note(request: Request) -> dict[str, Any]:
+    """What a manifest says of the base: {"base": {version, path, state, rows}}, "none" for the first run of a job that
+    names one; {} for a job without."""
+    base = request.base
+    if base:
+        return {"base": {name: base[name] for name in ("version", "path", "state", "rows")}}
+    return {"base": "none"} if request.no_base else {}

@@ -1,0 +1,64 @@
+"""Sketches of source columns whose values a vocabulary counts anyway: of the counts, not of the rows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import engines
+from tasks.engines.algorithms import column_sketch
+from tasks.engines.algorithms.column_sketch import Sketch
+from tasks.graph.seen import Seen
+
+PART = 1 << 20  # distinct values that are sketched at once
+
+
+class CountTables:
+    """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+        self.shown: dict[str, Sequence[pa.Table]] = {}
+
+    def add(self, key: str, tables: Sequence[pa.Table]) -> None:
+        """Remember the tables of a step, which are in host memory and have no value in common."""
+        self.shown[key] = tables
+
+    def seen(self, columns: Mapping[str, str], fitted: Mapping[str, Any], partials: Mapping[str, Any]) -> Seen:
+        """What the counts say of the columns (step -> column), from what was learned in a phase."""
+        start, seen = time.perf_counter(), Seen()
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-profile") as threads:
+            futures = {}
+            for key, name in columns.items():
+                tables, nulls = self._tables(key, fitted[key], partials.get(key, {}))
+                parts = [table.slice(at, PART) for table in tables for at in range(0, len(table), PART)]
+                futures[name] = nulls, [threads.submit(_sketched, p) for p in parts or [tables[0].slice(0, 0)]]
+            for name, (nulls, parts) in futures.items():
+                sketch = column_sketch.merge([part.result() for part in parts])
+                sketch.rows, sketch.nulls = sketch.rows + nulls, sketch.nulls + nulls
+                seen.columns[name] = sketch
+        self.shown = {}
+        seen.seconds = time.perf_counter() - start
+        seen.rows = max((sketch.rows for sketch in seen.columns.values()), default=0)
+        return seen
+
+    def _tables(self, key: str, fitted: Mapping[str, Any], saved: Mapping[str, Any]) -> tuple[Sequence[pa.Table], int]:
+        """(tables of values and counts without a common value, nulls that they do not count)."""
+        if key in self.shown:
+            return self.shown[key], 0
+        tables = [table for table in (fitted["values"], fitted.get("rest"), saved.get("rest")) if table is not None]
+        return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))
+
+
+def _sketched(table: pa.Table) -> Sketch:
+    counts = np.asarray(table["count"])
+    if len(counts) and not counts.min():
+        table = table.filter(pa.array(counts > 0))  # values that have an id of earlier nights
+    sketch: Sketch = engines.engine("pandas").sketch_counts(table, whole=True)
+    return sketch

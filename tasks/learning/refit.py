@@ -1,0 +1,189 @@
+"""Refit: what learning starts from where it does not begin anew, and what becomes of each step of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tasks import engines
+from tasks.cluster.out_of_memory import frugal, is_out_of_memory
+from tasks.cluster.pool import Pool
+from tasks.engines.convert.sizes import nbytes
+from tasks.errors import DataError, JobError
+from tasks.graph.binding import Bound, Step
+from tasks.graph.changes import Mode
+from tasks.graph.evaluation import explained, titled
+from tasks.graph.state import State
+from tasks.learning.large_table_types import Chain
+from tasks.learning.partials import Observed, whole_of
+from tasks.ops.base import Learned, Night
+from tasks.ops.keyed import Keyed
+
+__all__ = ["Base", "Mode"]
+Finished = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # fitted values, those for a refit, what changed
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a refit starts from.
+
+    state: what was learned so far, with what a refit needs beside it (`State.partials`).
+    rows: how many rows it was learned from: row numbers of the new rows go on from there.
+    modes: by the key of each learned step, what happens to it (`tasks.learning.refit_modes`).
+    night: the day of the new rows, and what is forgotten.
+    """
+
+    state: State
+    rows: int
+    modes: Mapping[str, Mode]
+    night: Night
+
+    def mode(self, step: Step) -> Mode:
+        """What happens to a step; a JobError if the base has not learned it."""
+        if step.key not in self.modes or step.key not in self.state.values:
+            raise JobError(
+                f"the base has not learned {titled(step)}",
+                why="a refit goes on with the features of its base",
+                do="use the features of the base, or fit all rows again",
+            )
+        return self.modes[step.key]
+
+    def learns(self, step: Step) -> bool:
+        """Whether the step looks at the new rows: not if it is frozen, unless a fit would make other columns now."""
+        return self.mode(step).mode != "frozen" or bool(getattr(step.op, "settles_schema", False))
+
+    def starts(self, step: Step) -> Start:
+        """What the step starts from."""
+        fitted, saved = self.state.values[step.key], self.state.partials.get(step.key, {})
+        return Start(self.mode(step), fitted, saved, self.night)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one step of a refit starts from: its mode, its learned values, and what was saved beside them."""
+
+    mode: Mode
+    fitted: Mapping[str, Any]
+    saved: Mapping[str, Any]
+    night: Night
+
+    @property
+    def anew(self) -> bool:
+        """Whether the step learns as in a fit: it is merged, and only ids stay."""
+        return self.night.keep_ids_only and self.mode.mode == "merged"
+
+
+def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fitted values, values for a refit) of the steps that stay as they are."""
+    steps = [step for step in bound.learned if base.mode(step).mode == "frozen"]
+    partials = base.state.partials
+    return {s.key: base.state.values[s.key] for s in steps}, {s.key: partials.get(s.key, {}) for s in steps}
+
+
+def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of a step in `changes.json`."""
+    head = {"op": type(step.op).__name__, "columns": list(step.unit), "mode": mode.mode, "why": mode.why}
+    return head | dict(change)
+
+
+@frugal
+def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str, Finished], dict[str, Any]]:
+    """(what is learned by step; questions of steps that learn anew and need another pass) of small partials."""
+    done, questions = {}, {}
+    for key, partial in observed.partials.items():
+        op, start = partial.step.op, starts[key]
+        assert isinstance(op, Learned)
+        try:
+            whole = whole_of(op, partial.tree)
+            if start.anew and (question := op.refine(whole)) is not None:
+                questions[key] = question
+                continue
+            done[key] = _finished(partial.step, whole, start)
+        except Exception as error:
+            raise explained(error, partial.step, "statistics") from error
+    engines.synchronize()
+    return done, questions
+
+
+def _finished(step: Step, partial: Any, start: Start) -> Finished:
+    """What a step has learned of the rows of its base and those of the night."""
+    op, unit, fitted, saved = step.op, step.unit, start.fitted, start.saved
+    assert isinstance(op, Learned)
+    if start.anew:
+        learned = op.finalize_unit(partial, unit)
+        return *op.parted(partial, learned), op.change(fitted, op.parted(partial, learned)[0], unit)
+    if start.mode.mode == "appended" or (start.mode.mode == "merged" and isinstance(op, Keyed)):
+        learned, change = op.grown(partial, fitted, saved, unit, start.night)
+        return *op.parted(None, learned), change
+    try:
+        whole = op.merge(op.restored(fitted, saved, unit), partial)
+    except KeyError:
+        if start.mode.mode == "merged":
+            raise DataError(
+                f"the base has not saved what a refit of {titled(step)} needs",
+                why="it was saved without it, or by a millrace that did not save it yet",
+                do="freeze the step, or fit all rows again",
+            ) from None
+        whole = partial
+    new, for_refit = op.parted(whole, op.finalize_unit(whole, unit))
+    if start.mode.mode == "frozen":
+        return dict(fitted), for_refit, {"would": op.would(fitted, new, unit)}
+    return new, for_refit, op.change(fitted, new, unit)
+
+
+def tables_on_host(observed: Observed) -> dict[str, pa.Table]:
+    """The partial of each step, all of them tables of keys, in host memory."""
+    tables = {}
+    for key, partial in observed.partials.items():
+        assert isinstance(partial.step.op, Learned)
+        table = whole_of(partial.step.op, partial.tree)
+        tables[key] = engines.engine_of(table).host_table(table)
+    return tables
+
+
+def chain_on_host(chain: Chain) -> list[pa.Table]:
+    """The tables of a chain in host memory."""
+    return [engines.engine_of(table).host_table(table) for table in chain.tables]
+
+
+def finish_tables(
+    pool: Pool, steps: Mapping[str, Step], tables: Mapping[str, Sequence[pa.Table]], base: Base, engine: str,
+    known: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Finished]:  # fmt: skip
+    """What steps with tables of keys have learned, made in this process, which has the tables of the base.
+
+    On a GPU if the engine has one here, else by threads; `known` is called with the values of each step, in a thread.
+    """
+    kernels = "cudf" if engine == "cudf" and pool.works_here else "pandas"
+    with ThreadPoolExecutor(1 if kernels == "cudf" else 2, thread_name_prefix="millrace-refit") as threads:
+        futures = {
+            key: threads.submit(_grown, step, tables[key], base.starts(step), kernels, known)
+            for key, step in steps.items()
+        }
+        return {key: future.result() for key, future in futures.items()}
+
+
+def _grown(
+    step: Step, tables: Sequence[pa.Table], start: Start, engine: str, known: Callable[[Mapping[str, Any]], None]
+) -> Finished:
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    try:
+        done = _on(engine, step, table, start)
+    except Exception as error:
+        if engine == "pandas" or not is_out_of_memory(error):
+            raise explained(error, step, "statistics") from error
+        done = _on("pandas", step, table, start)  # the GPU has no room for it
+    known(done[0])
+    known(done[1])
+    return done
+
+
+def _on(engine: str, step: Step, table: pa.Table, start: Start) -> Finished:
+    with engines.computing(engine, 4 * nbytes(table)):
+        done = _finished(step, engines.engine(engine).table_from_host(table), start)
+        engines.synchronize()
+    return done

@@ -1,0 +1,90 @@
+"""How vocabularies grew from night to night: read from the changes that each version of an output has noted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.report import svg
+from tasks.report.diagram import names_text
+from tasks.storage.own_files import VERSION, WORKFLOW
+
+CHANGES = "changes.json"
+MOST_NIGHTS, MOST_CURVES = 60, 8
+
+
+@dataclass
+class Vocabulary:
+    """Values with an id: `sizes` before the first night that is known, and after each; values that wait for room."""
+
+    columns: str
+    sizes: list[int] = field(default_factory=list)
+    waiting: int = 0
+
+    @property
+    def newcomers(self) -> list[int]:
+        return [after - before for before, after in zip(self.sizes, self.sizes[1:], strict=False)]
+
+
+def growth(folder: Path, target: Path) -> dict[str, Any]:
+    """Rows of a table, a row for each vocabulary that refits let grow, and their sizes as a picture; {} if none did.
+
+    folder: where the output's files are. target: where it is or will be: beside it lie the versions of the nights
+    before, of which those that led to this one are read, 60 at most, as far as they are still there.
+    """
+    nights = _nights(folder, target)
+    steps = nights[-1]["steps"] if nights else {}
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, Any] = {}
+    for key, step in steps.items():
+        if step.get("mode") != "appended":
+            continue
+        one = Vocabulary(names_text(step["columns"], 8), waiting=step.get("waiting", 0))
+        known = [night["steps"][key] for night in nights if key in night["steps"]]
+        one.sizes = [known[0]["old_size"], *(each["new_size"] for each in known)]
+        new = one.newcomers
+        rows.append(
+            {"columns": one.columns, "before": one.sizes[-2], "now": one.sizes[-1], "new": new[-1],
+             "waiting": one.waiting, "nights": len(new), "bars": svg.bars(new)}
+        )  # fmt: skip
+        if one.sizes[0] and len(curves) < MOST_CURVES:
+            curves[one.columns] = [(float(night), 100 * size / one.sizes[0]) for night, size in enumerate(one.sizes)]
+    return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _picture(curves)} if rows else {}
+
+
+def _picture(curves: Mapping[str, svg.Points]) -> str:
+    """The sizes by night in percent of the first; empty where there is one night, of which a curve says nothing."""
+    if max((len(points) for points in curves.values()), default=0) < 3:
+        return ""
+    return svg.lines("values with an id, in % of the first night", curves, "{:g} %".format, unit="")
+
+
+def _nights(folder: Path, target: Path) -> list[dict[str, Any]]:
+    """The changes of the nights that led to an output, the oldest first."""
+    own = next((one for place in (folder, folder.parent) if (one := _changes(place))), None)
+    if own is None:
+        return []
+    root = next((place for place in (target, *target.parents[:2]) if _has_versions(place)), target)
+    nights = [own]
+    while len(nights) < MOST_NIGHTS and VERSION.fullmatch(str(nights[-1].get("base", ""))):
+        earlier = _changes(root / nights[-1]["base"])
+        if earlier is None:
+            break
+        nights.append(earlier)
+    return nights[::-1]
+
+
+def _has_versions(place: Path) -> bool:
+    return place.is_dir() and any(VERSION.fullmatch(entry.name) for entry in place.iterdir())
+
+
+def _changes(output: Path) -> dict[str, Any] | None:
+    """What `changes.json` of an output says; None where there is none that can be read: a report goes without."""
+    try:
+        data = json.loads((output / WORKFLOW / CHANGES).read_text())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) and isinstance(data.get("steps"), dict) else None

@@ -1,0 +1,493 @@
+"""The gate in real runs: it warns, stops or asks; a question waits in Prefect, over restarts, until it is answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from millrace.cli import app
+from typer.testing import CliRunner
+
+from flows.commands.console import ASKED, STOPPED
+from flows.preprocess import preprocess
+from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
+from tasks.gate.question import Question, answered, read_question, write_question
+from tasks.manifest import Manifest
+from tests.conftest import free_port, python_path
+from tests.flows.runs import key_of, rows_of, run_on
+from tests.infra.elsewhere import until
+
+pytestmark = pytest.mark.xdist_group("gate")
+FOUND = "x: 100 % of 3 values are null, the contract allows 10 %"
+GOOD, BAD, NEXT = "2026-11-21", "2026-11-22", "2026-11-23"  # the day of a run; it reads the day before
+
+
+def day_of(folder: Path, day: str, nulls: tuple[str, ...] = ()) -> None:
+    """A file of one day, in/DAY/a.parquet, in which some columns are null."""
+    (path := folder / "in" / day).mkdir(parents=True, exist_ok=True)
+    columns = {"x": pa.array([1.0, 2.0, 3.0]), "day": pa.array([day] * 3)}
+    columns |= {name: pa.nulls(3, columns[name].type) for name in nulls}
+    pq.write_table(pa.table(columns), path / "a.parquet")
+
+
+def days(folder: Path, nulls: tuple[str, ...] = ("x",)) -> None:
+    """Three days; what the run of BAD reads has nulls."""
+    day_of(folder, "2026-11-20")
+    day_of(folder, "2026-11-21", nulls)
+    day_of(folder, "2026-11-22")
+
+
+def job_of(folder: Path, day: str | None, level: str, **run: Any) -> dict[str, Any]:
+    return {
+        "source": {"path": f"{folder}/in/{{date-1}}"},
+        "features": [{"columns": ["x"], "ops": [{"op": "Normalize"}]}, {"columns": ["day"]}],
+        "output": {"path": str(folder / "out"), "on_existing": "version", "shuffle": "none", "files": 1},
+        "contract": {"columns": {"x": {"nulls": 0.1}, "day": {"nulls": 0.1}}},
+        "checks": {"contract": {"level": level}},
+        "run": {"report": False, **({"date": day} if day else {}), **run},
+    }
+
+
+def versions(folder: Path) -> dict[str, str]:
+    """The date of each published version."""
+    paths = sorted((folder / "out").glob("v*/_manifest.json"))
+    return {path.parent.name: json.loads(path.read_text())["dated"]["date"] for path in paths}
+
+
+def staging_of(folder: Path) -> Path:
+    return folder / ".out.millrace"
+
+
+@pytest.fixture
+def run(cluster: Any, prefect_server: Any) -> Callable[[dict[str, Any]], list[Path]]:
+    return lambda data: [Path(folder) for folder in run_on(preprocess, data, cluster)]
+
+
+@pytest.fixture
+def api(prefect_server: Any) -> Iterator[Any]:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+def flow_run_of(api: Any, out: Path) -> Any:
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    chosen = FlowRunFilter(tags=FlowRunFilterTags(all_=[str(out)]))
+    return api.read_flow_runs(flow_run_filter=chosen, sort=FlowRunSort.EXPECTED_START_TIME_DESC)[0]
+
+
+def artifact(api: Any, key: str) -> Any:
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    chosen = ArtifactFilter(key=ArtifactFilterKey(any_=[key]))
+    return api.read_artifacts(artifact_filter=chosen, sort=ArtifactSort.CREATED_DESC)[0]
+
+
+# Warn and stop
+
+
+def test_a_finding_warns_in_log_artifact_manifest_and_output(
+    tmp_path: Path, run: Any, api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    days(tmp_path)
+    [first], [out] = run(job_of(tmp_path, GOOD, "warn")), run(job_of(tmp_path, BAD, "warn"))
+
+    assert (Manifest.load(first).data["gate"], Manifest.load(out).data["gate"]) == ("pass", "warn")
+    assert f"gate: {FOUND}" in caplog.text
+    noted = json.loads((out / "_gate.json").read_text())
+    assert noted["gate"] == "warn"
+    broken = [one for one in noted["verdicts"]["statistics"]["findings"] if one["check"] == "contract"]
+    assert [one["column"] for one in broken] == ["x"]
+    key = f"{key_of(tmp_path / 'out')}-gate"
+    text = artifact(api, key).data
+    assert "The gate after commit: warn" in text
+    assert "data:image/svg+xml" in text
+    rows = json.loads(artifact(api, f"{key}-table").data)
+    [row] = [row for row in rows if row["check"] == "contract"]
+    assert (row["column"], row["yesterday"], row["today"]) == ("x", "0.1", "1")
+    assert (row["figure"], row["threshold"], row["then"]) == ("1", "0.1", "warn")
+    result = CliRunner().invoke(app, ["verify", str(out)])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_finding_stops_before_anything_is_shuffled(tmp_path: Path, run: Any, api: Any) -> None:
+    days(tmp_path)
+    run(job_of(tmp_path, GOOD, "stop"))
+    with pytest.raises(GateStoppedError, match="the gate stops the run of 2026-11-22 to out") as caught:
+        run(job_of(tmp_path, BAD, "stop"))
+
+    assert FOUND in str(caught.value)
+    assert versions(tmp_path) == {"v0001": GOOD}
+    assert (tmp_path / "out/_latest").read_text() == "v0001\n"
+    assert not (staging_of(tmp_path) / "new").exists()
+    flow_run = flow_run_of(api, tmp_path / "out")
+    assert flow_run.state_name == "Failed"
+    assert FOUND in flow_run.state.message
+    slug = key_of(tmp_path / "out").removeprefix("preprocess-")
+    wanted = {"event": {"name": ["millrace.gate.stopped"]}, "resource": {"id": [f"millrace.output.{slug}"]}}
+
+    def events() -> Any:
+        return api.request("POST", "/events/filter", json={"filter": wanted}).json()["events"]
+
+    payload = until(events, "the event")[0]["payload"]
+    assert (payload["columns"][0], payload["date"], payload["stage"]) == ("x", BAD, "statistics")
+    assert (payload["findings"][0]["check"], payload["findings"][0]["figure"]) == ("contract", 1.0)
+    run(job_of(tmp_path, NEXT, "stop"))  # a night that was stopped is in nobody's way
+    assert versions(tmp_path) == {"v0001": GOOD, "v0002": NEXT}
+
+
+def test_a_night_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    with pytest.raises(GateStoppedError):
+        run(job_of(tmp_path, BAD, "stop"))
+    learned = (staging_of(tmp_path) / "state/state.json").stat().st_mtime_ns
+    assert learned
+    [out] = run(job_of(tmp_path, BAD, "warn"))
+    assert Manifest.load(out).data["gate"] == "warn"
+    assert not staging_of(tmp_path).exists()
+
+
+def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Path, run: Any) -> None:
+    days(tmp_path, ("day",))
+    with pytest.raises(GateStoppedError, match="day: 100 %"):
+        run(job_of(tmp_path, BAD, "stop"))
+    assert (staging_of(tmp_path) / "parts").exists()
+    assert not (tmp_path / "out").exists()
+
+
+# Ask, at a shell
+
+
+def test_a_run_at_a_shell_leaves_its_work_and_publish_finishes_it(
+    tmp_path: Path, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    data = job_of(tmp_path, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
+    (tmp_path / "job.yaml").write_text(json.dumps(data))
+    runner = CliRunner()
+    asked = runner.invoke(app, ["run", "job.yaml", "--date", BAD])
+
+    assert asked.exit_code == ASKED
+    assert not (tmp_path / "out").exists()
+    again = runner.invoke(app, ["run", "job.yaml", "--date", NEXT])
+    assert again.exit_code == 1
+    assert f"the night {BAD} of {tmp_path}/out waits for an answer" in again.output + again.stderr
+    assert f"millrace publish {tmp_path}/out" in again.stderr
+    kept = runner.invoke(app, ["clean", str(tmp_path)])
+    assert "waits for an answer" in kept.output
+    assert read_question(staging_of(tmp_path)) is not None
+
+    done = runner.invoke(app, ["publish", "out", "--who", "ada"])
+    assert done.exit_code == 0, done.output + done.stderr
+    assert versions(tmp_path) == {"v0001": BAD}
+    noted = json.loads((tmp_path / "out/v0001/_gate.json").read_text())
+    assert (noted["gate"], noted["accepted"][0]["who"]) == ("published by hand", "ada")
+    assert Manifest.load(tmp_path / "out").data["gate"] == "published by hand"
+    assert not staging_of(tmp_path).exists()
+    late = runner.invoke(app, ["publish", "out"])
+    assert "nothing waits for an answer here" in late.stderr
+
+    stopped = runner.invoke(app, ["run", "job.yaml", "--date", BAD, "--set", "checks.contract.level=stop"])
+    assert stopped.exit_code == STOPPED
+
+
+def test_discard_at_a_shell_removes_the_work(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    with pytest.raises(GateAskedError, match="asks whether to publish the night 2026-11-22"):
+        run(job_of(tmp_path, BAD, "ask"))
+    result = CliRunner().invoke(app, ["discard", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.stderr
+    assert not staging_of(tmp_path).exists()
+    run(job_of(tmp_path, NEXT, "ask"))
+    assert versions(tmp_path) == {"v0001": NEXT}
+
+
+def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask"))
+    folder = staging_of(tmp_path)
+    first = answered(folder, "publish", "ada")
+    assert answered(folder, "publish", "bob") == first
+    with pytest.raises(JobError, match="is answered already: publish"):
+        answered(folder, "discard", "bob")
+    [out] = run(job_of(tmp_path, BAD, "ask"))  # any run of that night goes on with it
+    assert Manifest.load(out).data["gate"] == "published by hand"
+
+
+def test_an_answer_holds_for_the_rows_that_were_judged(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask"))
+    answered(staging_of(tmp_path), "publish", "ada")
+    table = pa.table({"x": pa.nulls(4, pa.float64()), "day": ["other"] * 4})
+    pq.write_table(table, tmp_path / "in/2026-11-21/a.parquet")
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask"))
+
+
+def test_the_gate_asks_again_of_what_it_did_not_know(tmp_path: Path, run: Any) -> None:
+    days(tmp_path, ("x", "day"))
+    with pytest.raises(GateAskedError, match="x: 100 %"):
+        run(job_of(tmp_path, BAD, "ask"))
+    answered(staging_of(tmp_path), "publish", "ada")
+    with pytest.raises(GateAskedError, match="day: 100 %"):
+        run(job_of(tmp_path, BAD, "ask"))
+    answered(staging_of(tmp_path), "publish", "bob")
+    [out] = run(job_of(tmp_path, BAD, "ask"))
+    assert [entry["who"] for entry in json.loads((out / "_gate.json").read_text())["accepted"]] == ["ada", "bob"]
+    assert rows_of(out).num_rows == 3
+
+
+def expire(folder: Path) -> Question:
+    question = read_question(folder)
+    assert question is not None
+    past = (datetime.now(UTC) - timedelta(seconds=5)).isoformat()
+    write_question(folder, Question(**{**vars(question), "until": past}))
+    return question
+
+
+def test_a_question_that_nobody_answers_ends_in_stop(tmp_path: Path, run: Any) -> None:
+    days(tmp_path)
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask", ask_timeout="20h"))
+    question = expire(staging_of(tmp_path))
+    hours = datetime.fromisoformat(question.until) - datetime.fromisoformat(question.asked_at)
+    assert hours == timedelta(hours=20)
+    late = CliRunner().invoke(app, ["publish", str(tmp_path / "out")])
+    assert "its run was stopped" in late.stderr
+    run(job_of(tmp_path, NEXT, "ask"))
+    assert versions(tmp_path) == {"v0001": NEXT}
+
+
+def test_python_does_not_touch_what_waits(tmp_path: Path, run: Any) -> None:
+    from tasks.dataset import Dataset
+    from tasks.ops.continuous import Normalize
+    from tasks.workflow import Workflow
+
+    days(tmp_path)
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask"))
+    dataset = Dataset(str(tmp_path / "in/2026-11-20"))
+    workflow = Workflow(["x"] >> Normalize())
+    with pytest.raises(OpenQuestionError, match="waits for an answer"):
+        workflow.fit_transform(dataset).to_parquet(str(tmp_path / "out"))
+
+
+# Ask, in runs of a deployment: a server of the test's own
+
+START = "from infra.orchestration.server import ensure_server; print(ensure_server().api_url)"
+
+
+class Host:
+    """A folder with days, a deployment over them, a Prefect server of its own, and `millrace serve`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "prefect"
+        job = job_of(folder, None, "ask") | {"cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1}}
+        spec = {"name": "nights", "entrypoint": "flows.preprocess.preprocess", "parameters": job}
+        (folder / "nights.yaml").write_text(yaml.safe_dump({"name": "n", "deployments": [spec]}))
+        self.port = free_port()
+        known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
+        self.environment = known | {
+            "PREFECT_HOME": str(self.home), "PREFECT_SERVER_API_PORT": str(self.port), "PYTHONPATH": python_path(),
+            "PREFECT_RUNNER_POLL_FREQUENCY": "2", "HOME": str(folder),
+        }  # fmt: skip
+        self.serving: subprocess.Popen[str] | None = None
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        with (self.folder / "log.txt").open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", *arguments], cwd=self.folder, env=self.environment, text=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def millrace(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start("-m", "millrace", *arguments)
+
+    def start_server(self) -> None:
+        assert self.start("-c", START).wait(150) == 0, self.log
+
+    def kill_server(self) -> None:
+        process = psutil.Process(json.loads((self.home / "millrace-server.json").read_text())["pid"])
+        process.kill()
+        psutil.wait_procs([process], 20)
+
+    def serve(self) -> None:
+        before = self.log.count("Ctrl-C ends it")
+        self.serving = self.millrace("serve", "--file", "nights.yaml")
+        until(lambda: self.log.count("Ctrl-C ends it") > before, "serve")
+        until(self.is_offered, "the deployment")
+
+    def stop_serving(self, how: signal.Signals) -> None:
+        if self.serving is not None and self.serving.poll() is None:
+            os.killpg(self.serving.pid, how)
+            self.serving.wait(60)
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log.txt"
+        return path.read_text() if path.exists() else ""
+
+    def api(self, method: str, path: str, **more: Any) -> Any:
+        import httpx
+
+        response = httpx.request(method, f"http://127.0.0.1:{self.port}/api{path}", timeout=30, **more)
+        response.raise_for_status()
+        return response.json() if response.content else None
+
+    def is_offered(self) -> bool:
+        import httpx
+
+        try:
+            return bool(self.deployment()["status"] == "READY")
+        except httpx.HTTPStatusError:
+            return False
+
+    def deployment(self) -> Any:
+        return self.api("GET", "/deployments/name/preprocess/nights")
+
+    def begin(self, day: str, **run: Any) -> str:
+        body = {"parameters": {"run": {"date": day, **run}}}
+        return str(self.api("POST", f"/deployments/{self.deployment()['id']}/create_flow_run", json=body)["id"])
+
+    def state(self, flow_run: str) -> Any:
+        return self.api("GET", f"/flow_runs/{flow_run}")["state"]
+
+    def wait(self, flow_run: str, *names: str) -> Any:
+        def reached() -> Any:
+            state = self.state(flow_run)
+            assert state["type"] not in ("FAILED", "CRASHED") or state["name"] in names, state
+            return state if state["name"] in names else None
+
+        return until(reached, f"{names}: {self.state(flow_run)['name']}; {self.log[-2000:]}", 90)
+
+    def answer(self, flow_run: str, answer: str) -> Any:
+        body = {"run_input": {"answer": answer, "who": "ada"}}
+        return self.api("POST", f"/flow_runs/{flow_run}/resume", json=body)
+
+    def workers(self) -> list[int]:
+        """Processes of runs: below `serve`, that is what a run holds."""
+        assert self.serving is not None
+        children = psutil.Process(self.serving.pid).children(recursive=True)
+        return [child.pid for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    host = Host(tmp_path_factory.mktemp("host"))
+    days(host.folder)
+    host.start_server()
+    try:
+        host.serve()
+        yield host
+    finally:
+        host.stop_serving(signal.SIGTERM)
+        host.kill_server()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_of_a_deployment_pauses_over_restarts_and_publishes(host: Host) -> None:
+    """Night 2 fails while night 1 waits, and names it; server and host are restarted meanwhile."""
+    first = host.begin(BAD)
+    state = host.wait(first, "Suspended")
+    until(lambda: not host.workers(), "no process of the run is left")
+    question = read_question(staging_of(host.folder))
+    assert question is not None
+    assert (question.run, question.date) == (first, BAD)
+    left = datetime.fromisoformat(state["state_details"]["pause_timeout"]) - datetime.now(UTC)
+    assert timedelta(hours=19.9) < left < timedelta(hours=20.1)
+    form = host.api("GET", f"/flow_runs/{first}/input/{state['state_details']['run_input_keyset']['description']}")
+    assert FOUND in form
+    assert f"/artifacts/key/preprocess-{key_of(host.folder / 'out').removeprefix('preprocess-')}-gate" in form
+
+    second = host.begin(NEXT)
+    message = host.wait(second, "Failed")["message"]
+    assert f"the night {BAD} of {host.folder}/out waits for an answer" in message
+    assert f"millrace publish {host.folder}/out, or millrace discard" in message
+    assert staging_of(host.folder).exists()
+
+    learned = (staging_of(host.folder) / "state/state.json").stat().st_mtime_ns
+    host.stop_serving(signal.SIGKILL)
+    host.kill_server()
+    host.start_server()
+    host.serve()
+    assert host.state(first)["name"] == "Suspended"
+    assert host.answer(first, "publish")["status"] == "ACCEPT"
+    assert host.answer(first, "discard")["status"] == "ABORT"
+    host.wait(first, "Completed")
+    assert versions(host.folder) == {"v0001": BAD}
+    out = host.folder / "out/v0001"
+    noted = json.loads((out / "_gate.json").read_text())
+    assert (noted["gate"], noted["accepted"][0]["who"]) == ("published by hand", "ada")
+    assert Manifest.load(out).data["stages"]["statistics"]["rows"] == 3
+    assert learned
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_night_waits_for_the_answer_to_the_night_before(host: Host) -> None:
+    """With run.lock: wait night 2 is scheduled again and holds no place; a shell answers discard."""
+    before = len(versions(host.folder))
+    first = host.begin(BAD)
+    host.wait(first, "Suspended")
+    second = host.begin(NEXT, lock="wait")
+    assert f"the night {BAD}" in host.wait(second, "AwaitingAnswer")["message"]
+    until(lambda: not host.workers(), "no process waits")
+
+    command = host.millrace("discard", "out", "--who", "ada")
+    assert command.wait(60) == 0, host.log
+    state = host.wait(first, "Cancelled")
+    assert "was discarded by ada" in state["message"]
+    host.wait(second, "Completed")
+    assert len(versions(host.folder)) == before + 1
+    assert [*versions(host.folder).values()][-1] == NEXT
+    again = host.millrace("discard", "out")
+    assert again.wait(60) == 1
+    assert "nothing waits for an answer here" in host.log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_nobody_answers_in_time_fails(host: Host) -> None:
+    first = host.begin(BAD, ask_timeout="4s")
+    host.wait(first, "Failed")
+    state = host.state(first)
+    assert "never resumed" in state["message"]
+    late = host.millrace("publish", "out")
+    assert late.wait(60) == 1
+    assert "nobody answered within run.ask_timeout" in host.log
+    before = len(versions(host.folder))
+    host.wait(host.begin(NEXT), "Completed")
+    assert len(versions(host.folder)) == before + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_shell_publishes_where_the_run_is_gone(host: Host) -> None:
+    first = host.begin(BAD)
+    host.wait(first, "Suspended")
+    host.api("DELETE", f"/flow_runs/{first}")
+    before = len(versions(host.folder))
+    command = host.millrace("publish", "out")
+    assert command.wait(120) == 0, host.log
+    assert "the run that asks is gone from the server" in host.log
+    assert len(versions(host.folder)) == before + 1
