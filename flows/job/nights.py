@@ -125,8 +125,7 @@ class Night:
 def published(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
 ) -> dict[date, Night]:
-    """The newest published output of each night, as manifests and fitted workflows say it; discarded ones do
-    not count.
+    """The newest published output of each night, as manifests and fitted workflows say it, without discarded ones.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
     Nights are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
@@ -135,7 +134,7 @@ def published(
     pattern, calendar = str(folder / output), calendar or Calendar()
     roots = sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]
     nights: dict[date, Night] = {}
-    for path in (place for root in roots for place in _outputs(root)):
+    for path in (place for root in roots for place in _outputs(root) if not is_discarded(place)):
         if (night := _night(path, calendar, without_date)) is not None:
             nights[night.day] = night
     return nights
@@ -248,7 +247,13 @@ class Deployed:
 
     @property
     def output(self) -> str:
-        return str((self.job.get("output") or {}).get("path", ""))
+        """The path of the outputs; of a refit that names none, its base, of which it writes a new version."""
+        return str((self.job.get("output") or {}).get("path") or self.job.get("base") or "")
+
+    @property
+    def writes_versions(self) -> bool:
+        output = self.job.get("output") or {}
+        return output.get("on_existing", "version" if not output.get("path") else "") == "version"
 
     @property
     def run(self) -> Run:
@@ -299,7 +304,7 @@ class Deployed:
             why, do = "every day would read the same rows", "write {date} or {date-1} into a path"
             raise JobError(f"the job of {self.name} names no date", where="source.path", why=why, do=do)
         unit, is_own = self.calendar.unit, names_hour if self.calendar.hourly else is_pattern
-        if not is_own(self.output) and (self.job.get("output") or {}).get("on_existing") != "version":
+        if not is_own(self.output) and not self.writes_versions:
             raise JobError(f"the {unit}s of {self.name} have one output", where=f"output.path: {self.output}",
                            why="each would replace the one before",
                            do=f"write {{{'hour' if unit == 'hour' else 'date'}}} into output.path, or "

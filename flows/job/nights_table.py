@@ -15,11 +15,10 @@ from tasks.core.settings import STAGES
 from tasks.core.units import amount
 from tasks.report import markdown_table
 from tasks.storage.atomic import read_json
-from tasks.storage.own_files import REPORTS, SPLITS, WORKFLOW
+from tasks.storage.own_files import CHANGES, GATE, REPORTS, SPLITS, WORKFLOW
 
 NIGHTS = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
-GATE, CHANGES = "_gate.json", "changes.json"  # of the checks, and of a refit; an output may have neither
 NO_DATA = "no data"
 
 

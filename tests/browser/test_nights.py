@@ -14,6 +14,7 @@ import pytest
 
 from tasks.manifest import Manifest
 from tests.browser.conftest import wait_for
+from tests.browser.test_form import field, submit
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(900)]
 PATIENCE = 400  # seconds for all runs of a deployment on cores that do much else; each takes ten
@@ -23,6 +24,7 @@ CHANGES = {
     "Europe/Berlin": {"2026-03-28T23:30:00Z": "2026-03-28", "2026-03-29T22:30:00Z": "2026-03-29"},
     "America/New_York": {"2026-11-01T04:30:00Z": "2026-10-31", "2026-11-02T05:30:00Z": "2026-11-01"},
 }
+ONE_WORKER = {"kind": "cpu", "workers": 1, "threads_per_worker": 1}
 SHORT = {"Europe/Berlin": "berlin", "America/New_York": "new-york"}
 
 
@@ -32,8 +34,8 @@ def job(output: str, timezone: str = "UTC", path: str = "in/{date-1}") -> dict[s
         "features": [{"columns": ["price"], "ops": [{"op": "Normalize"}]},
                      {"columns": ["brand"], "ops": [{"op": "Categorify"}]}],
         "output": {"path": output, "on_existing": "version", "files": 1},
-        "cluster": {"kind": "cpu", "workers": 1, "threads_per_worker": 1},
-        "run": {"timezone": timezone},
+        "cluster": ONE_WORKER,
+        "run": {"timezone": timezone, "lock": "wait"},
     }  # fmt: skip
 
 
@@ -66,7 +68,9 @@ def api(prefect_server: Any) -> Iterator[Any]:
 def served(serve: Callable[[list[Any]], Path], api: Any, prefect_server: Any) -> Served:
     """Deployments for the nights of the last days, and in two time zones; data of the days that they read."""
     zones = [spec(SHORT[zone], job(f"out/{SHORT[zone]}", zone), at_half_past_midnight(zone)) for zone in CHANGES]
-    folder = serve([spec("nights", job("out/nights")), *zones])
+    again = {"base": "out/nights", "source": {"path": "in/{date-1}"}, "cluster": ONE_WORKER}
+    refit = {"name": "refit", "entrypoint": "flows.refit.refit", "parameters": again}
+    folder = serve([spec("nights", job("out/nights")), refit, *zones])
     for number in range(2, 7):
         day_of(folder, TODAY - timedelta(days=number), 200 * (9 - number))
     for days in CHANGES.values():
@@ -74,6 +78,7 @@ def served(serve: Callable[[list[Any]], Path], api: Any, prefect_server: Any) ->
             day_of(folder, date.fromisoformat(day), 50)
     names = ["nights", *SHORT.values()]
     known = {name: api.read_deployment_by_name(f"preprocess/{name}") for name in names}
+    known["refit"] = api.read_deployment_by_name("refit/refit")
     return Served(folder, known, prefect_server.ui_url)
 
 
@@ -95,7 +100,9 @@ def scheduled(api: Any, deployment: Any, start: str, end: str) -> list[Any]:
     before = {run.id for run in runs_of(api, deployment)}
     body = {"start_time": start, "end_time": end, "min_runs": 2, "max_runs": 10}
     api.request("POST", "/deployments/{id}/schedule", path_params={"id": deployment.id}, json=body)
-    due = [run for run in runs_of(api, deployment) if run.id not in before and run.expected_start_time < datetime.now(UTC)]
+    due = [
+        run for run in runs_of(api, deployment) if run.id not in before and run.expected_start_time < datetime.now(UTC)
+    ]
     return sorted(due, key=lambda run: run.expected_start_time)
 
 
@@ -122,8 +129,7 @@ def test_the_nights_of_a_deployment_stand_side_by_side(nights: list[Any], served
     page.set_viewport_size({"width": 1600, "height": 900})
     page.goto(f"{served.url}/v2/artifacts/key/millrace-nights-preprocess-nights")
     page.get_by_role("link", name=re.compile("nights|preprocess")).first.wait_for()
-    page.goto(f"{served.url}/v2/artifacts/artifact/{latest(served, page)}")
-    page.wait_for_timeout(6000); page.screenshot(path="/tmp/nights-debug.png"); open("/tmp/nights-debug.html", "w").write(page.content())
+    page.goto(f"{served.url}/v2/artifacts/artifact/{latest(api)}")
     page.get_by_role("columnheader", name="statistics").wait_for()
     keep(page, "nights")
 
@@ -142,10 +148,34 @@ def test_the_nights_of_a_deployment_stand_side_by_side(nights: list[Any], served
     assert page.url.endswith(str(nights[3].id)) or str(nights[3].id) in page.url
 
 
-def latest(served: Served, page: Any) -> str:
+def latest(api: Any) -> str:
     """The id of the newest table of nights."""
-    address = f"{served.url}/api/artifacts/millrace-nights-preprocess-nights/latest"
-    return str(page.request.get(address).json()["id"])
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    chosen = ArtifactFilter(key=ArtifactFilterKey(any_=["millrace-nights-preprocess-nights"]))
+    return str(max(api.read_artifacts(artifact_filter=chosen), key=lambda artifact: artifact.created).id)
+
+
+def test_a_refit_by_its_form_learns_a_day_on_top_of_the_last_night(
+    nights: list[Any], served: Served, page: Any, api: Any, keep: Any
+) -> None:
+    day_of(served.folder, TODAY - timedelta(days=1), 300)
+    deployment = served.deployments["refit"]
+    page.goto(f"{served.url}/v2/deployments/deployment/{deployment.id}/run")
+    page.get_by_label("base").wait_for()
+    assert page.get_by_label("base").input_value() == "out/nights"
+    assert field(page, "source", "Path").input_value() == "in/{date-1}"
+    field(page, "run", "Date").fill(TODAY.isoformat())
+    page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
+    keep(page, "refit")
+    submit(page, "refit-by-hand")
+    run = wait_for(lambda: next((run for run in runs_of(api, deployment) if final(api, run.id)), None), PATIENCE)
+
+    assert run.state_name == "Completed", run.state.message
+    manifest = Manifest.load(served.folder / "out/nights")
+    assert Path(manifest.path).name == "v0005"
+    assert (manifest.rows["out"], manifest.data["dated"]["date"]) == (300, TODAY.isoformat())
+    assert (Path(manifest.path) / "_workflow/changes.json").exists()
 
 
 @pytest.mark.parametrize("zone", CHANGES)

@@ -26,6 +26,7 @@ from flows.commands import backfill
 from flows.job.nights import Calendar, Deployed, deployed, published
 from flows.job.nights_table import nights_text
 from tasks.errors import GiveUpError, JobError
+from tasks.storage.discarded import mark
 from tests.conftest import free_port, python_path
 from tests.infra.elsewhere import until
 
@@ -64,6 +65,24 @@ def test_the_days_of_versions_are_those_that_their_manifests_name(tmp_path: Path
 
     names = {night.day.day: night.path.name for night in published("out", tmp_path).values()}
     assert names == {1: "v0002", 2: "v0003", 9: "v0005"}
+
+
+def test_a_day_whose_version_is_discarded_is_missing(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path)
+    days = [date(2026, 3, 1), date(2026, 3, 2)]
+    for number, day in enumerate(days, 1):
+        output_of(tmp_path / f"out/v{number:04d}", day.isoformat())
+    mark(tmp_path / "out/v0002", "prices in cents", "somebody")
+    assert nights.missing(*days) == [days[1]]
+    output_of(tmp_path / "out/v0003", days[1].isoformat())
+    assert nights.missing(*days) == []
+
+
+def test_a_refit_without_a_path_has_the_nights_of_its_base(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path, base="out", output={})
+    output_of(tmp_path / "out/v0001", "2026-03-01")
+    nights.check()
+    assert [day.day for day in nights.published()] == [1]
 
 
 def test_the_days_of_an_output_with_a_date_are_those_of_its_folders(tmp_path: Path) -> None:
