@@ -103,10 +103,15 @@ class CheckedJob(DatedJob):
         return make_contract(parse_yaml(text, str(path)), f"contract: {path}")
 
     def checked(self, request: Request) -> Request:
-        """The request with the contract and the checks of the job."""
+        """The request with the contract and the checks of the job; its rows are profiled where the gate may need it."""
         rules = self.rules()
         contract = encoded(rules.model_dump(mode="json", exclude_none=True)) if rules else {}
-        return replace(request, contract=contract, checks=self.checks.model_dump(mode="json", exclude_defaults=True))
+        checks = self.checks.model_dump(mode="json", exclude_defaults=True)
+        run = request.sections["run"]
+        if run["profile"] is None:
+            nightly = request.output.on_existing == "version" or getattr(self, "base", None) not in (None, NO_BASE)
+            run = {**run, "profile": bool(contract or checks or nightly)}
+        return replace(request, sections={**request.sections, "run": run}, contract=contract, checks=checks)
 
 
 class Job(CheckedJob):

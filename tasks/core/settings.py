@@ -215,8 +215,10 @@ class Run(Section):
         600.0, description="with on_existing: replace, how long the old output stays beside the new one for its readers"
     )
     report: bool = Field(True, description="sample the workers, and put an HTML report into the output")
-    profile: bool = Field(
-        True, description="profile each column that is read, over all rows, for the checks and _profile.json"
+    profile: bool | None = Field(
+        None,
+        description="profile each column that is read, over all rows, for the gate; if empty: where the job has base, "
+        "checks, contract or on_existing: version",
     )
     performance_report: bool = Field(False, description="put Dask's own report into the output: a second and 2 MB more")
     keep_partials: bool = Field(

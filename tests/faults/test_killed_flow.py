@@ -83,7 +83,6 @@ def test_killed_everywhere_and_started_again_it_completes_without_doing_work_twi
     assert {p.name for p in out.iterdir()} == {
         *digests(out),
         "_manifest.json",
-        "_profile.json",
         "_report.html",
         "_workflow",
     }

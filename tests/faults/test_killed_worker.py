@@ -66,7 +66,6 @@ def test_one_worker_killed_once_in_every_stage(
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         *expected,
         "_manifest.json",
-        "_profile.json",
         "_report.html",
         "_workflow",
     }

@@ -141,9 +141,7 @@ def test_rows_are_shuffled_over_files_of_equal_size(out: Path) -> None:
 def test_nothing_is_left_beside_the_output(out: Path) -> None:
     assert sorted(path.name for path in out.parent.iterdir()) == ["data", "out"]
     assert sorted(path.name for path in out.iterdir()) == [
-        "_gate.json",
         "_manifest.json",
-        "_profile.json",
         "_report.html",
         "_workflow",
         "part-00000.parquet",
