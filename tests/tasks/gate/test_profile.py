@@ -217,7 +217,7 @@ def job(folder: Path, **run: Any) -> dict[str, Any]:
             {"columns": ["n"], "ops": [{"op": "Filter", "expression": "n < 50"}, {"op": "Rename", "postfix": "_kept"}]},
         ],
         "output": {"path": str(folder / "out"), "files": 2},
-        "run": {"report": False, **run},
+        "run": {"profile": True, "report": False, **run},
     }
 
 
