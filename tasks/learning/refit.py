@@ -194,6 +194,8 @@ def _grown(
 
 
 def _on(engine: str, step: Step, table: pa.Table, start: Start) -> Finished:
+    """`engine` looks up values of vocabularies; groups, whose sums are in host memory anyway, are merged there."""
+    engine = engine if start.mode.mode == "appended" else "pandas"
     with engines.computing(engine, 4 * nbytes(table)):
         done = _finished(step, engines.engine(engine).table_from_host(table), start)
         engines.synchronize()

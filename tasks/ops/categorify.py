@@ -227,10 +227,10 @@ class Categorify(Keyed):
         values that were not seen for `night.forget_days` are dropped from it. The dimension stays that of the base.
         """
         engine = engines.engine_of(partial)
-        keys = self.key_names(partial)
-        table, nulls = engine.split_nulls(partial, keys)
-        values = fitted["values"].slice(0, fitted["size"])
-        night_table = in_types(engine.host_table(table), values, keys, unit)
+        table, nulls = engine.split_nulls(partial, self.key_names(partial))
+        values, of_night = fitted["values"].slice(0, fitted["size"]), engine.host_table(table)
+        keys = self.key_names(of_night)  # those of a GPU may have marks of types
+        night_table = in_types(of_night, values, keys, unit)
         counts = raw(one_array(night_table["count"]))
         rest = self._rest(saved, values if len(values) else night_table, night)
         values = values if len(values) else values.cast(rest.schema.remove(len(rest.schema) - 1))
@@ -375,7 +375,8 @@ class Categorify(Keyed):
 
 def _in_order(counted: pa.Table, keys: Sequence[str], engine: ModuleType) -> pa.Table:
     """A table of values and counts in host memory in the order of a vocabulary."""
-    in_order: pa.Table = engine.host_table(engine.sort_counts(engine.table_from_host(one_chunk(counted)), keys))
+    table = engine.table_from_host(one_chunk(counted))
+    in_order: pa.Table = engine.host_table(engine.sort_counts(table, names_of(table)[: len(keys)]))
     return in_order
 
 
