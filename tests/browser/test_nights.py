@@ -124,7 +124,9 @@ def nights(served: Served, api: Any) -> list[Any]:
     return runs
 
 
-def test_the_nights_of_a_deployment_stand_side_by_side(nights: list[Any], served: Served, page: Any, keep: Any) -> None:
+def test_the_nights_of_a_deployment_stand_side_by_side(
+    nights: list[Any], served: Served, page: Any, api: Any, keep: Any
+) -> None:
     assert [run.state_name for run in nights] == ["Completed"] * 4 + ["Failed"]
     page.set_viewport_size({"width": 1600, "height": 900})
     page.goto(f"{served.url}/v2/artifacts/key/millrace-nights-preprocess-nights")
