@@ -167,13 +167,10 @@ def _shares(note: Any) -> Iterator[tuple[float, str]]:
 
 
 def _report(output: Path) -> str:
-    """Links to the reports of an output."""
+    """The reports of an output by their paths in the folder of the outputs, as links: the page of the server shows the
+    path alone, since browsers open no files from it."""
     places = [folder / REPORTS[0] for folder in (output, *(output / split for split in SPLITS))]
-    return " ".join(f"[{_name(path, output)}]({path.as_uri()})" for path in places if path.is_file())
-
-
-def _name(report: Path, output: Path) -> str:
-    return "report" if report.parent == output else report.parent.name
+    return " ".join(f"[{path.relative_to(output.parent)}]({path.as_uri()})" for path in places if path.is_file())
 
 
 def _number(value: Any) -> str:

@@ -200,7 +200,7 @@ def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: P
     assert row == {
         "day": today.isoformat(), "state": "published: v0001", "rows": "1,200", "seconds": "1.5", "ingest": "1.0",
         "statistics": "2.0", "transform": "6.0", "size": "2.0 kB", "ids": "42", "newcomers": "10",
-        "drift": "2.5 x price", "verdict": "warn", "report": f"[report]({(out / '_report.html').as_uri()})",
+        "drift": "2.5 x price", "verdict": "warn", "report": f"[v0001/_report.html]({(out / '_report.html').as_uri()})",
     }  # fmt: skip
 
 
