@@ -36,7 +36,8 @@ def growth(folder: Path, target: Path) -> dict[str, Any]:
     """
     nights = _nights(folder, target)
     steps = nights[-1]["steps"] if nights else {}
-    rows, curves = [], {}
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, svg.Points] = {}
     for key, step in steps.items():
         if step.get("mode") != "appended":
             continue
