@@ -139,7 +139,7 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
             "source": {"path": str(tmp_path / "data")},
             "features": [{"columns": ["name"], "ops": [{"op": "Categorify"}]}],
             "output": {"path": str(tmp_path / "out" / "toy"), "files": 1},
-            "run": {"exchange": "disk"},
+            "run": {"exchange": "disk", "profile": True},
         }
     )
     request, pool = job.request("pandas"), LocalPool(1)
