@@ -151,6 +151,8 @@ def stand_in_libcudf() -> None:
 
 def shown(value: Any) -> Any:
     """What a result holds, as plain values."""
+    from tasks.graph.seen import Seen
+
     if isinstance(value, Table):
         return value.values
     if isinstance(value, (list, tuple)):
@@ -159,6 +161,8 @@ def shown(value: Any) -> Any:
         return {str(key): shown(one) for key, one in value.items()}
     if isinstance(value, SimpleNamespace):
         return shown(value.tree)
+    if isinstance(value, Seen):
+        return shown(vars(value))
     if hasattr(value, "offsets"):
         return [type(value).__module__, value.offsets.tolist(), shown(getattr(value, "buffer", None))]
     if isinstance(value, np.ndarray):

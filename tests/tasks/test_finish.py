@@ -39,7 +39,7 @@ def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(req
         with commit.Closing(request_) as closing:
             state, bound, folder = closing.learned()
             assert sorted(p.name for p in folder.iterdir()) == [
-                "README.md", "partials.json", "state.json", "v001-values.vocab", "workflow.json",
+                "README.md", "files.vocab", "partials.json", "state.json", "v001-values.vocab", "workflow.json",
             ]  # fmt: skip
             done += written(request_, pool)
             (manifest,) = commit.commit(request_, done, closing=closing)
