@@ -24,17 +24,15 @@ LENT = ["head", "places", "process", "started"]
 THREE, TWO = ["tasks.engines.gpu.order", [0, 3], [3, 3, 3]], ["tasks.engines.gpu.order", [0, 2], [2, 2]]
 NOTHING_SEEN = {"rows": 0, "columns": {}, "met": {}, "seconds": 0.0}
 ON_HOST = {
-    "pieces": [["tasks.engines.cpu.order", [0, 1 << 18], None]],
-    "rows_in": 3,
-    "rows_out": 2,
-    "failed": [],
-    "seen": [],
-}
+    "pieces": [["tasks.engines.cpu.order", [0, 1 << 18], None]], "rows_in": 3, "rows_out": 2, "failed": [], "seen": [],
+}  # fmt: skip
 ARRIVED = {
-    "cut": [PIECES, 2, "PartitionPieces", {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": [], "seen": []}],
+    "cut": [PIECES, 2, "PartitionPieces",
+            {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": [], "seen": []}],
     "packed": [PIECES, 1, "PackedPieces",
                {"pieces": [THREE], "rows_in": 0, "rows_out": 0, "failed": [], "seen": [], "first": 2, "last": 5}],
-    "observed": [TABLES, 1, "Observed", {"partials": {"key": {"(-1, 0)": [7]}}, "halved": 2, "failed": [], "seen": NOTHING_SEEN}],
+    "observed": [TABLES, 1, "Observed",
+                 {"partials": {"key": {"(-1, 0)": [7]}}, "halved": 2, "failed": [], "seen": NOTHING_SEEN}],
     "split": [TABLES, 1, "Split", {"tables": [[1, 2], [3]]}],
     "chain": [TABLES, 1, "Chain", {"op": "op", "unit": ["unit"], "tables": [[1, 2], [3]], "sums": {"sum": 1}}],
     "slice": [TABLES, 1, "Slice", {"table": [1, 2]}],
