@@ -62,6 +62,12 @@ def clock_text(value: Any) -> Any:
     return value
 
 
+def null_word(value: Any) -> Any:
+    """The null of YAML, `missing: null`, as the word."""
+    return "null" if value is None else value
+
+
+Missing = Literal["error", "null"]
 ClockTime = Annotated[
     str, BeforeValidator(clock_text, json_schema_input_type=str), Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")
 ]
@@ -120,6 +126,9 @@ class Source(Section):
         None, alias="schema", description="types by column name, instead of the inferred ones"
     )
     null_values: list[str] = [""]
+    missing: Annotated[Missing, BeforeValidator(null_word, json_schema_input_type=Missing)] = Field(
+        "error", description="for a column that some files lack: error, or null in the rows of these files"
+    )
     delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(

@@ -60,7 +60,12 @@ class Delimited:
         units = text_ranges.count(heads, options, self.dialect, limits, parallel_map)
         names = [self._names(h, options) for h in heads]
         full = [h for h, u in zip(heads, units, strict=True) if u]
-        types = text_ranges.types_of(full, partial(self._infer, options), parallel_map)
+        others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
+        for h, n, u in zip(heads, names, units, strict=True):
+            if u:
+                others.setdefault(tuple(n), h)
+        also = list(others.values())[1:]
+        types = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
         return [
             Inspected(h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), units[i])
             for i, h in enumerate(heads)

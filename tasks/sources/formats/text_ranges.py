@@ -116,20 +116,22 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
 
 def types_of(
     heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
-    parallel_map: Callable[..., Any],
+    parallel_map: Callable[..., Any], also: Sequence[Head] = (),
 ) -> dict[str, pa.DataType]:  # fmt: skip
     """The columns (name -> type) of the first file, as `infer((head, bytes))` returns them.
 
-    Up to `OTHER_FILES` of the other files are looked at too, in fewer bytes: a column takes the wider type.
+    Up to `OTHER_FILES` of the other files, and those of `also`, are looked at too, in fewer bytes: a column takes the
+    wider type, and columns that the first file lacks are added.
     """
     if not heads:
         return {}
     others = heads[1:]
     step = max(1, -(-len(others) // OTHER_FILES))
-    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in others[::step])])
+    some = list(dict.fromkeys([*others[::step], *also]))
+    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in some)])
     types = dict(first)
     for more in others_types:
-        types |= {name: wider(types[name], dtype) for name, dtype in more.items() if name in types}
+        types |= {name: wider(types.get(name, pa.null()), dtype) for name, dtype in more.items()}
     return types
 
 
