@@ -130,6 +130,10 @@ class Source(Section):
         "error", description="for a column that some files lack: error, or null in the rows of these files"
     )
     delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
+    decimal: str | None = Field(None, description="the decimal sign of a text file, instead of a point")
+    encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = Field(
+        "utf-8", description="how the letters of a text file with a delimiter are stored"
+    )
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
         None, gt=0, le=1, description="partition size as a part of a worker's memory"
@@ -149,6 +153,13 @@ class Source(Section):
     model_config = ConfigDict(**Section.model_config, populate_by_name=True)
 
     _some = field_validator("path", "valid", mode="before")(some_path)
+
+    @field_validator("decimal")
+    @classmethod
+    def _decimal_sign(cls, sign: str | None) -> str | None:
+        if sign is not None and sign not in (".", ","):
+            raise ValueError(f"{sign!r} is no decimal sign: give a point or a comma")
+        return sign
 
     @field_validator("delimiter")
     @classmethod

@@ -20,7 +20,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
-from tasks.sources.reading_rules import Fit, reading_of, with_layout
+from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import check_together, united
 from tasks.storage import hive
 from tasks.storage.credentials import storage
@@ -181,8 +181,17 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
 
 
 def check_delimiter(source: Source, name: str) -> None:
-    """Refuse a delimiter for formats without one."""
-    if source.delimiter is not None and name not in ("csv", "tsv"):
+    """Refuse a delimiter, a decimal sign and an encoding for formats without them."""
+    if name in TEXTS:
+        return
+    if source.decimal is not None or source.encoding != "utf-8":
+        key = "encoding" if source.decimal is None else "decimal"
+        raise JobError(
+            f"files of the format {name} have no {key} of their own",
+            where=f"source.{key}",
+            do="leave it out: it is for csv and tsv",
+        )
+    if source.delimiter is not None:
         raise JobError(
             f"files of the format {name} have no delimiter",
             where="source.delimiter",
@@ -197,6 +206,8 @@ def read_options(source: Source) -> dict[str, Any]:
         "columns": source.columns,
         "null_values": list(source.null_values),
         "delimiter": source.delimiter,
+        **({} if source.decimal is None else {"decimal": source.decimal}),
+        **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
         "storage_options": storage(source.storage_options),

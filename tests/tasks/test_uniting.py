@@ -14,16 +14,22 @@ import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import make_job
+from flows.preview.plan import preview
+from flows.preview.text import sections
 from tasks import ops
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError
 from tasks.gate.contract import make_contract
+from tasks.manifest import Manifest
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.workflow import Workflow
+from tests.flows.runs import rows_of
 from tests.frames import to_list
+from tests.stages import run_stages
 
 
 def write_avro(table: pa.Table, path: Path) -> None:
@@ -163,3 +169,46 @@ def test_a_contract_goes_before_source_missing(tmp_path: Path) -> None:
 def test_yaml_s_null_is_the_word(tmp_path: Path) -> None:
     assert Source.model_validate({"path": "a", "missing": None}).missing == "null"
     assert Source(path="a").missing == "error"
+
+
+def job_of(tmp_path: Path, **source: Any) -> dict[str, Any]:
+    return {
+        "source": {"path": str(tmp_path / "*.parquet"), **source},
+        "features": [{"columns": ["n"], "ops": [{"op": "NormalizeMinMax"}]}],
+        "label": ["y"],
+        "output": {"path": str(tmp_path / "out"), "shuffle": "none", "files": 1},
+    }
+
+
+def test_log_manifest_report_and_preview_say_what_was_united(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1], "x": ["a", "b"]}, {"n": [1.5], "x": [1], "z": [1]})
+    lines = [
+        f"column 'n' is float64 in {tmp_path}/1.parquet, int64 in {tmp_path}/0.parquet: read as float64",
+        f"column 'y' is missing in {tmp_path}/1.parquet of 2 files: read as null there",
+    ]
+    job = make_job(job_of(tmp_path, missing=None))
+    assert ("Files that differ", "; ".join(lines)) in [(s.title, s.text) for s in sections(preview(job))]
+    ingested = run_stages(job.request("pandas"))[0]
+    assert ingested.united == "; ".join(lines)
+    assert ingested.figures()["united"] == "; ".join(lines)
+    assert Manifest.load(tmp_path / "out").data["united"] == lines
+    report = (tmp_path / "out" / "_report.html").read_text()
+    assert all(line.replace("'", "&#39;") in report for line in lines)
+    assert rows_of(tmp_path / "out").to_pydict() == {"n": [0.0, 1.0, 0.25], "y": [0, 1, None]}
+
+
+def test_a_job_refuses_a_used_column_that_some_files_lack(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [1]})
+    for run in (lambda job: run_stages(job.request("pandas")), preview):
+        with pytest.raises(DataError, match="column 'y' is missing in a file"):
+            run(make_job(job_of(tmp_path)))
+
+
+def test_a_contract_of_a_job_goes_before_source_missing(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [2]})
+    evolve = job_of(tmp_path) | {"contract": {"columns": {"n": {}, "y": {"missing": "evolve"}}}}
+    freeze = job_of(tmp_path, missing="null") | {"contract": {"columns": {"n": {}, "y": {}}}}
+    with pytest.raises(DataError, match="the contract freezes that"):
+        run_stages(make_job(freeze).request("pandas"))
+    run_stages(make_job(evolve).request("pandas"))
+    assert rows_of(tmp_path / "out")["y"].to_pylist() == [0, 1, None]
