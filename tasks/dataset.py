@@ -56,6 +56,9 @@ class Dataset:
     columns: the names of the columns of text files without a header.
     storage_options: for URLs, a dict, or the name of one that the host or a Prefect Secret block holds.
     header, null_values, delimiter: of text files; True, [""], and a comma or a tab by default.
+    decimal, encoding: of CSV and TSV; a point and utf-8 by default, else a comma; latin-1, windows-1252 or utf-16.
+    missing: what a column is that some files lack: "error" (default) once it is read, or "null" in the rows of these
+        files. Files are united by name, integers and floats, dates and timestamps by the wider type.
 
     A fitted workflow reads a data set that leaves out `schema` and the parameters of text files as it read the data set
     that it was fitted on. Nothing is read before it is needed; then every file is inspected once (`plan`). NaN in a
@@ -83,6 +86,9 @@ class Dataset:
         header: bool | None = None,
         null_values: Sequence[str] | None = None,
         delimiter: str | None = None,
+        decimal: str | None = None,
+        encoding: str | None = None,
+        missing: str | None = None,
         versions: str | None = None,
     ) -> None:
         if engine not in ENGINES:
@@ -102,6 +108,9 @@ class Dataset:
             "header": header,
             "null_values": None if null_values is None else list(null_values),
             "delimiter": delimiter,
+            "decimal": decimal,
+            "encoding": encoding,
+            "missing": missing,
             "schema": dtypes,
         }
         values = {name: value for name, value in values.items() if value is not None}

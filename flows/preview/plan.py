@@ -31,10 +31,11 @@ from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.sources.planning import make_plan
+from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.stages.ingest import check_columns, same_schema
 from tasks.stages.needs import Needs, needs, too_small
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import Sampled, filter_columns, phases_of, sampled
+from tasks.stages.trial import Sampled, filter_columns, phases_of, sampled, used_columns
 from tasks.storage.atomic import existing
 from tasks.storage.sample_data import made_up, made_up_text
 
@@ -66,6 +67,7 @@ class Preview:
     refused: list[MillraceError] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
+    united: list[str] = field(default_factory=list)
     made_up: str = ""
     scale: float = 1.0
     dated: Dated | None = None
@@ -90,7 +92,9 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
         final, schema = subject(request, plans[request.splits[0]].schema)
-        bound = Bound(final, schema)
+        used = used_columns(request, Bound(final, schema))
+        plans = {split: without_unused(plan, used) for split, plan in plans.items()}
+        bound = Bound(*subject(request, plans[request.splits[0]].schema))
         check_columns(request, bound)
         sample = sampled(request, plans[request.splits[0]])
     files = {s: number_of_files(request.output, int(p.rows * scale), len(workers.workers)) for s, p in plans.items()}
@@ -106,6 +110,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
         differs=differences_of(request, plans[request.splits[0]]),
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
+        united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         base=base, modes=mode_rows(modes_of(request)),
     )  # fmt: skip
 

@@ -151,6 +151,8 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("%s files are learned once more: their rows count twice (refit.again)", f"{result.again:,}")
     if result.contract:
         log.warning("the contract: %s", result.contract)
+    if result.united:
+        log.warning("files that differ are united: %s", result.united)
     return result
 
 

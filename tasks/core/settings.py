@@ -62,6 +62,12 @@ def clock_text(value: Any) -> Any:
     return value
 
 
+def null_word(value: Any) -> Any:
+    """The null of YAML, `missing: null`, as the word."""
+    return "null" if value is None else value
+
+
+Missing = Literal["error", "null"]
 ClockTime = Annotated[
     str, BeforeValidator(clock_text, json_schema_input_type=str), Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")
 ]
@@ -120,7 +126,14 @@ class Source(Section):
         None, alias="schema", description="types by column name, instead of the inferred ones"
     )
     null_values: list[str] = [""]
+    missing: Annotated[Missing, BeforeValidator(null_word, json_schema_input_type=Missing)] = Field(
+        "error", description="for a column that some files lack: error, or null in the rows of these files"
+    )
     delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
+    decimal: str | None = Field(None, description="the decimal sign of a text file, instead of a point")
+    encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = Field(
+        "utf-8", description="how the letters of a text file with a delimiter are stored"
+    )
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
         None, gt=0, le=1, description="partition size as a part of a worker's memory"
@@ -140,6 +153,13 @@ class Source(Section):
     model_config = ConfigDict(**Section.model_config, populate_by_name=True)
 
     _some = field_validator("path", "valid", mode="before")(some_path)
+
+    @field_validator("decimal")
+    @classmethod
+    def _decimal_sign(cls, sign: str | None) -> str | None:
+        if sign is not None and sign not in (".", ","):
+            raise ValueError(f"{sign!r} is no decimal sign: give a point or a comma")
+        return sign
 
     @field_validator("delimiter")
     @classmethod

@@ -59,7 +59,8 @@ class IngestResult(StageResult):
 
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
-    there is nothing to say. `again` files were learned before. `estimate` has the needs of the run as lines of text.
+    there is nothing to say. `united` names columns that some files lack or have in a narrower type. `again` files were
+    learned before. `estimate` has the needs of the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -75,6 +76,7 @@ class IngestResult(StageResult):
     differs_from_fit: str = ""
     made_up: str = ""
     contract: str = ""
+    united: str = ""
     again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 

@@ -16,6 +16,7 @@ from tasks.core.schema import ROW
 from tasks.sources.formats import FORMATS
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.parquet import source_of
+from tasks.sources.formats.text_ranges import is_whole
 from tasks.sources.reader import read_pieces
 from tasks.storage.files import read_range
 from tasks.storage.hive import named_columns
@@ -71,9 +72,9 @@ def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, option
 
 
 def _short_range(plan: Plan, piece: Piece) -> Piece | None:
-    """The first records of a text file's piece; None for compressed files, which can only be read whole."""
+    """The first records of a text file's piece; None for files that can only be read whole, as compressed ones."""
     file = plan.files[piece.file]
-    if Path(file.path).suffix.lower() in (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"):
+    if is_whole(file, plan.options):
         return None
     if piece.stop - piece.start <= TEXT_BYTES:
         return piece

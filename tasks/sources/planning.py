@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type
 from tasks.core.plan import LIMITS, OPTION, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
-from tasks.core.schema import Column, Schema, check_names
+from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
-from tasks.engines.convert.type_widening import widest
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
-from tasks.sources.reading_rules import Fit, reading_of, with_layout
+from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
+from tasks.sources.uniting import check_together, united
 from tasks.storage import hive
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
@@ -87,16 +85,17 @@ def make_plan(
     for item in full:
         check_columns(len(item.schema), item.file.path)
         check_depth(item.schema, item.file.path)
-    there = {*full[0].schema.names}
+    there = {name for item in full for name in item.schema.names}
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
-    schema = common_schema(full, declared, null_types or {})
+    whole = united(full, declared, null_types or {}, source.missing, folders)
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
-    schema = Schema([*schema.columns, *(named[n] for n in folders)])
+    schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
     check_needed(schema, needed or ())
+    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host)
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
-    return Plan(
+    plan = Plan(
         files=tuple(item.file for item in full),
         format=name,
         schema=schema,
@@ -107,10 +106,13 @@ def make_plan(
             **options,
             **(_names(full) if FORMATS[name].ranged else {}),
             **({"folders": folders} if folders else {}),
-            **({"on_host": on_host} if (on_host := sorted({n for item in full for n in item.on_host})) else {}),
+            **({"on_host": on_host} if on_host else {}),
+            **whole.options(),
         },
         reading=reading_of(source, name, listed),
     )
+    check_together(plan, needed or ())
+    return plan
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
@@ -179,8 +181,17 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
 
 
 def check_delimiter(source: Source, name: str) -> None:
-    """Refuse a delimiter for formats without one."""
-    if source.delimiter is not None and name not in ("csv", "tsv"):
+    """Refuse a delimiter, a decimal sign and an encoding for formats without them."""
+    if name in TEXTS:
+        return
+    if source.decimal is not None or source.encoding != "utf-8":
+        key = "encoding" if source.decimal is None else "decimal"
+        raise JobError(
+            f"files of the format {name} have no {key} of their own",
+            where=f"source.{key}",
+            do="leave it out: it is for csv and tsv",
+        )
+    if source.delimiter is not None:
         raise JobError(
             f"files of the format {name} have no delimiter",
             where="source.delimiter",
@@ -195,6 +206,8 @@ def read_options(source: Source) -> dict[str, Any]:
         "columns": source.columns,
         "null_values": list(source.null_values),
         "delimiter": source.delimiter,
+        **({} if source.decimal is None else {"decimal": source.decimal}),
+        **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
         "storage_options": storage(source.storage_options),
@@ -243,94 +256,6 @@ def _blocks(inspected: Sequence[Inspected], ranged: bool, limits: Limits) -> tup
     if ranged:  # their units are cut by bytes already; many rows in one are no reason to cut again
         return cut_blocks(units, limits.join_below, 2**62, join_bytes=limits.range_bytes)
     return cut_blocks(units, limits.join_below, limits.cut_above, join_bytes=limits.range_bytes)
-
-
-def common_schema(
-    inspected: Sequence[Inspected],
-    declared: dict[str, str],
-    null_types: Mapping[str, pa.DataType] = MappingProxyType({}),
-) -> Schema:
-    """The names and types that all files share, in the order of the first; `declared` types replace those of the files.
-
-    A column of nothing but nulls (type null) takes the type that it has in another file, string if it has none. A
-    DataError names the file and the column that do not fit.
-    """
-    first = inspected[0]
-    check_names(first.schema.names, first.file.path)
-    types = {f.name: plain_type(f.type) for f in first.schema}
-    types = {**types, **_declared_types(declared, types, first.file.path)}
-    seen = first.schema
-    for item in inspected[1:]:
-        if item.schema != seen:
-            types = _with_file(types, item, first.file.path, declared)
-            seen = item.schema
-    types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
-    return Schema(Column(name, _without_null(dtype)) for name, dtype in types.items())
-
-
-def _declared_types(declared: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
-    for name in declared:
-        if name not in types:
-            raise JobError(f"source.schema names a column {name!r} that is not there", where=path, do=near(name, types))
-    return {name: plain_type(parse_dtype(dtype)) for name, dtype in declared.items()}
-
-
-def _with_file(
-    types: dict[str, pa.DataType], item: Inspected, first: str, declared: dict[str, str]
-) -> dict[str, pa.DataType]:
-    """The types so far, where columns that were all null take their types from one more file."""
-    path, here = item.file.path, {f.name: plain_type(f.type) for f in item.schema}
-    for name in types:
-        if name not in here:
-            raise DataError(
-                f"column {name!r} is missing in a file",
-                where=path,
-                why=f"{first} has it; {near(name, here)}",
-                do="write the files with the same columns, or leave the file out",
-            )
-    for name in here:
-        if name not in types:
-            raise DataError(
-                f"column {name!r} is only in some files",
-                where=path,
-                why=f"{first} has none; {near(name, types)}",
-                do="write the files with the same columns, or leave the file out",
-            )
-    merged = {}
-    for name, dtype in types.items():
-        both = dtype if name in declared else _either(dtype, here[name])
-        if both is None:
-            common = _type_of_both(dtype, here[name])
-            raise DataError(
-                f"column {name!r} has different types",
-                where=path,
-                why=f"{dtype_name(here[name])} here, {dtype_name(dtype)} in {first}",
-                do=f"write the files with one type, or give it: source.schema: {{{name}: {common}}}",
-            )
-        merged[name] = both
-    return merged
-
-
-def _type_of_both(a: pa.DataType, b: pa.DataType) -> str:
-    wide = widest([a, b])
-    return dtype_name(a if wide == pa.string() and wide not in (a, b) else wide)
-
-
-def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The common type of both: null takes the other type; None if they differ."""
-    if pa.types.is_null(a) or a == b:
-        return b
-    if pa.types.is_null(b):
-        return a
-    if is_list(a) and is_list(b) and (leaf := _either(a.value_type, b.value_type)) is not None:
-        return pa.list_(leaf)
-    return None
-
-
-def _without_null(dtype: pa.DataType) -> pa.DataType:
-    if is_list(dtype):
-        return pa.list_(_without_null(dtype.value_type))
-    return pa.string() if pa.types.is_null(dtype) else dtype
 
 
 def check_needed(schema: Schema, needed: Sequence[str]) -> None:

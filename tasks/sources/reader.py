@@ -20,6 +20,7 @@ from tasks.errors import DataError, near
 from tasks.sources.formats import FORMATS
 from tasks.sources.formats.conform import conform_column
 from tasks.sources.frames import Frames
+from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
 from tasks.storage.files_being_read import listed, noted
 
@@ -67,6 +68,10 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
     folders = plan.options.get("folders", {})
     if not folders.keys().isdisjoint(columns):
         return _with_folders(plan, pieces, columns, folders)
+    check_together(plan, columns)
+    absent = plan.options.get(ABSENT, {})
+    if absent and any(not {*columns}.isdisjoint(absent.get(str(number), ())) for number in {p.file for p in pieces}):
+        return _with_nulls(plan, pieces, columns, absent)
     schema = pa.schema([(name, plan.schema[name].dtype) for name in columns])
     options = {**plan.options, "plain": plain} if plain else plan.options
     paths = list(dict.fromkeys(plan.files[p.file].path for p in pieces))
@@ -84,7 +89,7 @@ def _with_folders(
     """Pieces with the columns that their files' folders name: one value for all rows of a file."""
     inside = [n for n in columns if n not in folders]
     if not inside and FORMATS[plan.format].ranged:  # the pieces do not say how many rows they are
-        inside = [next(n for n in plan.schema if n not in folders)]
+        inside = [next(n for n in plan.schema if n not in folders and n not in plan.options.get(APART, ()))]
     tables = []
     for number, of_file in groupby(pieces, key=lambda piece: piece.file):
         same_file = list(of_file)
@@ -93,6 +98,23 @@ def _with_folders(
         for name in (n for n in columns if n in folders):
             values = hive.constant(folders[name][number], plan.schema[name].dtype, rows)
             by_name[name] = conform_column(pa.chunked_array([values]), values.type)
+        tables.append(pa.table({name: by_name[name] for name in columns}))
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+
+
+def _with_nulls(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], absent: dict[str, list[str]]) -> pa.Table:
+    """Pieces with the columns that their files lack: null in all rows of such a file."""
+    tables = []
+    for number, of_file in groupby(pieces, key=lambda piece: piece.file):
+        same_file, lacks = list(of_file), {*absent.get(str(number), ())}
+        inside = [name for name in columns if name not in lacks]
+        counted = bool(inside) or FORMATS[plan.format].ranged  # else the pieces say how many rows they are
+        table = read_pieces(plan, same_file, inside) if counted else None
+        rows = sum(piece.stop - piece.start for piece in same_file) if table is None else table.num_rows
+        by_name = dict(zip(inside, table.columns, strict=True)) if table is not None else {}
+        for name in lacks.intersection(columns):
+            dtype = plan.schema[name].dtype
+            by_name[name] = conform_column(pa.chunked_array([pa.nulls(rows, dtype)]), dtype)
         tables.append(pa.table({name: by_name[name] for name in columns}))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 

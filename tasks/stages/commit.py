@@ -234,6 +234,7 @@ def _manifest(
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
+        **({"united": united} if (united := PlanOf(request).data.get("united")) else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),

@@ -36,9 +36,11 @@ from tasks.sources.planning import (
     partition_size,
     read_options,
 )
+from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.statistics import modes_of
+from tasks.stages.trial import used_columns
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import expand
@@ -59,7 +61,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     storage_options = read_options(request.source)["storage_options"]
     listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
     sample = _made_up_files(listed) + (request.fitted or request.base).get("made_up", [])
-    reused, notes = _plan(request, pool, paths, listed, sample)
+    reused, notes, grown = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
     again = _refuse_learned(request, saved)
     plans = {split: saved.plan(split) for split in paths}
@@ -84,6 +86,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         differs_from_fit="; ".join(differences_of(request, first)),
         made_up=made_up_text(sample) if sample else "",
         contract="; ".join(dict.fromkeys(notes)),
+        united="; ".join(dict.fromkeys(grown)),
         again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
@@ -128,9 +131,9 @@ def _digested(plan: Plan, storage_options: Any, pool: Pool) -> list[list[Any]]:
 def _plan(
     request: Request, pool: Pool, paths: Mapping[str, Any], listed: Mapping[str, Mapping[str, File]],
     sample: list[dict[str, Any]],
-) -> tuple[bool, list[str]]:  # fmt: skip
+) -> tuple[bool, list[str], list[str]]:  # fmt: skip
     """Write the plans of all splits to `plan.json`; (whether those of an earlier start are still right, sentences on
-    columns that the contract takes or leaves out)."""
+    columns that the contract takes or leaves out, sentences on columns about which files differ)."""
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
@@ -140,17 +143,20 @@ def _plan(
         and (not request.source.keys or saved.complete(request.splits))
     )
     notes: list[str] = saved.data.get("contract", []) if reused else []
+    grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
         origins: dict[str, Any] = {}
         learned: list[list[Any]] = []
-        plans = {split: _planned(request, split, path, pool, origins, learned, notes) for split, path in paths.items()}
+        plans = {
+            split: _planned(request, split, path, pool, origins, learned, notes, grown) for split, path in paths.items()
+        }
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
         saved.data["learned_files"] = learned
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
-    write_json(saved.path, {**saved.data, **run, "contract": notes})
-    return reused, notes
+    write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
+    return reused, notes, grown
 
 
 def _listed(split: str, path: Any, storage_options: Any) -> dict[str, File]:
@@ -176,11 +182,11 @@ def _naming_valid(split: str) -> Iterator[None]:
 
 def _planned(
     request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
-    notes: list[str],
+    notes: list[str], grown: list[str],
 ) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
-    column that the contract has a rule for."""
+    column that the contract has a rule for, `grown` one for each used column about which files differ."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -197,8 +203,14 @@ def _planned(
         schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
         plan = replace(plan, schema=schema)
         notes += [finding.text for finding in findings]
+        plan = with_missing(plan, {name: rule.missing or request.rules.missing_columns
+                                   for name, rule in request.rules.columns.items()})  # fmt: skip
     plan = adapted(request, plan)
-    check_columns(request, Bound(*subject(request, plan.schema)))  # columns and types, before any row is read
+    bound = Bound(*subject(request, plan.schema))
+    used = used_columns(request, bound)
+    plan = without_unused(plan, used)
+    check_columns(request, bound)  # columns and types, before any row is read
+    grown += uniting_notes(plan, used)
     if split == request.splits[0] and not request.fitted:
         learned += _digested(plan, read_options(source)["storage_options"], pool)
     if not source.keys:

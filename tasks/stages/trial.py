@@ -177,3 +177,13 @@ def phases_of(bound: Bound) -> list[list[str]]:
         bound.source_columns([place for s in of_depth for place in s.fit_inputs.values()], training=True)
         for of_depth in steps
     ]
+
+
+def used_columns(request: Request, bound: Bound) -> set[str]:
+    """The source columns that a run reads: for learning, for the output, for its order and for the filter."""
+    source, output = request.source, request.output
+    filters = [place for f in bound.filters for place in f.inputs.values()]
+    learned = [] if request.fitted else [name for names in phases_of(bound) for name in names]
+    written = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
+    order = [] if request.flow == "fit" else [*output.keys, *output.sort_by]
+    return {*learned, *written, *filter_columns(request), *source.keys, *source.sort_by, *order}

@@ -604,16 +604,15 @@ def test_times_with_an_offset(kind: str, dtype: str | None, tmp_path: Path, engi
     assert to_list(part["t"]) == [3600 * hour for hour in hours]
 
 
-def test_the_type_that_is_advised_holds_both(tmp_path: Path) -> None:
+def test_a_type_that_grew_holds_both(tmp_path: Path) -> None:
     for name, first, second in (("int64", pa.int64(), pa.int32()), ("float64", pa.int8(), pa.float32())):
         folder = tmp_path / name
         folder.mkdir()
         for i, dtype in enumerate((first, second)):
             pq.write_table(pa.table({"x": pa.array([i], dtype)}), folder / f"{i}.parquet")
-        with pytest.raises(DataError, match="column 'x' has different types") as error:
-            make_plan(Source(path=str(folder)))
-        assert f"source.schema: {{x: {name}}}" in str(error.value.do)
-        assert everything(make_plan(Source(path=str(folder), schema={"x": name})))["x"].to_pylist() == [0, 1]
+        plan = make_plan(Source(path=str(folder)))
+        assert f"read as {name}" in plan.options["grown"]["x"]
+        assert everything(plan)["x"].to_pylist() == [0, 1]
 
 
 def test_json_values_of_several_types_are_texts_where_the_schema_says_so(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_types_must_agree_over_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", [1])
     write(tmp_path / "b.parquet", ["x"])
     with pytest.raises(DataError, match="column 'n' has different types") as error:
-        make_plan(Source(path=str(tmp_path)))
+        make_plan(Source(path=str(tmp_path)), needed=["n"])
     assert error.value.where == str(tmp_path / "b.parquet")
     assert error.value.why == f"string here, int64 in {tmp_path / 'a.parquet'}"
 
@@ -199,7 +199,7 @@ def test_missing_columns_name_near_ones(tmp_path: Path) -> None:
         make_plan(Source(path=str(tmp_path)), needed=["prise"])
     pq.write_table(pa.table({"brand": ["x"], "prices": [1]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match="column 'price' is missing in a file"):
-        make_plan(Source(path=str(tmp_path)))
+        make_plan(Source(path=str(tmp_path)), needed=["brand", "price"])
 
 
 def test_a_given_type_replaces_that_of_the_files(tmp_path: Path) -> None:

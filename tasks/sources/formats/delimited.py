@@ -60,7 +60,12 @@ class Delimited:
         units = text_ranges.count(heads, options, self.dialect, limits, parallel_map)
         names = [self._names(h, options) for h in heads]
         full = [h for h, u in zip(heads, units, strict=True) if u]
-        types = text_ranges.types_of(full, partial(self._infer, options), parallel_map)
+        others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
+        for h, n, u in zip(heads, names, units, strict=True):
+            if u:
+                others.setdefault(tuple(n), h)
+        also = list(others.values())[1:]
+        types = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
         return [
             Inspected(h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), units[i])
             for i, h in enumerate(heads)
@@ -71,13 +76,15 @@ class Delimited:
             return list(options["columns"])
         try:
             check_columns(head.first.count(self.delimiter.encode()) + 1, head.file.path)
-            line = next(csv.reader(io.StringIO(head.first.decode(), newline=""), delimiter=self.delimiter), [])
-        except (UnicodeDecodeError, csv.Error) as error:
+            first = as_utf8(head.first, options).decode()
+            line = next(csv.reader(io.StringIO(first, newline=""), delimiter=self.delimiter), [])
+        except (UnicodeDecodeError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(
                 "the first line of a text file cannot be read",
                 where=head.file.path,
                 why=str(error),
-                do="write the file as UTF-8 text, or say its format in source.format",
+                do=f"write the file as UTF-8, say its encoding (source.encoding: {_encoding_of(head.first)}), or its "
+                "format in source.format",
             ) from None
         if options["header"]:
             check_names(line, head.file.path)
@@ -183,7 +190,7 @@ class Delimited:
                 "a text file does not parse",
                 where=where,
                 why=message,
-                do="write the file as UTF-8"
+                do="write the file as UTF-8, or say what it is: source.encoding: latin-1"
                 if "UTF8" in message
                 else "mend the line: it needs one value per column, and quotes around values with line ends",
             )
@@ -214,6 +221,23 @@ def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row:
     )
 
 
+def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
+    """The text as UTF-8; pa.ArrowInvalid for bytes that are no letters. Quotes, delimiters and line ends are the same
+    bytes in each of these encodings. Of UTF-16, `text_ranges` has made UTF-8 already."""
+    encoding = options.get("encoding", "utf-8")
+    if encoding in ("utf-8", "utf-16") or data.isascii():
+        return data
+    try:
+        return data.decode(encoding).encode()
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"byte 0x{data[error.start]:02x} is no letter of {encoding}") from None
+
+
+def _encoding_of(first: bytes) -> str:
+    """The encoding that a text which is no UTF-8 may have."""
+    return "utf-16" if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first else "latin-1"
+
+
 class _Straddling(Exception):
     """A record is longer than any may be."""
 
@@ -227,7 +251,9 @@ def parse(
     options: dict[str, Any],
 ) -> pa.Table:
     """Text without a header as a table with the wanted columns; types that are not given are inferred."""
+    data = as_utf8(data, options)
     convert = pacsv.ConvertOptions(
+        decimal_point=options.get("decimal") or ".",
         column_types=types,
         include_columns=wanted,
         null_values=options["null_values"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,11 +79,36 @@ def _behind_mark(data: bytes) -> int:
 
 
 def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:
-    """The first `length` bytes (decompressed) and whether that is the whole file."""
+    """The first `length` bytes (decompressed, as UTF-8) and whether that is the whole file."""
+    if _is_utf16(options):
+        data = read_all(file, options.get("storage_options"), 2 * length + 2)
+        return _from_utf16(data, file.path, whole := len(data) < 2 * length + 2), whole
     if compression(file.path):
         data = read_all(file, options.get("storage_options"), length)
         return data, len(data) < length
     return read_range(file, 0, min(length, file.size), options.get("storage_options")), length >= file.size
+
+
+def _is_utf16(options: dict[str, Any]) -> bool:
+    return options.get("encoding") == "utf-16"
+
+
+def is_whole(file: File, options: dict[str, Any]) -> bool:
+    """Whether a text file can only be read from its beginning: a compressed one, and one that becomes UTF-8 first."""
+    return bool(compression(file.path)) or _is_utf16(options)
+
+
+def _from_utf16(data: bytes, path: str, final: bool) -> bytes:
+    """UTF-16, little-endian without a byte-order mark, as UTF-8; unless `final` a letter may be cut off at the end."""
+    marked = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    try:
+        text = codecs.getincrementaldecoder("utf-16" if marked else "utf-16-le")().decode(data, final)
+        return text.encode()
+    except UnicodeError as error:
+        raise DataError(
+            "a text file is no UTF-16", where=path, why=str(error),
+            do="mend the file, or say its encoding in source.encoding",
+        ) from None  # fmt: skip
 
 
 def first_record(data: bytes, cuts: Sequence[Cut], dialect: Dialect) -> tuple[int, int]:
@@ -116,20 +142,22 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
 
 def types_of(
     heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
-    parallel_map: Callable[..., Any],
+    parallel_map: Callable[..., Any], also: Sequence[Head] = (),
 ) -> dict[str, pa.DataType]:  # fmt: skip
     """The columns (name -> type) of the first file, as `infer((head, bytes))` returns them.
 
-    Up to `OTHER_FILES` of the other files are looked at too, in fewer bytes: a column takes the wider type.
+    Up to `OTHER_FILES` of the other files, and those of `also`, are looked at too, in fewer bytes: a column takes the
+    wider type, and columns that the first file lacks are added.
     """
     if not heads:
         return {}
     others = heads[1:]
     step = max(1, -(-len(others) // OTHER_FILES))
-    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in others[::step])])
+    some = list(dict.fromkeys([*others[::step], *also]))
+    first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in some)])
     types = dict(first)
     for more in others_types:
-        types |= {name: wider(types[name], dtype) for name, dtype in more.items() if name in types}
+        types |= {name: wider(types.get(name, pa.null()), dtype) for name, dtype in more.items()}
     return types
 
 
@@ -159,7 +187,7 @@ def count(
     heads: Sequence[Head], options: dict[str, Any], dialect: Dialect, limits: Limits, parallel_map: Callable[..., Any]
 ) -> list[tuple[Unit, ...]]:
     """The units of each file, all ranges of all files counted by one parallel pass."""
-    plain = [h for h in heads if not compression(h.file.path)]
+    plain = [h for h in heads if not is_whole(h.file, options)]
     ranges = [
         [Range(h.file, *r) for r in range_list(h.start, h.file.size, limits.range_bytes)]
         if h.start < h.file.size
@@ -172,7 +200,7 @@ def count(
         h.file: _joined(h, [next(scans) for _ in file], file, options, dialect)
         for h, file in zip(plain, ranges, strict=True)
     }
-    packed = [h for h in heads if compression(h.file.path)]
+    packed = [h for h in heads if is_whole(h.file, options)]
     units.update(
         zip(
             (h.file for h in packed),
@@ -265,7 +293,7 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
 def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:
     """The records of a piece as they stand in the file, decompressed."""
     storage = options.get("storage_options")
-    if compression(file.path):
+    if is_whole(file, options):
         data = decompressed(file, options)[piece.start : piece.stop]
     else:
         data = read_range(file, piece.start, piece.stop, storage)
@@ -274,9 +302,10 @@ def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:
 
 
 def decompressed(file: File, options: dict[str, Any]) -> bytes:
-    """The content of a compressed file; a DataError where it is more than `source.max_block_bytes`."""
+    """The content of a compressed file, as UTF-8; a DataError where it is more than `source.max_block_bytes`."""
     most = block_limit(options)
     try:
-        return read_all(file, options.get("storage_options"), most=most)
+        data = read_all(file, options.get("storage_options"), most=most)
+        return _from_utf16(data, file.path, True) if _is_utf16(options) else data
     except OverflowError:
         raise too_large(file.path, "a compressed text file is read as a whole", most) from None

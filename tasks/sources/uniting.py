@@ -1,0 +1,235 @@
+"""One schema for all files of a source: columns are united by name, types that grew by the wider type.
+
+Files may disagree about columns that nobody reads. So a disagreement is no error here: it is an `Apart`, which is
+raised when its column is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type
+from tasks.core.plan import Plan
+from tasks.core.schema import Column, Schema, check_names
+from tasks.engines.convert.type_widening import widest
+from tasks.errors import DataError, JobError, near
+from tasks.sources.formats.survey import Inspected
+
+Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that files disagree about
+APART, ABSENT, GROWN = "apart", "absent", "grown"  # in a plan's options
+
+
+@dataclass(frozen=True)
+class United:
+    """The columns of all files, in the order in which the files first have them.
+
+    `absent` are the columns that a file lacks, by the number of the file; `apart` has the error for a column that files
+    disagree about, `grown` a sentence for a column that is read in a wider type than that of some files.
+    """
+
+    schema: Schema
+    absent: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    apart: Mapping[str, Apart] = field(default_factory=dict)
+    grown: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> dict[str, Any]:
+        """The plan's options for it, as plain values; empty for files that agree."""
+        absent = {str(number): list(names) for number, names in self.absent.items()}
+        every = {ABSENT: absent, APART: {n: list(a) for n, a in self.apart.items()}, GROWN: dict(self.grown)}
+        return {name: value for name, value in every.items() if value}
+
+    @property
+    def on_host(self) -> set[str]:
+        """The columns that no reader of the GPU may read: it expects every file to have them, in one type."""
+        return {*self.apart, *self.grown, *(name for names in self.absent.values() for name in names)}
+
+
+def united(
+    inspected: Sequence[Inspected],
+    declared: dict[str, str],
+    null_types: Mapping[str, pa.DataType] = MappingProxyType({}),
+    missing: Literal["error", "null"] = "error",
+    folders: Collection[str] = (),
+) -> United:
+    """Unite the columns of all files by name; `declared` types replace those of the files.
+
+    A column of nothing but nulls (type null) takes the type that it has in another file, string if it has none. What
+    the names of `folders` say goes before columns of files. `missing` says whether a column that a file lacks is null.
+    """
+    first = inspected[0]
+    check_names(first.schema.names, first.file.path)
+    types, origin = {}, dict[str, str]()
+    apart: dict[str, Apart] = {}
+    grown: dict[str, str] = {}
+    seen = None
+    for item in inspected:
+        if item.schema == seen:
+            continue
+        seen, path = item.schema, item.file.path
+        for name, here in ((f.name, plain_type(f.type)) for f in item.schema if f.name not in folders):
+            if name not in types:
+                types[name], origin[name] = here, path
+            elif name not in declared and name not in apart:
+                both = _either(types[name], here)
+                if both is None:
+                    apart[name] = _different(name, here, path, types[name], origin[name])
+                    continue
+                if _grew(both, types[name]) or _grew(both, here):
+                    grown[name] = (
+                        f"column {name!r} is {dtype_name(here)} in {path}, {dtype_name(types[name])} in "
+                        f"{origin[name]}: read as {dtype_name(both)}"
+                    )
+                if both == here != types[name]:
+                    origin[name] = path
+                types[name] = both
+    types |= _declared_types(declared, types, first.file.path)
+    absent = _absent(inspected, types)
+    if missing == "error":
+        for number, names in absent.items():
+            for name in names:
+                apart.setdefault(name, _lacking(name, inspected[number], origin.get(name, first.file.path)))
+    types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
+    schema = Schema(Column(name, _without_null(dtype)) for name, dtype in types.items())
+    return United(schema, absent, apart, grown)
+
+
+def _absent(inspected: Sequence[Inspected], types: Mapping[str, pa.DataType]) -> dict[int, tuple[str, ...]]:
+    absent = {}
+    for number, item in enumerate(inspected):
+        if len(item.schema) < len(types):
+            there = {*item.schema.names}
+            absent[number] = tuple(name for name in types if name not in there)
+    return absent
+
+
+def _different(name: str, here: pa.DataType, path: str, dtype: pa.DataType, first: str) -> Apart:
+    wide = widest([dtype, here])
+    common = dtype_name(dtype if wide == pa.string() and wide not in (dtype, here) else wide)
+    return (
+        f"column {name!r} has different types",
+        path,
+        f"{dtype_name(here)} here, {dtype_name(dtype)} in {first}",
+        f"write the files with one type, or give it: source.schema: {{{name}: {common}}}",
+    )
+
+
+def _lacking(name: str, item: Inspected, first: str) -> Apart:
+    return (
+        missing_text(name),
+        item.file.path,
+        f"{first} has it; {near(name, item.schema.names)}",
+        "set source.missing: null to read nulls there, write the files with the same columns, or leave the file out",
+    )
+
+
+def _declared_types(declared: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
+    for name in declared:
+        if name not in types:
+            raise JobError(f"source.schema names a column {name!r} that is not there", where=path, do=near(name, types))
+    return {name: plain_type(parse_dtype(dtype)) for name, dtype in declared.items()}
+
+
+def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both: null takes the other type; None for a text and a number.
+
+    >>> _either(pa.int32(), pa.int64()), _either(pa.float32(), pa.int8()), _either(pa.string(), pa.int8())
+    (DataType(int64), DataType(double), None)
+    """
+    if pa.types.is_null(a) or a == b:
+        return b
+    if pa.types.is_null(b):
+        return a
+    if is_list(a) and is_list(b) and (leaf := _either(a.value_type, b.value_type)) is not None:
+        return pa.list_(leaf)
+    if _is_number(a) and _is_number(b):
+        if {a, b} <= {pa.float16(), pa.float32(), pa.float64()}:
+            return max(a, b, key=lambda dtype: dtype.bit_width)
+        wide = widest([a, b])
+        unsigned = pa.uint64() in (a, b) and wide == pa.int64()  # int64 does not hold all of them
+        return None if unsigned else wide
+    if _is_time(a) and _is_time(b):
+        zones = {t.tz for t in (a, b) if pa.types.is_timestamp(t)}
+        return widest([a, b]) if len(zones) == 1 and pa.date64() not in (a, b) else None
+    return None
+
+
+def _grew(both: pa.DataType, dtype: pa.DataType) -> bool:
+    """Whether values of a type are read in another one; a list of nulls only has no type yet."""
+    while is_list(both) and is_list(dtype):
+        both, dtype = both.value_type, dtype.value_type
+    return both != dtype and not pa.types.is_null(dtype)
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(dtype) or pa.types.is_floating(dtype))
+
+
+def _is_time(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(dtype) or pa.types.is_date(dtype))
+
+
+def _without_null(dtype: pa.DataType) -> pa.DataType:
+    if is_list(dtype):
+        return pa.list_(_without_null(dtype.value_type))
+    return pa.string() if pa.types.is_null(dtype) else dtype
+
+
+# plans whose files disagree
+
+
+def check_together(plan: Plan, columns: Iterable[str]) -> None:
+    """The DataError of the first of the columns that the files of a plan disagree about."""
+    apart = plan.options.get(APART, {})
+    for name in columns:
+        if name in apart:
+            what, where, why, do = apart[name]
+            raise DataError(what, where=where, why=why, do=do)
+
+
+def without_unused(plan: Plan, used: Collection[str]) -> Plan:
+    """The plan without the columns that its files disagree about; a DataError for one that is used."""
+    check_together(plan, [name for name in plan.schema if name in used])
+    apart = plan.options.get(APART, {})
+    columns = [column for column in plan.schema.columns if column.name not in apart]
+    return replace(plan, schema=Schema(columns)) if apart else plan
+
+
+def with_missing(plan: Plan, rules: Mapping[str, str]) -> Plan:
+    """The plan under a contract's rules for columns that some files lack: `evolve` reads nulls there, `freeze` refuses
+    the first such column by a DataError that names the file. The rules go before `source.missing`."""
+    apart = dict(plan.options.get(APART, {}))
+    for number, names in plan.options.get(ABSENT, {}).items():
+        for name in names:
+            if rules.get(name) == "freeze":
+                raise DataError(
+                    f"column {name!r} is missing in a file, and the contract freezes that",
+                    where=plan.files[int(number)].path, why="other files have it",
+                    do="mend the file, or allow it in the contract: missing: evolve reads nulls there",
+                )  # fmt: skip
+            if rules.get(name) == "evolve" and apart.get(name, [""])[0] == missing_text(name):
+                del apart[name]
+    options = {**plan.options, APART: apart} if apart else {k: v for k, v in plan.options.items() if k != APART}
+    return replace(plan, options=options)
+
+
+def missing_text(name: str) -> str:
+    return f"column {name!r} is missing in a file"
+
+
+def uniting_notes(plan: Plan, used: Collection[str]) -> list[str]:
+    """A sentence for each used column that some files lack, or have in a narrower type."""
+    notes = [text for name, text in plan.options.get(GROWN, {}).items() if name in used and name in plan.schema]
+    absent: dict[str, list[str]] = {}
+    for number, names in plan.options.get(ABSENT, {}).items():
+        for name in names:
+            if name in used and name in plan.schema:
+                absent.setdefault(name, []).append(plan.files[int(number)].path)
+    for name, paths in absent.items():
+        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+        notes.append(f"column {name!r} is missing in {paths[0]}{more} of {len(plan.files):,} files: read as null there")
+    return notes

@@ -1,0 +1,214 @@
+"""Files of one source are united by name: columns that some lack, types that grew, columns that nobody reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.feather as feather
+import pyarrow.orc as paorc
+import pyarrow.parquet as pq
+import pytest
+
+from flows.job.job import make_job
+from flows.preview.plan import preview
+from flows.preview.text import sections
+from tasks import ops
+from tasks.core.settings import Source
+from tasks.dataset import Dataset
+from tasks.errors import DataError
+from tasks.gate.contract import make_contract
+from tasks.manifest import Manifest
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
+from tasks.sources.uniting import uniting_notes, with_missing, without_unused
+from tasks.workflow import Workflow
+from tests.flows.runs import rows_of
+from tests.frames import to_list
+from tests.stages import run_stages
+
+
+def write_avro(table: pa.Table, path: Path) -> None:
+    import fastavro
+
+    names = {"int64": "long", "int32": "int", "double": "double", "string": "string"}
+    fields = [{"name": f.name, "type": ["null", names[str(f.type)]]} for f in table.schema]
+    with path.open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, table.to_pylist())
+
+
+def write_jsonl(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
+WRITERS = {
+    "parquet": pq.write_table,
+    "orc": paorc.write_table,
+    "arrow": lambda table, path: feather.write_feather(table, str(path), compression="uncompressed"),
+    "avro": write_avro,
+    "csv": pacsv.write_csv,
+    "jsonl": write_jsonl,
+}
+
+
+def folder_of(tmp_path: Path, format: str, *tables: dict[str, Any]) -> str:
+    for number, columns in enumerate(tables):
+        WRITERS[format](pa.table(columns), tmp_path / f"{number}.{format}")
+    return str(tmp_path)
+
+
+def rows(path: str, columns: list[str] | None = None, **settings: Any) -> dict[str, list[Any]]:
+    plan = make_plan(Source(path=path, **settings))
+    tables = [read(plan, i, columns) for i in range(len(plan.partitions))]
+    return pa.concat_tables(tables).to_pydict()
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_a_column_that_some_files_lack_is_null_there(format: str, tmp_path: Path) -> None:
+    path = folder_of(tmp_path, format, {"x": [1, 2]}, {"brand": ["a"], "x": [3]}, {"x": [4]})
+    assert rows(path, missing="null") == {"x": [1, 2, 3, 4], "brand": [None, None, "a", None]}
+    assert rows(path, ["brand"], missing="null") == {"brand": [None, None, "a", None]}
+    assert rows(path, ["x"]) == {"x": [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("format", [name for name in WRITERS if name != "jsonl"])
+def test_a_column_that_some_files_lack_is_an_error_once_it_is_read(format: str, tmp_path: Path) -> None:
+    path = folder_of(tmp_path, format, {"x": [1]}, {"x": [2], "brand": ["a"]})
+    with pytest.raises(DataError, match="column 'brand' is missing in a file") as error:
+        rows(path)
+    assert error.value.where == str(tmp_path / f"0.{format}")
+    assert str(tmp_path / f"1.{format}") in error.value.why
+    assert "source.missing: null" in error.value.do
+
+
+GROWN = [
+    (pa.array([1], pa.int32()), pa.array([2**40]), "int64", [1, 2**40]),
+    (pa.array([1], pa.int64()), pa.array([0.5]), "float64", [1.0, 0.5]),
+    (pa.array([1], pa.int8()), pa.array([0.5], pa.float32()), "float64", [1.0, 0.5]),
+    (pa.array([0.25], pa.float32()), pa.array([0.5]), "float64", [0.25, 0.5]),
+    (pa.array([200], pa.uint8()), pa.array([-1], pa.int8()), "int64", [200, -1]),
+    (
+        pa.array([dt.date(2026, 11, 1)]),
+        pa.array([dt.datetime(2026, 11, 2, 3)], pa.timestamp("us")),
+        "timestamp[us]",
+        [dt.datetime(2026, 11, 1), dt.datetime(2026, 11, 2, 3)],
+    ),
+]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("case", range(len(GROWN)))
+def test_a_type_that_grew_is_read_as_the_wider_one(case: int, reverse: bool, tmp_path: Path, engine: str) -> None:
+    first, second, name, values = GROWN[case]
+    both = [second, first] if reverse else [first, second]
+    path = folder_of(tmp_path, "parquet", *({"x": values} for values in both))
+    plan = make_plan(Source(path=path))
+    assert str(plan.schema["x"].dtype) in (name, {"float64": "double"}.get(name))
+    (note,) = uniting_notes(plan, {"x"})
+    assert note.startswith("column 'x' is ")
+    assert note.endswith(f"read as {name}")
+    assert str(tmp_path / "0.parquet") in note
+    assert str(tmp_path / "1.parquet") in note
+    assert uniting_notes(plan, set()) == []
+    frames = Workflow(["x"]).fit(Dataset(path, engine=engine)).transform(Dataset(path, engine=engine)).frames()
+    read_values = [value for frame in frames for value in to_list(frame["x"])]
+    assert read_values == (values[::-1] if reverse else values)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array(["a"]), pa.array([1])),
+        (pa.array([1], pa.uint64()), pa.array([-1], pa.int64())),
+        (pa.array([True]), pa.array([1])),
+        (pa.array([0], pa.timestamp("us")), pa.array([0], pa.timestamp("us", "UTC"))),
+        (pa.array([[1]]), pa.array([1])),
+    ],
+)
+def test_other_types_are_an_error_that_names_both_files_once_they_are_read(
+    first: pa.Array, second: pa.Array, tmp_path: Path
+) -> None:
+    path = folder_of(tmp_path, "parquet", {"x": first, "y": [1]}, {"x": second, "y": [2]})
+    assert rows(path, ["y"]) == {"y": [1, 2]}
+    with pytest.raises(DataError, match="column 'x' has different types") as error:
+        rows(path, ["x", "y"])
+    assert error.value.where == str(tmp_path / "1.parquet")
+    assert str(tmp_path / "0.parquet") in error.value.why
+
+
+def test_a_workflow_does_not_look_at_columns_that_it_does_not_use(tmp_path: Path, engine: str) -> None:
+    path = folder_of(tmp_path, "parquet", {"n": [1.0, 3.0], "x": ["a", "b"]}, {"n": [5.0], "x": [1], "new": [2]})
+    source = Dataset(path, engine=engine)
+    workflow = Workflow(["n"] >> ops.NormalizeMinMax()).fit(source)
+    (frame,) = workflow.transform(source).frames()
+    assert to_list(frame["n"]) == [0.0, 0.5, 1.0]
+    with pytest.raises(DataError, match="column 'x' has different types"):
+        Workflow(["x"] >> ops.Categorify()).fit(source)
+
+
+def test_columns_that_files_disagree_about_leave_the_plan_where_nobody_uses_them(tmp_path: Path) -> None:
+    plan = make_plan(Source(path=folder_of(tmp_path, "parquet", {"n": [1], "x": ["a"]}, {"n": [2], "x": [1]})))
+    assert [*without_unused(plan, {"n"}).schema] == ["n"]
+    with pytest.raises(DataError, match="different types"):
+        without_unused(plan, {"n", "x"})
+
+
+def test_a_contract_goes_before_source_missing(tmp_path: Path) -> None:
+    path = folder_of(tmp_path, "parquet", {"n": [1]}, {"n": [2], "x": [1]})
+    rules = {"x": make_contract({"columns": {"x": {"missing": "evolve"}}}).columns["x"].missing}
+    assert read(with_missing(make_plan(Source(path=path)), rules), 0, ["x"]).to_pydict() == {"x": [None, 1]}
+    with pytest.raises(DataError, match="the contract freezes that") as error:
+        with_missing(make_plan(Source(path=path, missing="null")), {"x": "freeze"})
+    assert error.value.where == str(tmp_path / "0.parquet")
+
+
+def test_yaml_s_null_is_the_word(tmp_path: Path) -> None:
+    assert Source.model_validate({"path": "a", "missing": None}).missing == "null"
+    assert Source(path="a").missing == "error"
+
+
+def job_of(tmp_path: Path, **source: Any) -> dict[str, Any]:
+    return {
+        "source": {"path": str(tmp_path / "*.parquet"), **source},
+        "features": [{"columns": ["n"], "ops": [{"op": "NormalizeMinMax"}]}],
+        "label": ["y"],
+        "output": {"path": str(tmp_path / "out"), "shuffle": "none", "files": 1},
+    }
+
+
+def test_log_manifest_report_and_preview_say_what_was_united(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1], "x": ["a", "b"]}, {"n": [1.5], "x": [1], "z": [1]})
+    lines = [
+        f"column 'n' is float64 in {tmp_path}/1.parquet, int64 in {tmp_path}/0.parquet: read as float64",
+        f"column 'y' is missing in {tmp_path}/1.parquet of 2 files: read as null there",
+    ]
+    job = make_job(job_of(tmp_path, missing=None))
+    assert ("Files that differ", "; ".join(lines)) in [(s.title, s.text) for s in sections(preview(job))]
+    ingested = run_stages(job.request("pandas"))[0]
+    assert ingested.united == "; ".join(lines)
+    assert ingested.figures()["united"] == "; ".join(lines)
+    assert Manifest.load(tmp_path / "out").data["united"] == lines
+    report = (tmp_path / "out" / "_report.html").read_text()
+    assert all(line.replace("'", "&#39;") in report for line in lines)
+    assert rows_of(tmp_path / "out").to_pydict() == {"n": [0.0, 1.0, 0.25], "y": [0, 1, None]}
+
+
+def test_a_job_refuses_a_used_column_that_some_files_lack(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [1]})
+    for run in (lambda job: run_stages(job.request("pandas")), preview):
+        with pytest.raises(DataError, match="column 'y' is missing in a file"):
+            run(make_job(job_of(tmp_path)))
+
+
+def test_a_contract_of_a_job_goes_before_source_missing(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [2]})
+    evolve = job_of(tmp_path) | {"contract": {"columns": {"n": {}, "y": {"missing": "evolve"}}}}
+    freeze = job_of(tmp_path, missing="null") | {"contract": {"columns": {"n": {}, "y": {}}}}
+    with pytest.raises(DataError, match="the contract freezes that"):
+        run_stages(make_job(freeze).request("pandas"))
+    run_stages(make_job(evolve).request("pandas"))
+    assert rows_of(tmp_path / "out")["y"].to_pylist() == [0, 1, None]
