@@ -40,6 +40,7 @@ class Judged:
     verdict: str = ""
     drift: float | None = None
     column: str = ""
+    file: str = ""  # the first in which the worst finding begins
 
 
 def nights_text(
@@ -108,6 +109,7 @@ def _row(
         "newcomers": _number(learned.newcomers),
         "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
         "verdict": judged.verdict,
+        "begins in": judged.file,
         "report": _report(night.path) if night else "",
     }
     return {name: _cell(text) for name, text in cells.items()}
@@ -145,14 +147,15 @@ def judged_of(output: Path) -> Judged:
     notes = [note for note in notes if isinstance(note, dict)]
     words = [str(note.get("gate") or note.get("verdict") or "") for note in notes]
     worst: Mapping[str, Any] = max(
-        notes, key=lambda note: max((share for share, _ in _shares(note)), default=0.0), default={}
+        notes, key=lambda note: max((share for share, *_ in _shares(note)), default=0.0), default={}
     )
-    share, column = max(_shares(worst), default=(None, ""))
-    return Judged(next((word for word in words if word not in ("", "pass")), words[0] if words else ""), share, column)
+    share, column, file = max(_shares(worst), default=(None, "", ""))
+    verdict = next((word for word in words if word not in ("", "pass")), words[0] if words else "")
+    return Judged(verdict, share, column, file)
 
 
-def _shares(note: Any) -> Iterator[tuple[float, str]]:
-    """(figure / threshold, column) of every finding at any depth of a note of the gate."""
+def _shares(note: Any) -> Iterator[tuple[float, str, str]]:
+    """(figure / threshold, column, first file in which it begins) of every finding at any depth of a gate's note."""
     if isinstance(note, list):
         for one in note:
             yield from _shares(one)
@@ -160,7 +163,7 @@ def _shares(note: Any) -> Iterator[tuple[float, str]]:
         return
     figure, threshold = note.get("figure"), note.get("threshold")
     if isinstance(figure, int | float) and isinstance(threshold, int | float) and threshold > 0:
-        yield figure / threshold, str(note.get("column") or "rows")
+        yield figure / threshold, str(note.get("column") or "rows"), str(next(iter(note.get("files") or ()), ""))
     for name, one in note.items():
         if name not in ("accepted", "proposed"):
             yield from _shares(one)

@@ -22,13 +22,15 @@ from flows.run.links import flow_run_id
 from tasks.errors import GateAskedError, GateStoppedError
 from tasks.gate.checks import judge
 from tasks.gate.history import MOST_NIGHTS, Past, good_versions
+from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
 from tasks.gate.profile import Profile
 from tasks.gate.question import GateStage, Question, now, read_question, write_question
 from tasks.gate.verdict import Verdict
 from tasks.job.profiles import STATISTICS, saved, whole_name
-from tasks.job.request import Request, output_slug
+from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
+from tasks.report.redaction import plain_url
 from tasks.report.verdict import verdict_markdown, verdict_rows
 from tasks.stages.progress_artifact import fresh_client
 
@@ -89,7 +91,11 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     day = job.dated.run_date.day if job.dated else None
     verdict = judge(profile, past, request.rules, request.gate, stage, day)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
-    return Judged(verdict, profile, past[0].profile if past else None)
+    before = past[0].profile if past else None
+    if verdict.findings:
+        plan = PlanOf(request).plan(request.splits[0])
+        verdict = with_files(verdict, plan, profile, before, request.rules, request.source.filter, plain_url)
+    return Judged(verdict, profile, before)
 
 
 def past_nights(job: AnyJob, request: Request) -> tuple[list[Past], list[str]]:

@@ -22,10 +22,13 @@ from millrace.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.console import ASKED, STOPPED
+from flows.job.nights_table import judged_of
 from flows.preprocess import preprocess
+from flows.run.questions import form_text
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
 from tasks.gate.question import Question, answered, read_question, write_question
 from tasks.manifest import Manifest
+from tasks.report.verdict import plain
 from tests.conftest import free_port, python_path
 from tests.flows.runs import key_of, rows_of, run_on
 from tests.infra.elsewhere import until
@@ -170,6 +173,28 @@ def test_what_only_the_whole_profile_shows_stops_before_the_rename(tmp_path: Pat
         run(job_of(tmp_path, BAD, "stop"))
     assert (staging_of(tmp_path) / "parts").exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_change_that_begins_in_the_third_of_five_files(tmp_path: Path, run: Any, api: Any) -> None:
+    (folder := tmp_path / "in/2026-11-21").mkdir(parents=True)
+    for number in range(5):
+        x = pa.array([1.0, 2.0, None if number >= 2 else 3.0])
+        pq.write_table(pa.table({"x": x, "day": ["2026-11-21"] * 3}), folder / f"{number}.parquet")
+    begins = f"begins in {folder}/2.parquet and 2 other files"
+    with pytest.raises(GateStoppedError, match=begins):
+        run(job_of(tmp_path, BAD, "stop"))
+    with pytest.raises(GateAskedError, match=begins):
+        run(job_of(tmp_path, BAD, "ask"))
+    question = read_question(staging_of(tmp_path))
+    assert question is not None
+    assert plain(begins) in form_text(question)
+    assert CliRunner().invoke(app, ["discard", str(tmp_path / "out")]).exit_code == 0
+    [out] = run(job_of(tmp_path, BAD, "warn", report=True))
+    rows = json.loads(artifact(api, f"{key_of(out.parent)}-gate-table").data)
+    files = ", ".join(f"{folder}/{number}.parquet" for number in (2, 3, 4))
+    assert {row["begins in"] for row in rows if row["check"] == "contract"} == {files}
+    assert files in (out / "_report.html").read_text()
+    assert judged_of(out).file == f"{folder}/2.parquet"
 
 
 # Ask, at a shell
