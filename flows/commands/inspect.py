@@ -20,13 +20,14 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, embeddings_of
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
-from tasks.errors import DataError, JobError, near
+from tasks.errors import DataError, HostError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.changes import read_changes
 from tasks.graph.history import history_lines
 from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
+from tasks.ops.installed import classes_of, entries
 from tasks.report.growth import growth
 from tasks.report.learned import (
     distinct_values,
@@ -337,7 +338,23 @@ def show_operators(console: Console | None = None) -> None:
     for name, cls in operators().items():
         table.add_row(name, on_refit(cls), summary_of(cls))
     print_table(table, console)
+    _show_installed(console)
     console.print("\nmillrace ops NAME explains one", style="dim")
+
+
+def _show_installed(console: Console) -> None:
+    """The operators of installed packages, and the packages whose operators cannot be used, with the reason."""
+    table, failed = text_table("of installed packages", "operator", "learns, on refit", "package", "what it does"), []
+    for entry in entries():
+        try:
+            for name, cls in sorted(classes_of(entry, Operator, operators()).items()):
+                table.add_row(name, on_refit(cls), f"{entry.package} {entry.version}", summary_of(cls))
+        except HostError as error:
+            failed.append(error)
+    if table.row_count:
+        print_table(table, console)
+    for error in failed:
+        console.print(f"\n{error}", style="red", markup=False, soft_wrap=True)
 
 
 def operators_markdown() -> str:
@@ -352,8 +369,6 @@ def operators_markdown() -> str:
 def show_operator(name: str, console: Console | None = None) -> None:
     """Docstring, accepted types and parameters of an operator, and how it stands in a job; JobError with near names."""
     console = console or terminal()
-    if name not in operators() and ":" not in name:
-        raise JobError(f"there is no operator {name!r}", do=near(name, operators()))
     cls = operator_class(name)
     learns = f": learns from the data; a refit: {refit_rule(cls)}" if issubclass(cls, Learned) else ""
     console.print(f"[bold]{cls.__name__}[/bold]{learns}", soft_wrap=True)

@@ -23,7 +23,8 @@ as one. `millrace ops NAME` shows the whole rule of one operator.
 A `JobError` says what to change in the job, a `DataError` what to change in the data. Every operator raises a
 `DataError` for a column of a type that it does not take, and a `JobError` for a parameter that does not exist.
 
-A class of a module of your own, named by import path in `op:`, is as good an operator as these. For users of NVTabular
+A class of a module of your own, named by import path in `op:`, is as good an operator as these;
+[a package](OWN_OPERATOR.md) registers its operators by name. For users of NVTabular
 there is [a table of names](NVTABULAR.md), for those who change millrace
 [how to add an operator](../README.md#how-to-add-an-operator).
 """

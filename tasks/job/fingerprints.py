@@ -12,6 +12,7 @@ from typing import Any
 
 import tasks
 from tasks.core.versions import stable_json
+from tasks.ops.installed import entries
 
 
 def fingerprint(*values: Any) -> str:
@@ -30,7 +31,8 @@ def own_code() -> str:
 
 
 def users_code(graph: Any) -> list[str]:
-    """sha256 of the modules whose functions or classes the graph names by import path (`module:name`)."""
+    """sha256 of the modules whose functions or classes the graph names by import path (`module:name`), and the versions
+    of the packages that offer operators of these modules: a new version may change other modules, too."""
     names = sorted({text.partition(":")[0] for text in _named(graph)})
     digests = []
     for name in names:
@@ -38,7 +40,9 @@ def users_code(graph: Any) -> list[str]:
             spec = importlib.util.find_spec(name)
             if spec and spec.origin and Path(spec.origin).is_file():
                 digests.append(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
-    return digests
+    tops = {name.partition(".")[0] for name in names}
+    packages = {f"{e.package} {e.version}" for e in entries() if e.module.partition(".")[0] in tops}
+    return digests + sorted(packages)
 
 
 def _named(value: Any) -> Iterator[str]:

@@ -18,6 +18,7 @@ from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
 from tasks.errors import DataError, JobError, mistakes, near, place_text
+from tasks.ops.installed import installed_operator, refuse_clash
 from tasks.ops.user_code import import_path
 
 Unit = tuple[str, ...]  # the input columns that an operator treats together: one column, or a group
@@ -420,12 +421,16 @@ def make_operator(spec: Mapping[str, Any] | str) -> Operator:
 
 
 def operator_class(name: str) -> type[Operator]:
-    """The class of a built-in operator's name, or of an import path `module:Class`; a JobError for any other name."""
-    if name in Operator.registry and ":" not in name:
-        return Operator.registry[name]
+    """The class of a built-in operator's name, of one of an installed package, or of an import path `module:Class`.
+
+    A JobError for any other name.
+    """
     if ":" not in name:
-        known = sorted(n for n in Operator.registry if ":" not in n)
-        raise JobError(f"there is no operator {name!r}", do=near(name, known))
+        built_in = sorted(n for n in Operator.registry if ":" not in n)
+        if name not in built_in:
+            return installed_operator(name, Operator, built_in)
+        refuse_clash(name)
+        return Operator.registry[name]
     cls = import_path(name)
     if not (isinstance(cls, type) and issubclass(cls, Operator)):
         raise JobError(f"{name!r} is no operator", why=f"it is {cls!r}", do="name a subclass of tasks.ops.Operator")

@@ -1,0 +1,226 @@
+"""Operators of installed packages: the page OWN_OPERATOR.md as a package, in jobs, on workers, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from millrace.cli import app
+from typer.testing import CliRunner
+
+from flows.job.job import make_job
+from tasks.errors import HostError, JobError
+from tasks.job.fingerprints import users_code
+from tasks.ops.base import Learned, Operator, make_operator
+from tasks.ops.installed import entries
+from tasks.ops.user_code import VARIABLE
+from tests.conftest import python_path
+from tests.flows.runs import rows_of, run_flow
+from tests.tasks.ops.fitting import learned, transformed
+
+pytestmark = pytest.mark.xdist_group("faults")
+PAGE = (Path(__file__).resolve().parents[2] / "tasks/ops/OWN_OPERATOR.md").read_text()
+OPERATORS, TESTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(PROJECT,) = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+(JOB,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+TABLE = {"x": [1, None, 4, 2], "y": [5.0, 20.0, None, -1.0]}
+SHARES = {"x": [0.25, None, 1.0, 0.5], "y": [0.5, 2.0, None, -0.1]}
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Puts a package with entry points where Python searches for packages, as pip would, until the test ends."""
+    before = set(sys.modules)
+
+    def put(name: str, points: dict[str, str], code: str = OPERATORS, version: str = "1.0") -> Path:
+        site = tmp_path / f"site-{name}"
+        (site / name).mkdir(parents=True, exist_ok=True)
+        (site / name / "__init__.py").write_text("")
+        (site / name / "operators.py").write_text(code)
+        about = site / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        lines = [f"{point} = {value}\n" for point, value in points.items()]
+        (about / "entry_points.txt").write_text("[millrace.operators]\n" + "".join(lines))
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{python_path()}")
+        return site
+
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.delenv(VARIABLE)
+    yield put
+    for module in set(sys.modules) - before:
+        if module.partition(".")[0] in ("shares", "other"):
+            del sys.modules[module]
+
+
+@pytest.fixture
+def shares(install: Install) -> Path:
+    """The package of the page."""
+    project = PROJECT["project"]
+    return install(project["name"], project["entry-points"]["millrace.operators"], version=project["version"])
+
+
+def test_the_page_s_own_test_passes(shares: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(OPERATORS + TESTED, names)
+    names["test_shares"]()
+
+
+def test_the_operators_of_the_page_learn_in_pieces(shares: Path, engine: str) -> None:
+    largest = make_operator("ShareOfLargest")
+    graph = (["x"] >> largest) + (["y"] >> make_operator({"op": "Ratio", "whole": 10}))
+    assert transformed(graph, pa.table(TABLE), engine) == SHARES
+    assert isinstance(largest, Learned)
+    for cuts in ((), (1,), (1, 2, 3)):
+        assert learned(largest, pa.table(TABLE), ["x"], engine, cuts) == {"largest": 4.0}
+    assert learned(largest, pa.table({"x": pa.nulls(2, pa.int64())}), ["x"], engine) == {"largest": None}
+
+
+def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
+    shares: Path, tmp_path: Path, prefect_server: Any, engine: str
+) -> None:
+    from infra.clusters.model import Cluster
+    from tests.clusters import make_cluster
+
+    pq.write_table(pa.table(TABLE), tmp_path / "data.parquet")
+    job = yaml.safe_load(JOB)
+    job["source"]["path"] = str(tmp_path / "data.parquet")
+    job["output"] = {"path": str(tmp_path / "out"), "shuffle": "none", "files": 1}
+    where = Cluster(kind="cuda", workers=1) if engine == "cudf" else Cluster(kind="cpu", workers=2)
+    with make_cluster(where) as cluster:
+        (out,) = run_flow(job, cluster)
+
+    assert rows_of(out).to_pydict() == SHARES
+    assert "shares.operators:ShareOfLargest" in (out / "_workflow" / "workflow.json").read_text()
+
+
+def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:
+    make_operator({"op": "Clip", "min_value": 0})
+    assert [entry.name for entry in entries()] == ["Ratio", "ShareOfLargest"]
+    assert "shares" not in sys.modules
+    assert make_operator("Ratio").to_json() == {"op": "shares.operators:Ratio"}
+    assert "shares.operators" in sys.modules
+
+
+def test_help_looks_at_no_package(shares: Path) -> None:
+    code = "import sys; sys.argv = ['millrace', '--help']\nfrom millrace.cli import app\n"
+    code += "try:\n    app()\nfinally:\n    print({'tasks.ops.installed', 'shares'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_ops_lists_and_explains_it(shares: Path) -> None:
+    listed = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
+    assert re.search(r"ShareOfLargest +merged +shares 1\.0 +x / the largest x of the training rows", listed)
+    explained = CliRunner().invoke(app, ["ops", "Ratio"], env={"COLUMNS": "200"}).output
+    assert "whole" in explained
+    assert "{op: Ratio}" in explained
+
+
+def test_a_module_offers_all_that_it_defines(install: Install) -> None:
+    install("shares", {"all": "shares.operators"})
+    assert type(make_operator("Ratio")).__module__ == "shares.operators"
+    with pytest.raises(JobError, match=r"there is no operator 'Ratios'\n.*did you mean 'Ratio'"):
+        make_operator("Ratios")
+
+
+BROKEN = {
+    "gone": ({"Own": "shares.gone:Own"}, "", r"No module named 'shares.gone'"),
+    "raises": ({"Own": "shares.operators:Own"}, "1 / 0", "ZeroDivisionError: division by zero"),
+    "ends": ({"Own": "shares.operators:Own"}, "raise SystemExit(3)", "SystemExit: 3"),
+    "no class": ({"Own": "shares.operators:Own"}, "", "has no attribute 'Own'"),
+    "no operator": ({"Own": "shares.operators:Own"}, "class Own: ...", r"no subclass of millrace\.ops\.Operator"),
+    "other name": ({"Own": "shares.operators:Ratio"}, OPERATORS, "the class is called Ratio, the entry point Own"),
+}
+
+
+@pytest.mark.parametrize(("points", "code", "why"), BROKEN.values(), ids=list(BROKEN))
+def test_a_broken_package_is_named_with_its_entry_point_and_the_cure(
+    points: dict[str, str], code: str, why: str, install: Install
+) -> None:
+    install("shares", points, code)
+    with pytest.raises(HostError, match=why) as refused:
+        make_operator("Own")
+    assert refused.value.what == "the operators of the package shares cannot be used"
+    assert refused.value.where == f"package shares 1.0, entry point Own = {points['Own']} of millrace.operators"
+    assert "pip install --upgrade shares" in refused.value.do
+    shown = CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert "the operators of the package shares cannot be used" in shown.output
+
+
+def test_a_broken_module_is_named_where_an_operator_is_not_known(install: Install) -> None:
+    install("shares", {"all": "shares.operators"}, "1 / 0")
+    with pytest.raises(HostError, match=r"there is no operator 'Own'\n(.|\n)*package shares 1.0(.|\n)*ZeroDivision"):
+        make_operator("Own")
+    make_operator({"op": "Clip", "min_value": 0})
+
+
+@pytest.mark.parametrize(
+    "points", [{"Clip": "shares.operators:Clip"}, {"all": "shares.operators"}], ids=["class", "module"]
+)
+def test_the_name_of_a_built_in_operator_is_refused(points: dict[str, str], install: Install) -> None:
+    install("shares", points, "from millrace.ops import Operator\nclass Clip(Operator): ...\n")
+    with pytest.raises(HostError, match="the name of a built-in one"):
+        make_operator("Clip" if "Clip" in points else "Own")
+    assert make_operator("shares.operators:Clip").to_json() == {"op": "shares.operators:Clip"}
+    assert "pip uninstall shares" in CliRunner().invoke(app, ["ops"], env={"COLUMNS": "200"}).output
+
+
+@pytest.mark.parametrize("point", ["Ratio", "all"])
+def test_a_name_of_two_packages_is_refused(point: str, install: Install) -> None:
+    for name in ("shares", "other"):
+        install(name, {point: f"{name}.operators{':Ratio' if point == 'Ratio' else ''}"})
+    with pytest.raises(JobError, match=r"two packages offer an operator 'Ratio'") as refused:
+        make_operator("Ratio")
+    assert "package other 1.0" in refused.value.where
+    assert "package shares 1.0" in refused.value.where
+    assert "op: other.operators:Ratio" in refused.value.do
+
+
+@pytest.mark.parametrize(
+    "points", [{"Ratio": "shares.operators:Ratio"}, {"all": "shares.operators"}], ids=["class", "module"]
+)
+def test_in_a_deployment_its_module_has_to_be_allowed(
+    points: dict[str, str], install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("shares", points)
+    job = {"source": {"path": str(tmp_path / "in")}, "output": {"path": str(tmp_path / "out")},
+           "features": [{"columns": ["x"], "ops": [{"op": "Ratio"}]}]}  # fmt: skip
+    for allowed in ("", "share,shares.others"):
+        monkeypatch.setenv(VARIABLE, allowed)
+        with pytest.raises(HostError, match="may not be used") as refused:
+            make_job(job)
+        assert f"add shares.operators to {VARIABLE}" in refused.value.do
+        assert "shares" not in sys.modules
+    monkeypatch.setenv(VARIABLE, "shares")
+    make_job(job)
+
+
+def test_another_version_is_other_code(install: Install) -> None:
+    graph = {"nodes": [{"op": {"op": "shares.operators:Ratio"}}]}
+    site = install("shares", {"Ratio": "shares.operators:Ratio"})
+    before = users_code(graph)
+    (site / "shares-1.0.dist-info").rename(site / "shares-1.1.dist-info")
+    (site / "shares-1.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shares\nVersion: 1.1\n")
+    sys.path.append(str(site / "another"))  # what is installed is looked up once for a search path
+    assert before[-1] == "shares 1.0"
+    assert users_code(graph) == [*before[:-1], "shares 1.1"]
+
+
+def test_all_operators_stay_subclasses_of_the_public_base() -> None:
+    from millrace import ops
+
+    assert ops.Operator is Operator
