@@ -141,7 +141,8 @@ class Workflow:
         state, schema = self._fitted(), self.schema
         assert schema is not None
         dataset = self._as_fitted(data if isinstance(data, Dataset) else Dataset(data))
-        bound = Bound(self.final, schema, state.values)
+        # where all is learned anew, a column that was left out may come back
+        bound = Bound(self.final, schema, {} if refit_all else state.values)
         places = [place for step in bound.learned for place in step.fit_inputs.values()]
         needed = bound.source_columns([*bound.targets, *places], training=True)
         for name in needed:

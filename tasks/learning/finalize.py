@@ -68,21 +68,25 @@ def conclude_refit(
     """(fitted values, partials for a refit, questions for another pass, what changed) by step: `conclude` of a refit.
 
     Partials of the new rows are merged as in a fit. Tables of keys then come to this process, which has those of the
-    base; other partials are finished in a task, which gets what the base has learned. `tables_of(step, tables)` is
-    called with the tables of the new rows, before they are merged with the base's.
+    base; other partials are finished in a task, which gets what the base has learned, and large tables that are learned
+    anew as in a fit. `tables_of(step, tables)` is called with the tables of the new rows, before they are merged with
+    the base's.
     """
     counts = _row_counts(pool, observed, halved, failed, seen)
     keyed = {k: s for k, s in steps.items() if isinstance(s.op, Keyed) and not base.starts(s).anew}
-    chains = {key: number for key in keyed if (number := large_tables.chains_for(counts[key]))}
+    chains = {key: number for key in counts if (number := large_tables.chains_for(counts[key]))}
     single = [key for key in keyed if key not in chains]
-    others = [key for key in counts if key not in keyed]
+    others = [key for key in counts if key not in keyed and key not in chains]
     small = [Handles(pool.call(_only, [(handle, share) for handle in observed])) for share in (others, single)]
     large = _merged_chains(pool, observed, chains, {key for key in chains if counts[key].large})
+    anew = {key: large.pop(key) for key in chains if key not in keyed}
     of_others, of_single = merged(pool, merge, [share.consume() for share in small])
     done, questions = {}, {}
     if others:
         starts = {key: base.starts(steps[key]) for key in others}
         done, questions = pool.values(pool.call(refit.finalize, [(of_others, starts)]))[0]
+    for key, (values, for_refit) in large_tables.finalize(pool, anew, counts, known).items():
+        done[key] = values, for_refit, refit.change_anew(steps[key], base, values)
     tables: dict[str, Any] = {}
     if single:
         (on_host,) = pool.values(pool.call(refit.tables_on_host, [(of_single,)]))

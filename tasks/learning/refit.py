@@ -101,6 +101,12 @@ def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> dict[str, An
     return head | dict(change)
 
 
+def change_anew(step: Step, base: Base, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """What changed of a step that has learned anew."""
+    assert isinstance(step.op, Learned)
+    return step.op.change(base.starts(step).fitted, fitted, step.unit)
+
+
 @frugal
 def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str, Finished], dict[str, Any]]:
     """(what is learned by step; questions of steps that learn anew and need another pass) of small partials."""

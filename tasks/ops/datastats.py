@@ -146,9 +146,10 @@ class DataStats(Learned):
         return {"edges": [_shown(e, leaf) for e in [*edges, high]], "counts": heights.tolist()}
 
     def kept_partial(self, partial: Partial, fitted: dict[str, Any]) -> dict[str, Any]:
-        """Numbers as JSON, counts, bins and registers as tables."""
+        """Numbers as JSON, counts, bins and registers as tables; counts in order, since a GPU counts in any order."""
         saved = {k: v for k, v in partial.items() if k not in ("counts", "bins", "registers", "min", "max")}
-        saved |= {"min": _plain(partial["min"]), "max": _plain(partial["max"]), "counts": partial["counts"]}
+        counts = engines.engine("pandas").sort_counts(partial["counts"], ["v0"])
+        saved |= {"min": _plain(partial["min"]), "max": _plain(partial["max"]), "counts": counts}
         if "bins" in partial:
             saved["bins"] = pa.table(list(partial["bins"]), ["key", "count"])
         if partial["registers"] is not None:

@@ -210,6 +210,50 @@ def test_a_refit_knows_what_a_fit_of_all_rows_knows(engine: str, large: bool, re
     assert all(close(after.values[key], whole.values[key]) for key in exact if "/few" not in key)
 
 
+def test_large_tables_are_learned_anew_as_in_a_fit_but_for_ids(engine: str, tiny: None) -> None:
+    rows = table(400)
+    new, night = rows.slice(250), Night(DAY, keep_ids_only=True)
+    base = learned(nodes(), cut(rows.slice(0, 250), 16, 2), engine)
+    alone = learned(nodes(), cut(new, 16, 2), engine)
+    first = refitted(nodes(), new, base, engine, night=night)
+    assert list(first.values) == list(alone.values)
+    for key, fitted in alone.values.items():
+        if "/Categorify/" not in key:
+            assert close(first.values[key], fitted, 1e-12), key
+            continue
+        assert {value: n for value, n in counts(first, key).items() if n} == counts(alone, key)
+        before, after = (state.values[key] for state in (base, first))
+        keys = [name for name in after["values"].column_names if name != "count"]
+        old, start = (values["values"].slice(0, before["size"]).select(keys) for values in (before, after))
+        assert start.combine_chunks().equals(old.combine_chunks()), key
+    other = refitted(nodes(), new, base, engine, night=night, partitions=3, threads=4)
+    assert close(other.values, first.values)
+    assert close(other.partials, first.partials)
+    assert close(other.changed, first.changed)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_column_that_was_left_out_comes_back_with_the_ids_of_a_fit(
+    engine: str, large: bool, request: pytest.FixtureRequest
+) -> None:
+    if large:
+        request.getfixturevalue("tiny")
+    coded = ["b", "a"] >> ops.DropLowCardinality(2) >> ops.Categorify(freq_threshold=2)
+    few = pa.table({"b": ["x"] * 40, "a": list(range(20)) * 2})
+    words, numbers = [f"v{i % 20}" for i in range(60)], [*range(20), *range(19, -1, -1), *range(21)]
+    many = pa.table({"b": [*words, "once"], "a": numbers})
+    workflow = Workflow(coded).fit(Dataset(few, engine=engine))
+    assert workflow.transform(few).column_names == ["a"]
+    workflow.refit(Dataset(many, engine=engine))
+    assert workflow.transform(many).column_names == ["a"]
+    workflow.refit(Dataset(many, engine=engine), refit_all=True)
+    fitted = Workflow(["b"] >> ops.Categorify(freq_threshold=2)).fit(Dataset(many, engine=engine))
+    assert workflow.transform(many)["b"].to_pylist() == fitted.transform(many)["b"].to_pylist()
+    assert workflow.transform(few)["a"].to_pylist() == [3 + i % 20 for i in range(40)]
+    workflow.refit(Dataset(many.slice(60), engine=engine))
+    assert workflow.transform(many)["b"].to_pylist()[60] == 23
+
+
 def test_neither_workers_nor_partitions_change_a_refit(engine: str, tiny: None) -> None:
     rows = table(300)
     base = learned(nodes(), cut(rows.slice(0, 150), 16, 2), engine)

@@ -132,3 +132,13 @@ def test_a_histogram_of_the_widest_range_and_of_one_too_narrow_for_floats(engine
     assert wide == {"edges": [-1.5e308, 0.0, 1.5e308], "counts": [1, 2]}
     narrow = report([2**62, 2**62 + 1], pa.int64(), engine)["histogram"]
     assert narrow == {"edges": [2**62, 2**62 + 1], "counts": [2]}
+
+
+def test_what_is_saved_for_a_refit_does_not_depend_on_the_order_of_counting():
+    """GPUs give the groups of values in any order."""
+    op, saved = ops.DataStats(), []
+    counts = pa.table({"v0": ["b", None, "a", "c"], "count": [2, 2, 2, 5]})
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]):
+        partial = {"dtype": "string", "rows": 11, "nulls": 2, "registers": None, "min": "a", "max": "c"}
+        saved.append(op.kept_partial(partial | {"counts": counts.take(pa.array(order))}, {})["counts"].to_pydict())
+    assert saved == [{"v0": ["c", None, "a", "b"], "count": [5, 2, 2, 2]}] * 3
