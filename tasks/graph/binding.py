@@ -218,7 +218,7 @@ class Bound:
                 raise JobError(
                     f"{type(op).__name__} cannot stand after Groupby",
                     where=title(node),
-                    do="filter the rows before they are grouped",
+                    do="filter the rows before they are grouped; Groupby(.., min_length=2) drops short groups",
                 )
             step = Step(key, i, op, unit, inputs, fit_inputs, outputs, depth, space)
             if not outputs and key in self.fitted:

@@ -41,10 +41,10 @@ class Filter(_RowFilter):
     `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`, or
     a function; it gets the frame of the selected columns and returns one boolean (or number, true unless 0) per row. A
     removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
-    not depend on. Of several filters a row has to pass all. After Groupby a filter keeps groups. Types and values stay.
-    Errors: a JobError unless exactly one of the two is given, for an expression that cannot be read or is not of
-    booleans, and for a function that returns another number of rows, another order or another type; a HostError for a
-    function that cannot be imported here.
+    not depend on. Of several filters a row has to pass all. A filter cannot stand after Groupby, whose
+    `min_length` drops short groups. Types and values stay. Errors: a JobError unless exactly one of the two is given,
+    for an expression that cannot be read or is not of booleans, and for a function that returns another number of rows,
+    another order or another type; a HostError for a function that cannot be imported here.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow

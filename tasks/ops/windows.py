@@ -149,9 +149,15 @@ class Groupby(_RunOperator):
     and medians are rounded once. With an infinity the sum and the mean are infinite (null where both signs meet), std
     and var null; to median, min, max and nunique it is a value.
 
+    Keys with fewer than `min_length` rows (default 1) are dropped. Of a longer key all aggregations see its first
+    `max_length` rows in the order above, with `last` its last ones; by default all. Both count rows, those with nulls
+    too; of rows with equal `sort_cols` those count as earlier that `source.sort_by` has earlier. A key is dropped for
+    the rows that it has, not for those that `max_length` leaves. The manifest counts dropped rows, as of a filter.
+
     The new row has the smallest row number of its key, and the place of the key's first row. Errors: a JobError unless
-    `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `groupby_cols`; a DataError for a sum of integers
-    beyond 64 bits, and for an aggregation that the column's type does not have.
+    `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `groupby_cols`, for a length below 1, and for `last`
+    without `max_length`; a DataError for a sum of integers beyond 64 bits, and for an aggregation that the column's
+    type does not have.
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})
@@ -160,6 +166,9 @@ class Groupby(_RunOperator):
     >>> out = Workflow(["user", "t", "item"] >> groupby).fit_transform(clicks).head()
     >>> [list(out["item_list"][0]), int(out["item_count"][0])]
     [[8, 7, 9], 3]
+    >>> latest = Groupby(["user"], ["t"], {"item": "list"}, max_length=2, last=True)
+    >>> list(Workflow(["user", "t", "item"] >> latest).fit_transform(clicks).head()["item_list"][0])
+    [7, 9]
     """
 
     groupby_cols: str | list[str]
@@ -167,9 +176,21 @@ class Groupby(_RunOperator):
     aggs: Agg | list[Agg] | dict[str, Agg | list[Agg]] = "list"
     name_sep: str = "_"
     ascending: bool = True
+    min_length: int = 1
+    max_length: int | None = None
+    last: bool = False
     takes = ALL_KINDS
     groups_rows = True
     run_columns = "groupby_cols"
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Groupby:
+        for name, length in (("min_length", self.min_length), ("max_length", self.max_length)):
+            if length is not None and length < 1:
+                raise ValueError(f"{name} has to be 1 or more, it is {length}")
+        if self.last and self.max_length is None:
+            raise ValueError("last needs max_length, the number of last rows")
+        return self
 
     @property
     def keys(self) -> list[str]:
@@ -198,11 +219,14 @@ class Groupby(_RunOperator):
         engine, order = context.engine, context.ordered()
         runs = find_runs([columns[k] for k in self.keys], engine)
         first = runs.first_rows
-        keys = engine.take({k: columns[k] for k in self.keys}, first)
         numbers = context.rows if runs.order is None else context.rows[runs.order]
         rows, _ = engine.extremes_by(runs.codes, len(runs.lengths), numbers)
         if _several(self.sort_cols):
             runs = runs.sorted([columns[name] for name in _several(self.sort_cols)], self.ascending)
+        if self.min_length > 1 or self.max_length is not None:
+            runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
+            first, rows = first[chosen], rows[chosen]
+        keys = engine.take({k: columns[k] for k in self.keys}, first)
         taken: dict[str, Aggregate] = {}
         for title, name, agg in self._named(unit):
             if name not in taken:

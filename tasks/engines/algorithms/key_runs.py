@@ -85,6 +85,23 @@ class Runs:
         index = self.engine.sorted_within(self.codes, [self.placed(c) for c in columns], ascending)
         return Runs(self.engine, index if self.order is None else self.order[index], self.starts)
 
+    def limited(self, min_length: int, max_length: int | None, last: bool) -> tuple[Runs, Any]:
+        """(the runs of `min_length` rows or more, each cut to its first, or last, `max_length` places; their numbers).
+
+        `column` does not work on them, since rows are missing.
+        """
+        xp = self.xp
+        chosen = xp.flatnonzero(self.lengths >= min_length)
+        begin, lengths = self.starts[:-1][chosen], self.lengths[chosen]
+        if max_length is not None:
+            cut = xp.minimum(lengths, max_length)
+            begin, lengths = begin + (lengths - cut) if last else begin, cut
+        starts = xp.zeros(len(chosen) + 1, dtype=xp.int64)
+        xp.cumsum(lengths, out=starts[1:])
+        after = Runs(self.engine, None, starts)
+        places = begin[after.codes] + after.inside
+        return Runs(self.engine, places if self.order is None else self.order[places], starts), chosen
+
 
 def find_runs(keys: Sequence[Any], engine: ModuleType) -> Runs:
     """The runs of rows with equal keys, adjacent or not; a null is a key like any other."""

@@ -170,6 +170,10 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["i", "h", "b", "t", "s", "li"], {"groupby_cols": ["s", "b"], "sort_cols": "t", "aggs": GROUPED}),
         Example(ODD, {"groupby_cols": ["n"], "sort_cols": "o", "aggs": ["first", "last", "count"]}),
         Example(["d", "w"], {"groupby_cols": ["d64", "c32", "o", "v"], "aggs": ["list", "min", "max", "nunique"]}),
+        Example(
+            ["i", "h", "b", "t", "s", "li"],
+            {"groupby_cols": ["s"], "sort_cols": "t", "aggs": GROUPED, "min_length": 3, "max_length": 4, "last": True},
+        ),
     ],
     "HashBucket": [Example(["i", "f", "s", "b", "t", "ls", *ODD], {"num_buckets": 13})],
     "HashedCross": [Example([["s", "i"], ["d", "d64", "o"], ["c32", "w", "v"]], {"num_buckets": 100})],

@@ -289,6 +289,90 @@ def test_groupby_is_pandas(rows: list[tuple[int, float | None]], engine: str) ->
     }
 
 
+def test_short_keys_are_dropped_and_long_ones_are_cut(engine: str) -> None:
+    columns, aggs = ["item", "price"], {"item": ["list", "first", "last", "nunique"], "price": ["list", "sum", "count"]}
+    grouped = columns >> ops.Groupby("user", aggs=aggs, min_length=3)
+    assert made(grouped, VISITS, "user", "time", engine) == {
+        "user": ["b"], "item_list": [["w", "u", "u"]], "item_first": ["w"], "item_last": ["u"], "item_nunique": [2],
+        "price_list": [[None, 6.0, 1.0]], "price_sum": [7.0], "price_count": [2],
+    }  # fmt: skip
+    grouped = columns >> ops.Groupby("user", aggs=aggs, max_length=2)
+    assert made(grouped, VISITS, "user", "time", engine) == {
+        "user": ["a", "b", None], "item_list": [["v", "v"], ["w", "u"], ["z", None]], "item_first": ["v", "w", "z"],
+        "item_last": ["v", "u", None], "item_nunique": [1, 2, 1],
+        "price_list": [[2.0, 5.0], [None, 6.0], [7.0, 4.0]], "price_sum": [7.0, 6.0, 11.0], "price_count": [2, 1, 2],
+    }  # fmt: skip
+    grouped = columns >> ops.Groupby("user", aggs=aggs, max_length=1, last=True)
+    assert made(grouped, VISITS, "user", "time", engine) == {
+        "user": ["a", "b", None], "item_list": [["v"], ["u"], [None]], "item_first": ["v", "u", None],
+        "item_last": ["v", "u", None], "item_nunique": [1, 1, 0],
+        "price_list": [[5.0], [1.0], [4.0]], "price_sum": [5.0, 1.0, 4.0], "price_count": [1, 1, 1],
+    }  # fmt: skip
+
+
+def test_a_key_is_dropped_for_all_its_rows_not_for_those_that_are_left(engine: str) -> None:
+    grouped = ["item"] >> ops.Groupby("user", min_length=3, max_length=1)
+    assert made(grouped, VISITS, "user", "time", engine) == {"user": ["b"], "item_list": [["w"]]}
+
+
+def test_the_last_rows_of_ties_are_those_that_came_last(engine: str) -> None:
+    table = pa.table({"k": [1] * 6, "s": [2, 1, 2, 1, None, 1], "i": list("abcdef")})
+    for max_length, expected in ((3, "fac"), (5, "bdfac"), (9, "ebdfac")):
+        grouped = ["i"] >> ops.Groupby("k", "s", max_length=max_length, last=True)
+        assert made(grouped, table, "k", (), engine)["i_list"] == [list(expected)]
+    grouped = ["i"] >> ops.Groupby("k", "s", ascending=False, max_length=2, last=True)
+    assert made(grouped, table, "k", (), engine)["i_list"] == [list("df")]
+
+
+def test_no_key_is_long_enough(engine: str) -> None:
+    grouped = ["item", "price"] >> ops.Groupby("user", aggs=["list", "min", "count"], min_length=9)
+    assert {name: len(values) for name, values in made(grouped, VISITS, "user", "time", engine).items()} == {
+        "user": 0, "item_list": 0, "item_min": 0, "item_count": 0, "price_list": 0, "price_min": 0, "price_count": 0,
+    }  # fmt: skip
+
+
+def test_dropped_keys_count_as_dropped_rows(engine: str, tmp_path: Path) -> None:
+    dataset = Dataset(VISITS, engine=engine).shuffle_by_keys("user", "time")
+    grouped = Workflow(["item"] >> ops.Groupby("user", min_length=3)).fit_transform(dataset)
+    assert grouped.to_parquet(tmp_path / "out", files=1).rows == {"in": 7, "dropped": 6, "added": 0, "out": 1}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3) | st.none(), st.integers(0, 2) | st.none()), min_size=1, max_size=30),
+    min_length=st.integers(1, 6),
+    max_length=st.none() | st.integers(1, 6),
+    last=st.booleans(),
+    partition_size=st.sampled_from([1, 160, 1 << 30]),
+)
+def test_lengths_are_those_of_pandas_for_any_partition(
+    rows: list[tuple[int | None, int | None]], min_length: int, max_length: int | None, last: bool,
+    partition_size: int, engine: str,
+) -> None:  # fmt: skip
+    table = pa.table(
+        {"k": pa.array([k for k, _ in rows], pa.int64()), "s": pa.array([s for _, s in rows], pa.int64()),
+         "i": range(len(rows))}
+    )  # fmt: skip
+    op = ops.Groupby("k", "s", {"i": ["list", "first", "last", "count", "sum", "max"]}, min_length=min_length,
+                     max_length=max_length, last=last and max_length is not None)  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
+        dataset = Dataset(table, engine=engine, partition_size=partition_size).shuffle_by_keys("k", "i")
+    workflow, found = Workflow(["i"] >> op).fit(dataset), dict[Any, Any]()
+    for frame in workflow.transform(dataset).frames():
+        columns = [to_list(frame[name]) for name in ("k", *(f"i_{a}" for a in op.aggs["i"]))]  # type: ignore[index,call-overload]
+        found |= {k: tuple(values) for k, *values in zip(*columns, strict=True)}
+    frame = table.to_pandas(types_mapper=pd.ArrowDtype).sort_values("s", kind="stable", na_position="first")
+    expected = {}
+    for k, group in frame.groupby("k", dropna=False)["i"]:
+        if len(group) >= min_length:
+            most = len(group) if max_length is None else max_length
+            items = (group.tail(most) if op.last else group.head(most)).tolist()
+            key = None if pd.isna(k) else int(k)
+            expected[key] = (items, items[0], items[-1], len(items), sum(items), max(items))
+    assert found == expected
+
+
 def test_operators_go_on_after_groupby(engine: str) -> None:
     lists = ["item", "price"] >> ops.Groupby("user")
     coded = lists["item_list"] >> ops.ListSlice(-2) >> ops.Categorify()
@@ -358,6 +442,9 @@ def test_a_key_that_was_changed_before_is_refused(op: Any, engine: str) -> None:
         (lambda: ops.Rolling(2, "median", "k"), "aggregation"),
         (lambda: ops.Groupby([]), "at least one is needed"),
         (lambda: ops.Groupby("k", aggs="lst"), "aggs"),
+        (lambda: ops.Groupby("k", min_length=0), "min_length has to be 1 or more, it is 0"),
+        (lambda: ops.Groupby("k", max_length=0), "max_length has to be 1 or more, it is 0"),
+        (lambda: ops.Groupby("k", last=True), "last needs max_length, the number of last rows"),
         (lambda: ops.Groupby("k", agg="list"), "Groupby has no parameter 'agg'"),
     ],
 )
