@@ -16,6 +16,8 @@ from tasks.dataset import Dataset
 from tasks.workflow import Workflow
 
 torch = pytest.importorskip("torch")
+# Two workers are right here on one CPU, too; PyTorch warns where a process may use fewer CPUs than there are workers.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 ROWS = 600
 EXAMPLE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "torch_example.py"
 
