@@ -9,9 +9,10 @@ them reads contiguous row groups.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import stored_type
 from tasks.errors import DataError, JobError, near
 from tasks.manifest import Manifest, chosen_versions
+from tasks.storage.metadata_forms import DIGEST
 
 OPEN_FILES = 8
 FORMATS = ("parquet", "arrow")
@@ -85,6 +87,12 @@ class Loader(PickledFields):
     even: give the same number of batches in every shard; an epoch then leaves out fewer rows than there are shards.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`; None: the newest one. Discarded
         versions are left out, with a warning.
+    global_batches: the same order for any number of ranks and workers. batch_size is then the rows of all ranks
+        together: batch n of an epoch is rows [n * batch_size, (n + 1) * batch_size) of its sequence, rank r of R takes
+        the part from r/R to (r + 1)/R of it, and the workers of a rank take turns. All ranks have the same number of
+        batches; of a last batch with fewer rows than ranks, some ranks have 0 rows. A rank then reads each row group
+        that its part of a batch touches, so small row groups or large batches are read with the least waste.
+    ahead: batches that a thread reads before they are needed; 0: none.
 
     Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
     folder that is no output, and for a file that has other rows than the manifest says.
@@ -98,10 +106,18 @@ class Loader(PickledFields):
     drop_last: bool = False
     even: bool = False
     versions: str | None = None
+    global_batches: bool = False
+    ahead: int = 2
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise JobError(f"batch_size is {self.batch_size}", do="give 1 or more")
+        if self.ahead < 0:
+            raise JobError(f"ahead is {self.ahead}", do="give 0 or more batches to read ahead")
+        if self.global_batches and self.even:
+            raise JobError("even and global_batches do not go together",
+                           why="with global_batches all ranks have the same number of batches anyway",
+                           do="leave out even")  # fmt: skip
         form = self.manifest.data["output"]["format"]
         for other in self.manifests:
             if (now := other.data["output"]["format"]) != form:
@@ -162,6 +178,9 @@ class Loader(PickledFields):
 
     def rows_of(self, shard: Shard) -> tuple[int, int]:
         """The part [first, last) of an epoch's sequence that a shard takes."""
+        if self.global_batches:
+            raise JobError("with global_batches a shard has a part of every batch, not one run of rows",
+                           do="see Loader.span")  # fmt: skip
         total, shards, number = self.rows, shard.shards, shard.number
         if self.even:
             each = total // shards
@@ -170,6 +189,9 @@ class Loader(PickledFields):
 
     def batches_of(self, shard: Shard) -> int:
         """How many batches a shard gives in an epoch."""
+        if self.global_batches:
+            steps = self.rows // self.batch_size if self.drop_last else -(-self.rows // self.batch_size)
+            return len(range(shard.worker, steps, shard.workers))
         first, last = self.rows_of(shard)
         return (last - first) // self.batch_size if self.drop_last else -(-(last - first) // self.batch_size)
 
@@ -179,40 +201,139 @@ class Loader(PickledFields):
             return np.arange(len(self.groups))
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.groups))
 
-    def __iter__(self) -> Iterator[pa.Table]:
+    def __iter__(self) -> Batches:
         return self.batches()
 
-    def batches(self, epoch: int = 0, shard: Shard | None = None) -> Iterator[pa.Table]:
+    def batches(self, epoch: int = 0, shard: Shard | None = None) -> Batches:
         """The batches of a shard (default: the only one) in an epoch, numbered from 0."""
-        shard = shard or Shard()
-        left, waiting, rows = self.batches_of(shard), list[pa.Table](), 0
-        for table in self._runs(epoch, *self.rows_of(shard)):
-            waiting.append(table)
-            rows += table.num_rows
-            while rows >= self.batch_size and left:
-                whole = pa.concat_tables(waiting)
-                yield whole.slice(0, self.batch_size).combine_chunks()
-                left, rows = left - 1, rows - self.batch_size
-                waiting = [whole.slice(self.batch_size)] if rows else []
-        if left and rows:
-            yield pa.concat_tables(waiting).combine_chunks()
+        return Batches(self, epoch, shard or Shard())
 
-    def _runs(self, epoch: int, first: int, last: int) -> Iterator[pa.Table]:
-        """Rows [first, last) of an epoch, a group or a part of one at a time."""
-        before, files = 0, _Files(self)
-        for number in self.order(epoch):
-            group = self.groups[number]
-            low, high = max(first - before, 0), min(last - before, group.rows)
-            before += group.rows
-            if low < high:
-                table = files.read(group)
-                if self.shuffle:
-                    rows = np.random.default_rng([self.seed, epoch, int(number)]).permutation(group.rows)[low:high]
-                    yield table.take(pa.array(rows))
-                else:
-                    yield table.slice(low, high - low)
-            if before >= last:
-                return
+    def span(self, shard: Shard, number: int) -> tuple[int, int]:
+        """The part [first, last) of an epoch's sequence that is batch `number` of a shard."""
+        if self.global_batches:
+            first = (shard.worker + number * shard.workers) * self.batch_size
+            rows = min(self.batch_size, self.rows - first)
+            return first + rows * shard.rank // shard.ranks, first + rows * (shard.rank + 1) // shard.ranks
+        first, last = self.rows_of(shard)
+        first += number * self.batch_size
+        return first, min(first + self.batch_size, last)
+
+    def order_of(self, shard: Shard) -> dict[str, Any]:
+        """What decides which rows the batches of a shard have; a state of another order is refused."""
+        order: dict[str, Any] = {
+            "output": [manifest.data.get(DIGEST) for manifest in self.manifests], "rows": self.rows, "seed": self.seed,
+            "shuffle": self.shuffle, "batch_size": self.batch_size, "drop_last": self.drop_last,
+            "global_batches": self.global_batches,
+        }  # fmt: skip
+        if not self.global_batches:
+            order |= {"even": self.even, "rank": shard.rank, "ranks": shard.ranks}
+        return order
+
+
+class Batches(Iterator[pa.Table]):
+    """The batches of a shard in an epoch, which can stop after any of them and go on in another process.
+
+    `state_dict` says how far the caller has come, as JSON values; `load_state_dict` goes there and reads no batch that
+    lies before. With `global_batches` a state of one number of ranks and workers is right for every other.
+    """
+
+    def __init__(self, loader: Loader, epoch: int, shard: Shard, start: int = 0) -> None:
+        self.loader, self.shard = loader, shard
+        self._begin(epoch, start)
+
+    def _begin(self, epoch: int, start: int) -> None:
+        self.epoch, self._given, self._next = epoch, start, start
+        self._sequence = _Sequence(self.loader, epoch)
+        self._ahead = deque[Future[pa.Table]]()
+        self._thread = ThreadPoolExecutor(1, "millrace-loader") if self.loader.ahead else None
+
+    def __next__(self) -> pa.Table:
+        total = self.loader.batches_of(self.shard)
+        if self._thread is None:
+            if self._given >= total:
+                raise StopIteration
+            batch = self._sequence.read(*self.loader.span(self.shard, self._given))
+        else:
+            while self._next < min(total, self._given + 1 + self.loader.ahead):
+                span = self.loader.span(self.shard, self._next)
+                self._ahead.append(self._thread.submit(self._sequence.read, *span))
+                self._next += 1
+            if not self._ahead:
+                self._thread.shutdown()
+                raise StopIteration
+            batch = self._ahead.popleft().result()
+        self._given += 1
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the caller has come: batches that were read ahead do not count."""
+        order, batch = self.loader.order_of(self.shard), self._given
+        if self.loader.global_batches:
+            batch = self.shard.worker + batch * self.shard.workers
+        else:
+            order |= {"worker": self.shard.worker, "workers": self.shard.workers}
+        return {"epoch": self.epoch, "batch": batch, "order": order}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken. A JobError for a state of another output, order or shard."""
+        order = self.loader.order_of(self.shard)
+        start = state["batch"]
+        if self.loader.global_batches:
+            start = max(0, -(-(start - self.shard.worker) // self.shard.workers))
+        else:
+            order |= {"worker": self.shard.worker, "workers": self.shard.workers}
+        check_order(state, order, self.loader.path)
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+        self._begin(state["epoch"], start)
+
+
+def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -> None:
+    """Raise a JobError for a state whose batches are not those of this order, with all that differs."""
+    was = state["order"]
+    other = [name for name in order if was.get(name) != order[name]]
+    if other:
+        parts = [
+            "the output was written anew" if name == "output" else f"{name} was {was.get(name)}, it is {order[name]}"
+            for name in other
+        ]
+        raise JobError("the state is of another order of rows", where=path, why="; ".join(parts),
+                       do="load it with the settings it was taken with, or begin the epoch anew")  # fmt: skip
+
+
+class _Sequence:
+    """The rows of an epoch by their place in it. The group that was read last stays in memory."""
+
+    def __init__(self, loader: Loader, epoch: int) -> None:
+        self.loader, self.epoch, self.files = loader, epoch, _Files(loader)
+        self.order = loader.order(epoch)
+        self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
+        self.last: tuple[int, pa.Table, np.ndarray] | None = None
+
+    def read(self, first: int, last: int) -> pa.Table:
+        """Rows [first, last) in one piece."""
+        pieces, at = list[pa.Table](), int(np.searchsorted(self.ends, first, side="right"))
+        at = min(at, len(self.order) - 1)
+        while True:
+            _, table, rows = self._group(at)
+            begin = int(self.ends[at]) - table.num_rows
+            low, high = max(first - begin, 0), min(last - begin, table.num_rows)
+            if self.loader.shuffle:
+                pieces.append(table.take(pa.array(rows[low:high])))
+            else:
+                pieces.append(table.slice(low, high - low))
+            if self.ends[at] >= last:
+                return pa.concat_tables(pieces).combine_chunks()
+            at += 1
+
+    def _group(self, at: int) -> tuple[int, pa.Table, np.ndarray]:
+        number = int(self.order[at])
+        if self.last is None or self.last[0] != number:
+            group = self.loader.groups[number]
+            seed = [self.loader.seed, self.epoch, number]
+            rows = np.random.default_rng(seed).permutation(group.rows) if self.loader.shuffle else np.arange(0)
+            self.last = number, self.files.read(group), rows
+        return self.last
 
 
 class _Files:
@@ -309,10 +430,24 @@ def _numbers(name: str, values: pa.Array) -> np.ndarray:
     return numbers.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(numbers)
 
 
-def loader(path: str | Path, columns: Sequence[str] | None = None, **settings: Any) -> Loader:
+def loader(
+    path: str | Path, columns: Sequence[str] | None = None, *, tags: Sequence[str] = (), **settings: Any
+) -> Loader:
     """Make the Loader of an output folder; `settings` are the other parameters of `Loader`.
+
+    tags: read the columns with any of these tags (texts or `Tags`), after `columns` and in the output's order. A
+    JobError for a tag that no column has.
 
     for batch in loader("out/toy", batch_size=65536):  # Arrow tables
         ...
     """
-    return Loader(str(path), columns=None if columns is None else tuple(columns), **settings)
+    made = Loader(str(path), columns=None if columns is None else tuple(columns), **settings)
+    if not tags:
+        return made
+    wanted = [str(getattr(tag, "value", tag)) for tag in ([tags] if isinstance(tags, str) else tags)]
+    known = sorted({tag for column in made.schema.columns for tag in column.tags})
+    for tag in wanted:
+        if tag not in known:
+            raise JobError(f"no column has the tag {tag!r}", where=str(path), do=near(tag, known))
+    tagged = [column.name for column in made.schema.columns if column.tags.intersection(wanted)]
+    return replace(made, columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))

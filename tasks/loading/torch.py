@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tasks.loading import Shard, arrays, loader
+from tasks.errors import JobError
+from tasks.loading import Batches, Shard, arrays, check_order, loader
 
 
 class Rows(IterableDataset):  # type: ignore[misc]
@@ -25,8 +27,9 @@ class Rows(IterableDataset):  # type: ignore[misc]
 
     `Rows` makes whole batches itself, so the DataLoader gets batch_size=None. `rank` and `ranks` are by default those
     of torch.distributed if it is initialized, else the variables RANK and WORLD_SIZE, else one rank. With several ranks
-    set `even`, so that all of them give the same number of batches. The other parameters and the errors are those of
-    `Loader`.
+    set `even`, so that all of them give the same number of batches, or `global_batches`.
+    `state_dict` and `load_state_dict` stop and go on in the middle of an epoch. `tags` selects columns as in `loader`.
+    The other parameters and the errors are those of `Loader`.
 
     Tensors have the columns' types (uint16 becomes int32, uint32 and uint64 become int64); a null float is NaN, and a
     null in any other column a DataError. A list column gives its elements, and `<column>_offsets` as
@@ -49,16 +52,50 @@ class Rows(IterableDataset):  # type: ignore[misc]
         self.rank, self.ranks = default[0] if rank is None else rank, default[1] if ranks is None else ranks
         Shard(self.rank, self.ranks)
         self.groups = self.loader.groups  # footers are read once, here, not by every worker
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # reaches workers that outlive an epoch
+        # epoch, batches of it that are taken, workers that took them: shared with workers that outlive an epoch
+        self._place = torch.zeros(3, dtype=torch.int64).share_memory_()
+        self._taken: int | None = None
 
     @property
     def epoch(self) -> int:
         """The number of the epoch that the next iteration gives, from 0."""
-        return int(self._epoch.item())
+        return int(self._place[0].item())
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, hence the order, of the next iteration; workers that already run take it over."""
-        self._epoch.fill_(epoch)
+        if epoch != self.epoch:
+            self._place.copy_(torch.tensor([epoch, 0, 0]))
+        self._taken = None
+
+    def state_dict(self, batches: int | None = None, workers: int = 0) -> dict[str, Any]:
+        """Where this rank stands: `batches` of the epoch are taken, by a DataLoader with this number of workers.
+
+        None: those that were iterated over in this process, which is right without DataLoader workers. A JobError for
+        None where nothing was, since workers read ahead and cannot say what was taken.
+        """
+        if batches is None:
+            if self._taken is None:
+                raise JobError("how many batches were taken is not known here",
+                               why="DataLoader workers read ahead of the training",
+                               do="give state_dict(batches=..)")  # fmt: skip
+            batches = self._taken
+        order = self.loader.order_of(Shard(self.rank, self.ranks))
+        if not self.loader.global_batches:
+            order["workers"] = max(workers, 1)
+        if not 0 <= batches <= (total := self.batches(workers)):
+            raise JobError(f"{batches} batches are taken of {total}", do="count those of this epoch and rank")
+        return {"epoch": self.epoch, "batch": batches, "order": order}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the batches of a state, until `set_epoch` names another epoch.
+
+        Without `global_batches` a state belongs to its rank, number of ranks and number of workers; with it, to none. A
+        JobError for a state of another output or order, and when an iteration begins with another number of workers.
+        """
+        order = self.loader.order_of(Shard(self.rank, self.ranks))
+        check_order(state, order, self.loader.path)
+        self._place.copy_(torch.tensor([state["epoch"], state["batch"], state["order"].get("workers", 0)]))
+        self._taken = None
 
     def batches(self, workers: int = 1) -> int:
         """How many batches this rank gives in an epoch with this number of DataLoader workers (0 counts as 1)."""
@@ -67,10 +104,39 @@ class Rows(IterableDataset):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         info = get_worker_info()
-        shard = Shard(self.rank, self.ranks, info.id if info else 0, info.num_workers if info else 1)
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        epoch, taken, by = self._place.tolist()
         self.loader.__dict__["groups"] = self.groups
-        for table in self.loader.batches(self.epoch, shard):
+        shards = [Shard(self.rank, self.ranks, number, workers) for number in range(workers)]
+        if taken and by and by != workers:
+            raise JobError(f"the state was taken with {by} workers, there are {workers}", where=self.loader.path,
+                           do="take the same number of workers, or global_batches=True")  # fmt: skip
+        given, turn = _turns([self.loader.batches_of(shard) for shard in shards], taken)
+        mine = (worker + turn) % workers  # the DataLoader begins with its worker 0
+        if info is None:
+            self._taken = taken
+        for table in Batches(self.loader, epoch, shards[mine], given[mine]):
+            if info is None and self._taken is not None:
+                self._taken += 1
             yield {name: torch.from_numpy(_owned(values)) for name, values in arrays(table).items()}
+
+
+def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
+    """How many batches each worker has given once `taken` were, in turn; and the worker whose turn is next.
+
+    >>> _turns([3, 2, 2], 4)
+    ([2, 1, 1], 1)
+    """
+    count = len(batches)
+    rounds = min(taken // count, *batches)
+    given, left, turn = [rounds] * count, taken - rounds * count, 0
+    while any(map(operator.lt, given, batches)):
+        if given[turn] < batches[turn]:
+            if not left:
+                break
+            given[turn], left = given[turn] + 1, left - 1
+        turn = (turn + 1) % count
+    return given, turn
 
 
 def _owned(values: np.ndarray) -> np.ndarray:

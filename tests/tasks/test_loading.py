@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks import ops
+from tasks import loading, ops
+from tasks.core.schema import Tags
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.loading import Loader, Shard, arrays, loader
@@ -189,3 +191,97 @@ def test_a_file_that_is_not_as_the_manifest_says(tmp_path: Path, engine: str) ->
     pq.write_table(pa.table({"number": [1]}), folder / "part-00001.parquet")
     with pytest.raises(DataError, match=r"part-00001.parquet holds 1 rows, the manifest says 33\d"):
         list(loader(folder).batches())
+
+
+def global_batches(source: Loader, ranks: int, workers: int = 1, epoch: int = 0) -> list[list[int]]:
+    """The batches of all ranks together, step by step; a rank takes those of its workers in turn."""
+    found = numbers(source, epoch, ranks, workers)
+    steps = sum(len(found[worker]) for worker in range(workers))
+    return [
+        [n for rank in range(ranks) for n in found[rank * workers + step % workers][step // workers]]
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_global_batches_are_the_same_for_any_number_of_ranks_and_workers(out: Path, shuffle: bool) -> None:
+    source = loader(out, batch_size=96, global_batches=True, shuffle=shuffle, seed=3)
+    alone = global_batches(source, 1)
+
+    assert [len(batch) for batch in alone] == [96] * 10 + [43]
+    assert sorted(n for batch in alone for n in batch) == list(range(ROWS))
+    for ranks, workers in [(2, 1), (3, 2), (8, 1), (8, 3)]:
+        assert global_batches(source, ranks, workers) == alone
+    assert (global_batches(source, 1, epoch=1) != alone) == shuffle
+
+
+def test_a_last_batch_of_fewer_rows_than_ranks_leaves_some_without_rows(out: Path) -> None:
+    source = loader(out, batch_size=100, global_batches=True)
+    assert [len(shard[-1]) for shard in numbers(source, 0, 8)] == [0, 0, 1, 0, 0, 1, 0, 1]
+    assert {len(shard) for shard in numbers(source, 0, 8)} == {11}
+    whole = loader(out, batch_size=100, global_batches=True, drop_last=True)
+    assert {len(shard) for shard in numbers(whole, 0, 8)} == {10}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("settings", [{}, {"global_batches": True}, {"even": True, "drop_last": True, "ahead": 0}])
+def test_a_loader_goes_on_behind_every_batch(out: Path, ranks: int, settings: dict[str, Any]) -> None:
+    source = loader(out, ["number"], batch_size=64 if "global_batches" not in settings else 160, **settings)
+    for rank in range(ranks):
+        whole = list(source.batches(2, Shard(rank, ranks)))
+        running = source.batches(2, Shard(rank, ranks))
+        for taken in range(len(whole) + 1):
+            state = json.loads(json.dumps(running.state_dict()))
+            resumed = source.batches(0, Shard(rank, ranks))
+            resumed.load_state_dict(state)
+            assert list(resumed) == whole[taken:]
+            assert next(running, None) == (whole[taken] if taken < len(whole) else None)
+
+
+def test_a_state_of_global_batches_is_right_for_other_ranks_and_workers(out: Path) -> None:
+    source = loader(out, batch_size=96, global_batches=True)
+    alone, running = global_batches(source, 1), source.batches(0, Shard(1, 2))
+    for taken in range(1, 12):
+        next(running)
+        found = []
+        for worker in range(2):
+            for rank in range(3):
+                part = source.batches(0, Shard(rank, 3, worker, 2))
+                part.load_state_dict(running.state_dict())
+                found += [n for batch in part for n in batch["number"].to_pylist()]
+        assert sorted(found) == sorted(n for batch in alone[taken:] for n in batch)
+
+
+def test_a_state_of_another_order_is_refused(out: Path) -> None:
+    state = loader(out, batch_size=96).batches(0, Shard(0, 2)).state_dict()
+    with pytest.raises(JobError, match=r"another order of rows\n.*\n.*ranks was 2, it is 1"):
+        loader(out, batch_size=96).batches().load_state_dict(state)
+    with pytest.raises(JobError, match="seed was 0, it is 1"):
+        loader(out, batch_size=96, seed=1).batches(0, Shard(0, 2)).load_state_dict(state)
+
+
+def test_settings_of_the_loader_that_cannot_be(out: Path) -> None:
+    with pytest.raises(JobError, match="even and global_batches do not go together"):
+        loader(out, global_batches=True, even=True)
+    with pytest.raises(JobError, match="ahead is -1"):
+        loader(out, ahead=-1)
+    with pytest.raises(JobError, match="a part of every batch, not one run of rows"):
+        loader(out, global_batches=True).rows_of(Shard())
+
+
+def test_batches_ahead_are_bounded(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    plain = loading._Sequence.read
+    monkeypatch.setattr(loading._Sequence, "read", lambda *span: (read.append(span[1]), plain(*span))[1])
+    batches = loader(out, batch_size=100, ahead=3).batches()
+    next(batches)
+    batches._thread.shutdown()  # type: ignore[union-attr]
+    assert read == [0, 100, 200, 300]
+    assert batches.state_dict()["batch"] == 1
+
+
+def test_columns_are_selected_by_tag(out: Path) -> None:
+    assert loader(out, tags=[Tags.CATEGORICAL]).names == ("word",)
+    assert loader(out, ["number"], tags="categorical").names == ("number", "word")
+    with pytest.raises(JobError, match=r"no column has the tag 'categoric'\n.*\n.*did you mean 'categorical'"):
+        loader(out, tags=["categoric"])

@@ -105,3 +105,38 @@ def test_the_example_learns(out: Path, capsys: pytest.CaptureFixture[str]) -> No
     losses = train(str(out), epochs=4, batch_size=50, workers=0)
     assert losses[-1] < 0.05 < losses[0] < 1
     assert "epoch 3: 12 batches of 50 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings", [{}, {"global_batches": True}])
+def test_rows_go_on_behind_every_batch_of_workers(out: Path, settings: dict[str, Any]) -> None:
+    from tasks.loading.torch import Rows
+
+    rows = Rows(out, 110, ["number"], rank=0, ranks=1, **settings)
+    whole = numbers(rows, 2)
+    for taken in range(len(whole) + 1):
+        again = Rows(out, 110, ["number"], rank=0, ranks=1, **settings)
+        again.load_state_dict(rows.state_dict(taken, workers=2))
+        assert numbers(again, 2) == whole[taken:]
+
+
+def test_rows_of_this_process_know_what_was_taken(out: Path) -> None:
+    from tasks.errors import JobError
+    from tasks.loading.torch import Rows
+
+    rows = Rows(out, 64)
+    with pytest.raises(JobError, match="how many batches were taken is not known here"):
+        rows.state_dict()
+    rows.set_epoch(1)
+    taken = iter(rows)
+    first = [next(taken)["number"].tolist() for _ in range(3)]
+    again = Rows(out, 64)
+    again.load_state_dict(rows.state_dict())
+    again.set_epoch(1)
+    rest = numbers(again, 0)
+    assert sorted(n for batch in first + rest for n in batch) == list(range(ROWS))
+    with pytest.raises(JobError, match="was taken with 1 workers, there are 2"):
+        numbers(again, 2)
+    again.set_epoch(2)
+    assert len(numbers(again, 0)) == 10
+    with pytest.raises(JobError, match="11 batches are taken of 10"):
+        rows.state_dict(11)
