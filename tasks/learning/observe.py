@@ -107,8 +107,8 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             "rows": {"old": base.rows, "new": plan.rows},
             "steps": {key: changes[key] for key in order if key in changes},
         }
-        state = State({k: state.values[k] for k in order}, {k: state.partials[k] for k in order}, changed,
-                      base.first_row + plan.rows)  # fmt: skip
+        partials = {k: state.partials[k] for k in order} | base.left_out(order)
+        state = State({k: state.values[k] for k in order}, partials, changed, base.first_row + plan.rows)
         return state
     return State(state.values, state.partials, rows=plan.rows)
 

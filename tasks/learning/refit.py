@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +52,10 @@ class Base:
     def mode(self, step: Step) -> Mode:
         """What happens to a step; a JobError if the base has not learned it, unless all is learned anew (its column
         was dropped before)."""
-        if self.night.keep_ids_only and step.key in self.modes and step.key not in self.state.values:
+        known = {*self.state.values, *(self.state.partials if self.night.keep_ids_only else ())}
+        if self.night.keep_ids_only and step.key in self.modes and step.key not in known:
             return Mode("merged", "the base had no such column")
-        if step.key not in self.modes or step.key not in self.state.values:
+        if step.key not in self.modes or step.key not in known:
             raise JobError(
                 f"the base has not learned {titled(step)}",
                 why="a refit goes on with the features of its base",
@@ -69,8 +70,19 @@ class Base:
 
     def starts(self, step: Step) -> Start:
         """What the step starts from."""
-        fitted, saved = self.state.values.get(step.key, {}), self.state.partials.get(step.key, {})
+        fitted, saved = self.state.values.get(step.key), self.state.partials.get(step.key, {})
+        if fitted is None:  # its column was left out; it comes back with the ids that it had
+            fitted, saved = saved, {}
         return Start(self.mode(step), fitted, saved, self.night)
+
+    def left_out(self, steps: Collection[str]) -> dict[str, Any]:
+        """By step, the vocabularies of the base whose step is not among `steps`, since its column is left out now.
+
+        They are saved among the values for a refit, so that the column comes back with its ids."""
+        values, partials = self.state.values, self.state.partials
+        before = {key: saved for key, saved in partials.items() if key not in values}
+        of_base = {key: fitted for key, fitted in values.items() if "values" in fitted and "size" in fitted}
+        return {key: fitted for key, fitted in (before | of_base).items() if key not in steps}
 
 
 @dataclass(frozen=True)
@@ -91,8 +103,8 @@ class Start:
 def frozen_values(base: Base, bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fitted values, values for a refit) of the steps that stay as they are."""
     steps = [step for step in bound.learning if base.mode(step).mode == "frozen"]
-    partials = base.state.partials
-    return {s.key: base.state.values[s.key] for s in steps}, {s.key: partials.get(s.key, {}) for s in steps}
+    starts = {step.key: base.starts(step) for step in steps}
+    return {key: dict(s.fitted) for key, s in starts.items()}, {key: dict(s.saved) for key, s in starts.items()}
 
 
 def change_of(step: Step, mode: Mode, change: Mapping[str, Any]) -> dict[str, Any]:

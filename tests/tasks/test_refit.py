@@ -254,6 +254,27 @@ def test_a_column_that_was_left_out_comes_back_with_the_ids_of_a_fit(
     assert workflow.transform(many)["b"].to_pylist()[60] == 23
 
 
+def test_a_column_that_is_left_out_for_some_nights_comes_back_with_its_ids(engine: str, tmp_path: Path) -> None:
+    coded = ["b", "a"] >> ops.DropLowCardinality(2) >> ops.Categorify()
+    many, few = (pa.table({"b": b, "a": [1, 2, 3]}) for b in (["x", "y", "y"], ["x", "x", "x"]))
+    workflow = Workflow(coded).fit(Dataset(many, engine=engine))
+    assert workflow.transform(many)["b"].to_pylist() == [4, 3, 3]
+    dimension = workflow.embeddings()["b"]["dimension"]
+    for refit_all in (True, False, True):
+        workflow.refit(Dataset(few, engine=engine), refit_all=refit_all)
+        workflow.save(tmp_path / "w")
+        workflow = Workflow.load(tmp_path / "w")
+        assert workflow.transform(few).column_names == ["a"]
+    back = pa.table({"b": ["z", "x", "w", "z"], "a": [1, 2, 3, 4]})
+    workflow.refit(Dataset(back, engine=engine), refit_all=True)
+    assert workflow.transform(back)["b"].to_pylist() == [5, 4, 6, 5]
+    assert workflow.embeddings()["b"] == {"rows": 7, "dimension": dimension}
+    assert workflow.changes["steps"]["2/Categorify/b"]["mode"] == "appended"
+    workflow.refit(Dataset(pa.table({"b": ["v", "y"], "a": [5, 1]}), engine=engine))
+    every = pa.table({"b": ["y", "x", "z", "w", "v"], "a": [1] * 5})
+    assert workflow.transform(every)["b"].to_pylist() == [3, 4, 5, 6, 7]
+
+
 def test_neither_workers_nor_partitions_change_a_refit(engine: str, tiny: None) -> None:
     rows = table(300)
     base = learned(nodes(), cut(rows.slice(0, 150), 16, 2), engine)
