@@ -126,9 +126,7 @@ def _column(finding: Finding, night: Profile) -> str:
     return ""
 
 
-def _test(
-    finding: Finding, name: str, night: Profile, last: Profile | None, contract: Contract | None
-) -> Test | None:
+def _test(finding: Finding, name: str, night: Profile, last: Profile | None, contract: Contract | None) -> Test | None:
     """Whether the rows of a file have what the finding says; None where a file alone cannot show it."""
     before = last.columns.get(name) if last else None
     if finding.check == "contract" and contract is not None:
