@@ -372,6 +372,32 @@ def _nights(
 
 @app.command()
 @reported
+def new(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA..", help="files, folders, globs or URLs", show_default=False)
+    ],
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="what is to be predicted; by name if left out")
+    ] = None,
+) -> None:
+    """Draft a job for data: what is to become of each column, what is left out, and why, as comments; it runs as it is.
+
+    Names, types and the number of rows are exact; values, nulls and skewness are those of 20,000 rows at most, and the
+    draft says which. Redirect it into a file, read it, mend it.
+
+    [bold]Examples[/bold]
+
+      millrace new data/shop > job.yaml && millrace preview job.yaml
+
+      millrace new 'logs/*.csv' --label clicked > job.yaml
+    """
+    from flows.draft import draft
+
+    print(draft(data[0] if len(data) == 1 else data, label), end="")
+
+
+@app.command()
+@reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check every part of an output against its manifest: there, of its size, with its checksum, and no part too many.
 
