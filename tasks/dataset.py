@@ -233,7 +233,8 @@ class Dataset:
 
     def as_source(self) -> dict[str, Any] | None:
         """The section `source` of a job that reads the same rows, as far as it is set; None for frames."""
-        return self._section and self._section.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        section = self._section
+        return None if section is None else section.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def in_types(self, schema: Schema) -> Dataset:
         """The same rows with their columns in the types of a schema that has the same names."""
