@@ -253,8 +253,9 @@ def _written(
     yield "# A draft by millrace new: read it, mend it, then millrace preview and millrace run."
     yield f"# Exact: {rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types."
     if sample.num_rows < rows:
-        yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows of the first, the middle"
-        yield "# and the last block. What the other rows hold is not known here."
+        blocks = len(data.plan.blocks)
+        yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows, the first of the first,"
+        yield f"# the middle and the last block (of {blocks:,}). What the other rows hold is not known here."
     else:
         yield "# Values, nulls and skewness are exact, too: all rows were read."
     yield "source:"

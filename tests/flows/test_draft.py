@@ -167,7 +167,8 @@ def test_it_says_what_is_exact_and_what_is_sampled(folder: Path) -> None:
     pq.write_table(pa.table({"x": number / 7, "id": number // 2}), folder / "rows.parquet", row_group_size=1000)
     text = draft("rows.parquet")
     assert "# Exact: 50,000 rows, 2 columns, 1 file(s), names and types." in text
-    assert "of the first, the middle\n" in text
+    assert "nulls and skewness are those of " in text
+    assert "the first of the first,\n# the middle and the last block (of " in text
     assert "no null in the sample" in text
     assert ops_of(text)["x"] == ["FillMissing", "Normalize"]
     few = draft(Dataset(table()))
