@@ -226,6 +226,25 @@ class Dataset:
             return self._fit.own_types
         return tuple(self._section.schema_ or ()) if self._section else ()
 
+    @property
+    def null_values(self) -> list[str]:
+        """The texts that mean null in text files."""
+        return list(self._section.null_values) if self._section else []
+
+    def with_null_values(self, texts: Sequence[str]) -> Dataset:
+        """The same files, read with these texts as null: types are inferred anew. A JobError for frames."""
+        if self._section is None:
+            raise JobError("a data set of a frame takes no null_values", where="Dataset", do="change the frame before")
+        other = copy(self)
+        other.__dict__.pop("plan", None)
+        other._section = self._section.model_copy(update={"null_values": list(texts)})
+        return other
+
+    def as_source(self) -> dict[str, Any] | None:
+        """The section `source` of a job that reads the same rows, as far as it is set; None for frames."""
+        section = self._section
+        return None if section is None else section.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
     def in_types(self, schema: Schema) -> Dataset:
         """The same rows with their columns in the types of a schema that has the same names."""
         plan = replace(self.plan, schema=schema)

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
 COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean", "diff", "contract")
+COMMANDS += ("new",)
 
 
 def typed(*words: Any) -> Any:
@@ -74,6 +75,14 @@ def test_every_command_shows_examples(command: str) -> None:
     assert done.exit_code == 0
     assert "Examples" in done.output
     assert f"millrace {command}" in done.output
+
+
+@pytest.mark.parametrize(("line", "words"), [("pre", ["preview"]), ("new --la", ["--label"])])
+def test_the_shell_completes_commands_and_options(line: str, words: list[str]) -> None:
+    place = {"COMP_WORDS": f"millrace {line}", "COMP_CWORD": str(len(line.split()))}
+    environment = {"_MILLRACE_COMPLETE": "complete_bash", **place}
+    done = CliRunner().invoke(app, [], prog_name="millrace", env=environment)
+    assert done.stdout.split() == words
 
 
 def test_no_command_shows_the_help() -> None:

@@ -1,0 +1,342 @@
+"""A first job for data that nobody has described yet: what is to become of each column, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from tasks.core.dtypes import dtype_name, is_list, leaf_type
+from tasks.core.plan import Partition
+from tasks.core.schema import Column
+from tasks.dataset import Dataset
+from tasks.engines.convert import libraries
+from tasks.errors import JobError, near
+from tasks.sources.reader import read
+from tasks.storage.files import refuse_inside
+
+SAMPLE_ROWS = 20_000
+LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
+FEW = 50  # values of a column of whole numbers that are more likely codes than amounts
+UNIQUE_FROM = 20  # values that must all differ before a column counts as unique
+FREE_TEXT = 60  # characters of a text on average
+SKEWED = 2.0
+TEXT_FORMATS = ("csv", "tsv")
+LABELS = (
+    "label", "target", "is_click", "clicked", "click", "is_purchase", "purchased", "converted", "conversion",
+    "rating", "stars", "y",
+)  # fmt: skip
+ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|item|product|session)$|[a-z]I[dD]$")
+NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "Null", "None", "none", "nil", "-", "?", "\\N")
+NUMBER = r"^[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*$"
+TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( UTC|Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+DAY_PARTS = ["weekday", "day", "month", "year"]
+ALL_PARTS = ["hour", "minute", *DAY_PARTS]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to become of one column, and why. Without `ops` the draft leaves the column out."""
+
+    name: str
+    why: str
+    ops: tuple[Mapping[str, Any], ...] = ()
+
+
+def draft(dataset: Any, label: str | None = None) -> str:
+    """A first job for a data set, as YAML with a comment on each decision; it runs as it is.
+
+    dataset: a Dataset, or what a Dataset takes (a path, a list of paths, a frame). A job names files, so that the draft
+        of a frame has a path to be replaced.
+    label: the column to be predicted; by default the first number that is named like one (label, target, click, ..).
+
+    The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
+    at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
+    Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
+    DataError for a source without rows.
+
+    >>> table = pa.table({"price": [1.0, None, 3.0], "brand": ["a", "b", "a"], "click": [0, 1, 0]})
+    >>> print(draft(table))  # doctest: +ELLIPSIS
+    # A draft by millrace new: read it, mend it, then millrace preview and millrace run.
+    ...
+    features:
+      # price: float64, 1 null(s): filled with the median, scaled
+      - columns: [price]
+        ops: [{op: FillMedian}, {op: Normalize}]
+      # brand: string, 2 value(s)
+      - columns: [brand]
+        ops: [{op: Categorify}]
+    # click is the label: its name and its type say so.
+    label: [click]
+    ...
+    """
+    data = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    names = list(data.schema)
+    if label is not None and label not in names:
+        raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
+    sample = _sample(data)
+    nulls = _null_texts(data, sample)
+    if nulls:
+        data = data.with_null_values([*data.null_values, *nulls])
+        sample = _sample(data)
+    whole = sample.num_rows == data.num_rows
+    target, others = _labels(data, label)
+    decisions = [
+        Decision(name, "it is named like a label, too, and might give the answer away")
+        if name in others
+        else decide(data.schema[name], sample.column(name), whole)
+        for name in names
+        if name != target
+    ]
+    decisions = _without_clashes(decisions, names)
+    if not any(decision.ops for decision in decisions):
+        reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
+        raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
+    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None)) + "\n"
+
+
+def _sample(data: Dataset) -> pa.Table:
+    """All rows if they are few, else as many of the first, the middle and the last block."""
+    blocks = data.plan.blocks
+    if data.num_rows > SAMPLE_ROWS:
+        blocks = tuple(blocks[i] for i in sorted({0, len(blocks) // 2, len(blocks) - 1}))
+        most = SAMPLE_ROWS // len(blocks)
+        parts = [read(data.handle, Partition(0, (block,))).slice(0, most) for block in blocks]
+        return pa.concat_tables([libraries.decoded(part) for part in parts])
+    return libraries.decoded(read(data.handle, Partition(0, blocks)))
+
+
+def _null_texts(data: Dataset, sample: pa.Table) -> list[str]:
+    """The texts that mean null in columns that hold nothing else but numbers or times."""
+    if data.plan.format not in TEXT_FORMATS:
+        return []
+    texts: set[str] = set()
+    for name in sample.column_names:
+        column = sample.column(name)
+        if name in data.own_types or not pa.types.is_string(column.type):
+            continue
+        others, marks = _marks(column)
+        if marks and len(others) and (_all_match(others, NUMBER) or _all_match(others, TIME)):
+            texts.update(marks)
+    return [text for text in NULL_TEXTS if text in texts]
+
+
+def _marks(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[str]]:
+    """The values of a column of texts that are no null texts, and the null texts in it."""
+    values = column.drop_null()
+    is_mark = pc.is_in(values, value_set=pa.array(NULL_TEXTS))
+    return values.filter(pc.invert(is_mark)), sorted(values.filter(is_mark).unique().to_pylist())
+
+
+def _all_match(values: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
+
+
+def _labels(data: Dataset, label: str | None) -> tuple[str | None, list[str]]:
+    """The label, and the columns that are named like one besides."""
+    likely = [
+        name
+        for known in LABELS
+        for name in data.schema
+        if name.lower() == known and _is_number(data.schema[name].dtype)
+    ]
+    target = label or next(iter(likely), None)
+    return target, [name for name in likely if name != target and name.lower() != "y"]  # a common name of any number
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)
+
+
+def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
+    """What is to become of a column, by its name, its type and a sample; `whole`: the sample is all rows."""
+    name, dtype = column.name, leaf_type(column.dtype)
+    if is_list(dtype_of := column.dtype) and is_list(dtype_of.value_type):
+        return Decision(name, f"no operator takes {dtype_name(dtype_of)}")
+    kind = f"{'list of ' if is_list(column.dtype) else ''}{dtype_name(dtype)}"
+    values = (pc.list_flatten(sample) if is_list(column.dtype) else sample).drop_null()
+    nulls = len(sample) - len(values) if not is_list(column.dtype) else 0
+    where = "" if whole else " of the sample"
+    if not len(values):
+        return Decision(name, f"every value{where} is null")
+    is_time = pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)
+    if not (_is_number(dtype) or pa.types.is_decimal(dtype) or pa.types.is_string(dtype) or is_time):
+        return Decision(name, f"the draft has no operator for {dtype_name(column.dtype)}")
+    distinct = len(pc.unique(values))
+    if distinct == 1 and not nulls and len(sample) > 1:
+        return Decision(name, f"every row{where} has the same value")
+    if is_time or (pa.types.is_string(dtype) and _all_match(values, TIME)):
+        if is_list(column.dtype):
+            return Decision(name, f"DateParts takes no {kind}s")
+        days = pa.types.is_date(dtype) or (pa.types.is_string(dtype) and pc.max(pc.utf8_length(values)).as_py() == 10)
+        parts: dict[str, Any] = {"parts": DAY_PARTS} if days else {}
+        return Decision(name, f"{kind}, a time: its parts, in UTC", ({"op": "DateParts", **parts},))
+    named_id = bool(ID.search(name) or ID.search(name.lower()))
+    text = pa.types.is_string(dtype)
+    if text and pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT and distinct > len(values) // 2:
+        return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
+    if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
+        return Decision(name, f"every row{where} has a value of its own, from which nothing can be learned")
+    whole_numbers = pa.types.is_integer(dtype) or pa.types.is_boolean(dtype)
+    few = whole_numbers and distinct <= FEW and len(values) >= UNIQUE_FROM and pc.min(values).as_py() >= 0
+    if text or pa.types.is_boolean(dtype) or named_id or few:
+        return _category(name, f"{kind}, {distinct:,} value(s){where}", distinct, few and not named_id, values)
+    return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
+
+
+def _category(name: str, seen: str, distinct: int, few: bool, values: pa.ChunkedArray) -> Decision:
+    spec: dict[str, Any] = {"op": "Categorify"}
+    if distinct > LARGE:
+        spec |= {"freq_threshold": 2, "max_size": 1_000_000}
+        seen += ": values that occur once share an id, and there are 1,000,000 ids at most"
+    elif few and not pa.types.is_boolean(values.type):
+        seen += ": few, so taken as codes; for an amount write FillMissing, Normalize"
+    if pa.types.is_string(values.type) and (marks := _marks(values)[1]):
+        seen += f"; {', '.join(map(json.dumps, marks))} in it may mean null: if so, name it in source.null_values"
+    return Decision(name, seen, (spec,))
+
+
+def _amount(name: str, kind: str, values: pa.ChunkedArray, nulls: int, whole: bool, lists: bool) -> Decision:
+    finite = values.filter(pc.is_finite(values))
+    if len(finite) < len(values):
+        return Decision(name, "it has infinities, which Normalize refuses: mend them, or begin with Clip")
+    ops: list[Mapping[str, Any]] = []
+    words = []
+    if nulls:
+        median = pc.quantile(values, 0.5, interpolation="lower")[0].as_py()
+        zeros = median == 0 <= pc.min(values).as_py()
+        ops.append({"op": "FillMissing"} if zeros else {"op": "FillMedian"})
+        seen = f"{nulls:,} null(s){'' if whole else ' in the sample'}"
+        words.append(f"filled with {'0, its most common value' if zeros else 'the median'}")
+    else:
+        seen = "no null" if whole else "no null in the sample"
+        if not whole or lists:
+            ops.append({"op": "FillMissing"})
+            words.append("others are filled with 0")
+    skew = pc.skew(values).as_py()
+    if pc.min(values).as_py() >= 0 and skew is not None and skew > SKEWED:
+        ops.append({"op": "LogOp"})
+        words.append(f"logarithm (skewness {skew:.1f})")
+    ops.append({"op": "Normalize"})
+    return Decision(name, f"{kind}, {seen}: {', '.join([*words, 'scaled'])}", tuple(ops))
+
+
+def _without_clashes(decisions: Iterable[Decision], names: Sequence[str]) -> list[Decision]:
+    """The same decisions; parts of times get another prefix where a column has their name already."""
+    taken, result = set(names), []
+    for decision in decisions:
+        if decision.ops and decision.ops[0]["op"] == "DateParts":
+            prefix = decision.name
+            while any(f"{prefix}_{part}" in taken for part in ALL_PARTS):
+                prefix += "_part"
+            if prefix != decision.name:
+                decision = Decision(decision.name, decision.why, ({**decision.ops[0], "prefix": prefix},))
+        result.append(decision)
+    return result
+
+
+# The text
+
+
+def _written(
+    data: Dataset, sample: pa.Table, nulls: list[str], decisions: list[Decision], target: str | None, named: bool
+) -> Iterable[str]:
+    rows = data.num_rows
+    yield "# A draft by millrace new: read it, mend it, then millrace preview and millrace run."
+    yield f"# Exact: {rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types."
+    if sample.num_rows < rows:
+        blocks = len(data.plan.blocks)
+        yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows, the first of the first,"
+        yield f"# the middle and the last block (of {blocks:,}). What the other rows hold is not known here."
+    else:
+        yield "# Values, nulls and skewness are exact, too: all rows were read."
+    yield "source:"
+    source = data.as_source()
+    if source is None:
+        yield "  path: data  # the rows came from a frame: name the files here"
+        source = {"path": "data"}
+    else:
+        yield from _source_lines(source, nulls)
+    yield "features:"
+    groups: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        if decision.ops:
+            groups.setdefault(_flow(list(decision.ops)), []).append(decision)
+    for ops, members in groups.items():
+        yield from (f"  # {_name(member.name)}: {_line(member.why)}" for member in members)
+        yield f"  - columns: {_flow([member.name for member in members])}"
+        yield f"    ops: {ops}"
+    if left_out := [decision for decision in decisions if not decision.ops]:
+        yield "# Left out:"
+        yield from (f"#   {_name(decision.name)}: {_line(decision.why)}" for decision in left_out)
+    if target is None:
+        yield "# No column is named like a label: name it with --label COLUMN, or here."
+        yield "label: []"
+    else:
+        yield from _label_lines(sample.column(target), target, named)
+    yield "output:"
+    yield f"  path: {_flow(_output(source['path']))}"
+    yield "  shuffle: full  # over all rows"
+    yield "  seed: 0"
+
+
+def _source_lines(source: dict[str, Any], nulls: list[str]) -> Iterable[str]:
+    for key, value in source.items():
+        if key == "null_values" and nulls:
+            texts = ", ".join(map(json.dumps, nulls))
+            yield f"  # {texts} stand(s) between numbers or times, so it means null, in every column."
+        if key == "storage_options" and not isinstance(value, str):
+            yield "  # storage_options are not written, since they may be secret: name those of the host here."
+            continue
+        if key == "path":
+            value = [_no_pattern(path) for path in value] if isinstance(value, list) else _no_pattern(value)
+        yield f"  {key}: {_flow(value)}"
+
+
+def _label_lines(values: pa.ChunkedArray, target: str, named: bool) -> Iterable[str]:
+    how = "as you said" if named else "its name and its type say so"
+    yield f"# {_name(target)} is the label: {how}."
+    if values.null_count:
+        yield f"# It is null in {values.null_count:,} row(s) of those looked at: source.filter can leave these out."
+    if not _is_number(values.type):
+        yield f"# It is written as {dtype_name(values.type)}: if a model needs a number, make one with Lambda."
+    yield f"label: {_flow([target])}"
+
+
+def _output(source: str | list[str]) -> str:
+    """A folder beside the source, below out/ where that is possible."""
+    first = source if isinstance(source, str) else source[0]
+    stem = re.sub(r"\W+", "-", Path(first.rstrip("/*")).stem).strip("-") or "data"
+    path = f"out/{stem}"
+    try:
+        refuse_inside(source, path)
+    except JobError:
+        return str(Path(os.path.realpath(first)).parent / f"{stem}-out")
+    return path
+
+
+def _no_pattern(path: str) -> str:
+    """A path as a job writes it, in which braces are dates."""
+    return path.replace("{", "{{").replace("}", "}}")
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _name(name: str) -> str:
+    return name if name.isprintable() else json.dumps(name)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

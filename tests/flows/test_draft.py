@@ -1,0 +1,236 @@
+"""The draft of a job: it decides as its comments say, leaves out with a reason, and runs as it is."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from millrace import Dataset, draft
+from millrace.cli import app
+from typer.testing import CliRunner
+
+from flows.job.job import load_job
+from flows.sample import make_sample
+from tasks.errors import DataError, JobError, NoInputError
+from tests.stages import run_stages
+
+ROWS = 100
+
+
+def ops_of(text: str) -> dict[str, list[str]]:
+    """The operators of each column of a draft."""
+    return {c: [o["op"] for o in f["ops"]] for f in yaml.safe_load(text)["features"] for c in f["columns"]}
+
+
+def ran(text: str, folder: Path, engine: str) -> pa.Table:
+    """The rows that the draft writes, unchanged, in the current folder."""
+    (folder / "job.yaml").write_text(text)
+    job = load_job(folder / "job.yaml")
+    run_stages(job.request(engine))
+    return pa.concat_tables(pq.read_table(path) for path in sorted(Path(job.output.path).glob("*.parquet")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def table(**columns: Any) -> pa.Table:
+    return pa.table({"number": np.arange(ROWS) ** 1.0, **columns})
+
+
+# it runs
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "label", "columns"),
+    [
+        ("toy", "parquet", ["label"], {"timestamp_hour", "id", "name", "x", "y", "label"}),
+        ("toy", "csv", ["label"], {"timestamp_hour", "id", "name", "x", "y", "label"}),
+        ("ecommerce", "parquet", [], {"event_time_hour", "event_type", "product_id", "brand", "price", "user_session"}),
+        ("ecommerce", "csv", [], {"event_time_hour", "event_type", "product_id", "brand", "price", "user_session"}),
+        ("criteo", "parquet", ["label"], {"label", "I1", "C26"}),
+    ],
+)
+def test_the_draft_of_a_sample_runs(
+    folder: Path, engine: str, name: str, form: str, label: list[str], columns: set[str]
+) -> None:
+    make_sample(name, folder / "data", 2000, 0, 2, form)
+    text = draft("data")
+    rows = ran(text, folder, engine)
+
+    assert yaml.safe_load(text)["label"] == label
+    assert columns <= set(rows.column_names)
+    assert rows.num_rows == 2000
+
+
+def test_a_file_with_every_kind_of_column_runs(folder: Path, engine: str) -> None:
+    number = np.arange(ROWS)
+    day = datetime.date(2026, 1, 1)
+    pq.write_table(
+        table(
+            user_id=number % 7,
+            row_id=number,
+            brand=[f"b{i % 5}" for i in number],
+            price=pa.array([None if i % 10 == 0 else float(i) for i in number]),
+            clicks=[0.0] * 50 + [1.0] * 48 + [1000.0, None],
+            negative=-number * 3,
+            flag=number % 2 == 0,
+            day=[day + datetime.timedelta(days=int(i)) for i in number],
+            at=pa.array(number * 10**9, pa.timestamp("us")),
+            at_hour=[f"h{i % 3}" for i in number],
+            words=[["a", "b"], ["b"]] * 50,
+            weights=[[1.0, None], [2.5]] * 50,
+            amount=pa.array(number).cast(pa.decimal128(22, 2)),
+            bytes=[b"x", b"y"] * 50,
+            place=[{"x": 1}, {"x": 2}] * 50,
+            always=["same"] * ROWS,
+            never=pa.nulls(ROWS, pa.string()),
+            text=[f"a long text about the number {i}, " * 3 for i in number],
+            target=number % 2,
+        ),
+        folder / "rows.parquet",
+    )
+    text = draft("rows.parquet")
+
+    assert ops_of(text) == {
+        "number": ["Normalize"],
+        "user_id": ["Categorify"],
+        "brand": ["Categorify"],
+        "price": ["FillMedian", "Normalize"],
+        "clicks": ["FillMissing", "LogOp", "Normalize"],
+        "negative": ["Normalize"],
+        "flag": ["Categorify"],
+        "day": ["DateParts"],
+        "at": ["DateParts"],
+        "at_hour": ["Categorify"],
+        "words": ["Categorify"],
+        "weights": ["FillMissing", "Normalize"],
+        "amount": ["Normalize"],
+    }
+    for line in (
+        "#   row_id: every row has a value of its own",
+        "#   bytes: the draft has no operator for binary",
+        "#   place: the draft has no operator for struct<x: int64>",
+        "#   always: every row has the same value",
+        "#   never: every value is null",
+        "#   text: free text: 100 values",
+        "# target is the label: its name and its type say so.",
+        "  # price: float64, 10 null(s): filled with the median, scaled",
+    ):
+        assert line in text
+    rows = ran(text, folder, engine)
+    assert {"day_weekday", "at_part_hour", "at_hour", "target"} <= set(rows.column_names)
+    assert "day_hour" not in rows.column_names
+    assert rows["price"].null_count == rows["clicks"].null_count == 0
+
+
+def test_na_between_numbers_and_times_is_null(folder: Path, engine: str) -> None:
+    lines = [f"{i % 9},{'NA' if i % 5 == 0 else i * 0.5},{'?' if i == 3 else '2026-01-02'},c{i % 4}" for i in range(60)]
+    (folder / "rows.csv").write_text(
+        "\n".join(["item,price,seen,country", *lines[:-1], "1,2.5,2026-01-03,NULL"]) + "\n"
+    )
+    text = draft("rows.csv")
+
+    assert yaml.safe_load(text)["source"] == {"path": "rows.csv", "null_values": ["", "NA", "?"]}
+    assert '"NA", "?" stand(s) between numbers or times, so it means null, in every column.' in text
+    assert '"NULL" in it may mean null: if so, name it in source.null_values' in text
+    assert ops_of(text)["price"] == ["FillMedian", "Normalize"]
+    assert ran(text, folder, engine)["price"].null_count == 0
+
+
+@pytest.mark.parametrize("name", ["y", "no", "1", "a: b", "# c", "{d}", "é", "two\nlines", "*", "a,b"])
+def test_any_name_of_a_column_is_written_as_it_is(folder: Path, engine: str, name: str) -> None:
+    pq.write_table(table(**{name: ["a", "b"] * 50}), folder / "{rows}.parquet")
+    assert name in ran(draft("{rows}.parquet"), folder, engine).column_names
+
+
+def test_an_output_does_not_lie_in_its_source(folder: Path, engine: str) -> None:
+    (folder / "here").mkdir()
+    pq.write_table(table(), folder / "here" / "rows.parquet")
+    text = draft(str(folder))
+    assert load_job(yaml.safe_load(text)).output.path == f"{folder}-out"
+
+
+# what it says
+
+
+def test_it_says_what_is_exact_and_what_is_sampled(folder: Path) -> None:
+    number = np.arange(50_000)
+    pq.write_table(pa.table({"x": number / 7, "id": number // 2}), folder / "rows.parquet", row_group_size=1000)
+    text = draft("rows.parquet")
+    assert "# Exact: 50,000 rows, 2 columns, 1 file(s), names and types." in text
+    assert "nulls and skewness are those of " in text
+    assert "the first of the first,\n# the middle and the last block (of " in text
+    assert "no null in the sample" in text
+    assert ops_of(text)["x"] == ["FillMissing", "Normalize"]
+    few = draft(Dataset(table()))
+    assert "# Values, nulls and skewness are exact, too: all rows were read." in few
+
+
+def test_a_large_vocabulary_gets_a_limit() -> None:
+    number = np.arange(12_000)
+    text = draft(pa.table({"user_id": number // 2, "x": number / 1.0}))
+    (entry,) = [f for f in yaml.safe_load(text)["features"] if f["columns"] == ["user_id"]]
+    assert entry["ops"] == [{"op": "Categorify", "freq_threshold": 2, "max_size": 1_000_000}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "label", "labels", "left_out"),
+    [
+        (["click", "x"], None, ["click"], []),
+        (["y", "rating"], None, ["rating"], []),
+        (["label", "clicked"], None, ["label"], ["clicked"]),
+        (["label", "x"], "x", ["x"], ["label"]),
+        (["x", "z"], None, [], []),
+    ],
+)
+def test_the_label_goes_by_name_and_type(
+    columns: list[str], label: str | None, labels: list[str], left_out: list[str]
+) -> None:
+    text = draft(table(**{name: np.arange(ROWS) % 2 for name in columns}), label)
+    assert yaml.safe_load(text)["label"] == labels
+    assert [name for name in columns if name not in {*ops_of(text), *labels}] == left_out
+
+
+def test_a_text_that_is_called_label_is_no_label_by_itself() -> None:
+    text = draft(table(label=["a", "b"] * 50))
+    assert yaml.safe_load(text)["label"] == []
+    assert yaml.safe_load(draft(table(label=["a", "b"] * 50), label="label"))["label"] == ["label"]
+
+
+def test_what_may_be_secret_is_not_written(folder: Path) -> None:
+    pq.write_table(table(), folder / "rows.parquet")
+    text = draft(Dataset(f"file://{folder}/rows.parquet", storage_options={"auto_mkdir": False}))
+    assert "auto_mkdir" not in text
+    assert "storage_options are not written" in text
+
+
+# errors
+
+
+def test_wrong_words_are_errors_with_near_names(folder: Path) -> None:
+    with pytest.raises(NoInputError, match="there is no input"):
+        draft("nowhere")
+    with pytest.raises(JobError, match=r"there is no column 'numbr'\n.*\n.*did you mean 'number'"):
+        draft(table(), label="numbr")
+    with pytest.raises(JobError, match=r"no column is left that could be a feature\n.*never: every value is null"):
+        draft(pa.table({"never": pa.nulls(3, pa.int64())}))
+    with pytest.raises(DataError, match="no rows"):
+        draft(table().slice(0, 0))
+
+
+def test_the_command_prints_what_python_gives(folder: Path) -> None:
+    pq.write_table(table(click=np.arange(ROWS) % 2), folder / "rows.parquet")
+    done = CliRunner().invoke(app, ["new", "rows.parquet"])
+    assert (done.exit_code, done.stdout) == (0, draft("rows.parquet"))
+    wrong = CliRunner().invoke(app, ["new", "rows.parquet", "--label", "clic"])
+    assert wrong.exit_code == 1
+    assert "did you mean 'click'?" in wrong.stderr
