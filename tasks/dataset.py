@@ -56,6 +56,7 @@ class Dataset:
     columns: the names of the columns of text files without a header.
     storage_options: for URLs, a dict, or the name of one that the host or a Prefect Secret block holds.
     header, null_values, delimiter: of text files; True, [""], and a comma or a tab by default.
+    skip_rows: lines at the beginning of each CSV or TSV file, before its header; 0 by default.
     decimal, encoding: of CSV and TSV; a point and utf-8 by default, else a comma; latin-1, windows-1252 or utf-16.
     missing: what a column is that some files lack: "error" (default) once it is read, or "null" in the rows of these
         files. Files are united by name, integers and floats, dates and timestamps by the wider type.
@@ -86,6 +87,7 @@ class Dataset:
         header: bool | None = None,
         null_values: Sequence[str] | None = None,
         delimiter: str | None = None,
+        skip_rows: int | None = None,
         decimal: str | None = None,
         encoding: str | None = None,
         missing: str | None = None,
@@ -108,6 +110,7 @@ class Dataset:
             "header": header,
             "null_values": None if null_values is None else list(null_values),
             "delimiter": delimiter,
+            "skip_rows": skip_rows,
             "decimal": decimal,
             "encoding": encoding,
             "missing": missing,

@@ -31,7 +31,7 @@ from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
 from tasks.sources.planning import make_plan
-from tasks.sources.uniting import uniting_notes, without_unused
+from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.ingest import check_columns, same_schema
 from tasks.stages.needs import Needs, needs, too_small
 from tasks.stages.statistics import modes_of
@@ -181,6 +181,8 @@ def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
                 threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
                 null_types=null_types(request), limit=partition_limit(request.engine, workers), fit=request.fit,
             )  # fmt: skip
+            if request.rules is not None:
+                plan = with_missing(plan, request.rules.missing_rules)
             plans[split] = adapted(request, plan)
     if source.valid:
         same_schema(plans["train"].schema, plans["valid"].schema)

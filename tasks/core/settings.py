@@ -130,6 +130,7 @@ class Source(Section):
         "error", description="for a column that some files lack: error, or null in the rows of these files"
     )
     delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
+    skip_rows: int = Field(0, ge=0, description="lines at the beginning of each text file, before its header")
     decimal: str | None = Field(None, description="the decimal sign of a text file, instead of a point")
     encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = Field(
         "utf-8", description="how the letters of a text file with a delimiter are stored"

@@ -80,6 +80,11 @@ class Contract(Section):
     retyped_columns: Rule = Field("freeze", description="columns of another type")
     columns: dict[str, ColumnRule] = Field({}, description="what each column has to be like")
 
+    @property
+    def missing_rules(self) -> dict[str, str]:
+        """What happens to a column that the source, or some of its files, lack: evolve or freeze, by column."""
+        return {name: rule.missing or self.missing_columns for name, rule in self.columns.items()}
+
 
 def make_contract(data: Any, where: str = "contract") -> Contract:
     """The contract of plain values, which may stand below a key `contract`; a JobError with near names for mistakes.

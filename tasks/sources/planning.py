@@ -181,16 +181,17 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
 
 
 def check_delimiter(source: Source, name: str) -> None:
-    """Refuse a delimiter, a decimal sign and an encoding for formats without them."""
+    """Refuse the settings of text with delimiters for formats without them."""
     if name in TEXTS:
         return
-    if source.decimal is not None or source.encoding != "utf-8":
-        key = "encoding" if source.decimal is None else "decimal"
-        raise JobError(
-            f"files of the format {name} have no {key} of their own",
-            where=f"source.{key}",
-            do="leave it out: it is for csv and tsv",
-        )
+    others = {"decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows}
+    for key, is_set in others.items():
+        if is_set:
+            raise JobError(
+                f"files of the format {name} have no {key} of their own",
+                where=f"source.{key}",
+                do="leave it out: it is for csv and tsv",
+            )
     if source.delimiter is not None:
         raise JobError(
             f"files of the format {name} have no delimiter",
@@ -207,6 +208,7 @@ def read_options(source: Source) -> dict[str, Any]:
         "null_values": list(source.null_values),
         "delimiter": source.delimiter,
         **({} if source.decimal is None else {"decimal": source.decimal}),
+        **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
         **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},

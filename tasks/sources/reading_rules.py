@@ -19,7 +19,7 @@ from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", *ROWS)
-LAYOUT = ("delimiter", "header", "columns", "decimal", "encoding")
+LAYOUT = ("delimiter", "header", "columns", "skip_rows", "decimal", "encoding")
 TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
 DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "keys": [], "sort_by": []}
 
@@ -48,6 +48,7 @@ def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, 
     named = _by_suffix(files) if source.format != "auto" else [format]
     text = {name: _value(source, name) for name in ("null_values", *LAYOUT)} if format in TEXTS else {}
     if text:
+        text["skip_rows"] = source.skip_rows or None
         text["encoding"] = None if source.encoding == "utf-8" else source.encoding
         text["header"] = None if source.header or source.columns is not None else False
     reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_}

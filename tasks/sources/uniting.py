@@ -191,6 +191,11 @@ def check_together(plan: Plan, columns: Iterable[str]) -> None:
             raise DataError(what, where=where, why=why, do=do)
 
 
+def differ(plan: Plan) -> bool:
+    """Whether files of a plan differ in their columns: what the plan says of them depends on who uses which."""
+    return not plan.options.keys().isdisjoint((APART, ABSENT, GROWN))
+
+
 def without_unused(plan: Plan, used: Collection[str]) -> Plan:
     """The plan without the columns that its files disagree about; a DataError for one that is used."""
     check_together(plan, [name for name in plan.schema if name in used])

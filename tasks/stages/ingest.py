@@ -36,7 +36,7 @@ from tasks.sources.planning import (
     partition_size,
     read_options,
 )
-from tasks.sources.uniting import uniting_notes, with_missing, without_unused
+from tasks.sources.uniting import differ, uniting_notes, with_missing, without_unused
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.statistics import modes_of
@@ -137,8 +137,10 @@ def _plan(
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
+    users = fingerprint(request.graph, request.source.filter, request.output.keys, request.output.sort_by)
     reused = (
         saved.data.get("fingerprint") == wanted
+        and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.splits))
     )
@@ -154,6 +156,7 @@ def _plan(
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
         saved.data["learned_files"] = learned
+        saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return reused, notes, grown
@@ -203,8 +206,7 @@ def _planned(
         schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
         plan = replace(plan, schema=schema)
         notes += [finding.text for finding in findings]
-        plan = with_missing(plan, {name: rule.missing or request.rules.missing_columns
-                                   for name, rule in request.rules.columns.items()})  # fmt: skip
+        plan = with_missing(plan, request.rules.missing_rules)
     plan = adapted(request, plan)
     bound = Bound(*subject(request, plan.schema))
     used = used_columns(request, bound)

@@ -9,6 +9,7 @@ import errno
 import fnmatch
 import glob
 import io
+import lzma
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its 
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
 LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
 STEP = 16 * 2**20  # bytes that are decompressed at a time
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli", ".xz": "xz"}
 
 
 def is_remote(path: str) -> bool:
@@ -405,7 +406,7 @@ def read_all(
                 packed = io.BytesIO(file.read())
             else:
                 packed = io.BufferedReader(cast("Any", file), CHUNK)  # Arrow reads 64 KiB at a time
-            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec) as stream:
+            with _decompressing(packed, codec) as stream:
                 if length is not None:
                     return stream.read(length)
                 parts, total = [], 0
@@ -421,9 +422,14 @@ def read_all(
             raise _reading_error(name, error, options) from None
 
 
+def _decompressing(packed: Any, codec: str) -> Any:
+    """A stream of what a compressed file holds; Arrow knows every codec but xz."""
+    return lzma.LZMAFile(packed) if codec == "xz" else pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec)
+
+
 def _reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
     """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of millrace."""
-    expected = is_remote(path) or isinstance(error, (OSError, pa.ArrowException))
+    expected = is_remote(path) or isinstance(error, (OSError, EOFError, lzma.LZMAError, pa.ArrowException))
     return unreadable(path, error, options) if expected else error
 
 

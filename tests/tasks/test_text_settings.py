@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,27 @@ def test_an_encoding(encoding: str, packed: bool, tmp_path: Path) -> None:
     assert rows(tmp_path, encoding=name) == {"né": [f"café, {i}\nñ" for i in range(50)], "x": list(range(50))}
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_skipped_rows(mark: bytes, end: bytes, tmp_path: Path) -> None:
+    lines = [b'made by "x', b"# ,,,", b"n,s", *(b"%d,a" % i for i in range(99))]
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_bytes(mark + end.join(lines))
+    numbers = list(range(99))
+    assert rows(tmp_path, skip_rows=2) == {"n": numbers * 2, "s": ["a"] * 198}
+    assert rows(tmp_path, skip_rows=3, columns=["n", "s"])["n"] == numbers * 2
+    with pytest.raises(DataError, match="no rows at all"):
+        rows(tmp_path, skip_rows=1000)
+
+
+def test_text_packed_by_xz(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.xz").write_bytes(lzma.compress(b"n\n" + b"".join(b"%d\n" % i for i in range(99))))
+    assert rows(tmp_path) == {"n": list(range(99))}
+    (tmp_path / "a.csv.xz").write_bytes((tmp_path / "a.csv.xz").read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot be read"):
+        rows(tmp_path)
+
+
 def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("x,y\né,1\n".encode("latin-1"))
     with pytest.raises(DataError, match="does not parse") as error:
@@ -72,7 +94,7 @@ def test_a_wrong_encoding_suggests_one(tmp_path: Path) -> None:
 
 def test_formats_without_a_delimiter_have_neither(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
-    for key, value in (("decimal", ","), ("encoding", "latin-1")):
+    for key, value in (("decimal", ","), ("encoding", "latin-1"), ("skip_rows", 1)):
         with pytest.raises(JobError, match=f"have no {key} of their own") as error:
             rows(tmp_path, **{key: value})
         assert error.value.where == f"source.{key}"

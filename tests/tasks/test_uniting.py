@@ -18,7 +18,9 @@ from flows.job.job import make_job
 from flows.preview.plan import preview
 from flows.preview.text import sections
 from tasks import ops
+from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source
+from tasks.core.stage_results import IngestResult
 from tasks.dataset import Dataset
 from tasks.errors import DataError
 from tasks.gate.contract import make_contract
@@ -26,6 +28,7 @@ from tasks.manifest import Manifest
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
+from tasks.stages import ingest
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.frames import to_list
@@ -210,5 +213,22 @@ def test_a_contract_of_a_job_goes_before_source_missing(tmp_path: Path) -> None:
     freeze = job_of(tmp_path, missing="null") | {"contract": {"columns": {"n": {}, "y": {}}}}
     with pytest.raises(DataError, match="the contract freezes that"):
         run_stages(make_job(freeze).request("pandas"))
+    with pytest.raises(DataError, match="the contract freezes that"):
+        preview(make_job(freeze))
+    assert len(preview(make_job(evolve)).united) == 1
     run_stages(make_job(evolve).request("pandas"))
     assert rows_of(tmp_path / "out")["y"].to_pylist() == [0, 1, None]
+
+
+def test_a_plan_is_made_again_for_a_job_that_uses_other_columns(tmp_path: Path) -> None:
+    folder_of(tmp_path, "parquet", {"n": [1, 3], "y": [0, 1]}, {"n": [2]})
+    without_y = {key: value for key, value in job_of(tmp_path).items() if key != "label"}
+
+    def ingested(job: dict[str, Any]) -> IngestResult:
+        request = make_job(job).request("pandas")
+        with request.staging.locked():
+            return ingest.ingest(request, LocalPool(1))
+
+    assert [ingested(without_y).reused for _ in range(2)] == [False, True]
+    with pytest.raises(DataError, match="column 'y' is missing in a file"):
+        ingested(job_of(tmp_path))

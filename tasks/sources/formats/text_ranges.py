@@ -62,7 +62,7 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
     length, most = EDGE, record_limit(options)
     while True:
         data, whole = beginning(file, length, options)
-        cuts = cut_text(data, _behind_mark(data), dialect, 2**62)
+        cuts = cut_text(data, _begin(data, options.get("skip_rows", 0)), dialect, 2**62)
         start, stop = first_record(data, cuts, dialect)
         if stop < len(data) or whole:
             if stop - start > most:
@@ -73,9 +73,14 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
         length = min(8 * length, most + EDGE)
 
 
-def _behind_mark(data: bytes) -> int:
-    """Where the text begins: behind a byte-order mark, and behind empty lines after it."""
-    return len(data) - len(data[len(BOM) :].lstrip(b"\r\n")) if data.startswith(BOM) else 0
+def _begin(data: bytes, skipped: int) -> int:
+    """Where the text begins: behind a byte-order mark and skipped lines, and behind empty lines after them."""
+    place = len(BOM) if data.startswith(BOM) else 0
+    for _ in range(skipped):
+        place = data.find(b"\n", place) + 1
+        if not place:
+            return len(data)
+    return len(data) - len(data[place:].lstrip(b"\r\n")) if place else 0
 
 
 def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:
