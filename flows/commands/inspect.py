@@ -353,8 +353,8 @@ def _show_installed(console: Console) -> None:
             failed.append(error)
     if table.row_count:
         print_table(table, console)
-    for error in failed:
-        console.print(f"\n{error}", style="red", markup=False, soft_wrap=True)
+    for refusal in failed:
+        console.print(f"\n{refusal}", style="red", markup=False, soft_wrap=True)
 
 
 def operators_markdown() -> str:

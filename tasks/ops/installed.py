@@ -99,18 +99,18 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
             do=f"ask whoever runs the host to add {entry.module} to {VARIABLE}",
         )
     try:
-        found = import_path(entry.value) if entry.class_name else importlib.import_module(entry.module)
+        target = import_path(entry.value) if entry.class_name else importlib.import_module(entry.module)
     except (Exception, SystemExit) as error:  # whatever the code of a package raises
-        said = " ".join(str(error).split())
-        raise _broken(entry, said if isinstance(error, HostError) else f"{type(error).__name__}: {said}") from error
+        text = " ".join(str(error).split())
+        raise _broken(entry, text if isinstance(error, HostError) else f"{type(error).__name__}: {text}") from error
     if entry.class_name:
-        if not (isinstance(found, type) and issubclass(found, base)):
+        if not (isinstance(target, type) and issubclass(target, base)):
             raise _broken(entry, f"{entry.value} is no subclass of millrace.ops.{base.__name__}")
-        if found.__name__ != entry.name:
-            raise _broken(entry, f"the class is called {found.__name__}, the entry point {entry.name}")
-        classes = {entry.name: found}
+        if target.__name__ != entry.name:
+            raise _broken(entry, f"the class is called {target.__name__}, the entry point {entry.name}")
+        classes = {entry.name: target}
     else:
-        mine = (cls for cls in vars(found).values() if isinstance(cls, type) and issubclass(cls, base))
+        mine = (cls for cls in vars(target).values() if isinstance(cls, type) and issubclass(cls, base))
         classes = {
             c.__name__: c for c in mine if not c.__name__.startswith("_") and _within(c.__module__, entry.module)
         }
@@ -123,21 +123,21 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
 
 
 def _named(name: str) -> list[Entry]:
-    found = [entry for entry in entries() if entry.class_name == name]
-    _refuse_two(name, found)
-    return found
+    offers = [entry for entry in entries() if entry.class_name == name]
+    _refuse_two(name, offers)
+    return offers
 
 
 def _within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def _refuse_two(name: str, found: list[Entry]) -> None:
-    if len(found) > 1:
+def _refuse_two(name: str, offers: list[Entry]) -> None:
+    if len(offers) > 1:
         raise JobError(
             f"two packages offer an operator {name!r}",
-            where="; ".join(entry.where for entry in found),
-            do=f"name the one that is meant by import path, such as op: {found[0].module}:{name}",
+            where="; ".join(entry.where for entry in offers),
+            do=f"name the one that is meant by import path, such as op: {offers[0].module}:{name}",
         )
 
 

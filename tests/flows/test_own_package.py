@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from millrace.cli import app
+from millrace.testing import check_operator
 from typer.testing import CliRunner
 
 from flows.job.job import make_job
 from tasks.errors import HostError, JobError
 from tasks.job.fingerprints import users_code
-from tasks.ops.base import Learned, Operator, make_operator
+from tasks.ops.base import Learned, make_operator
 from tasks.ops.installed import entries
 from tasks.ops.user_code import VARIABLE
 from tests.conftest import python_path
@@ -73,8 +75,8 @@ def shares(install: Install) -> Path:
 
 
 def test_the_page_s_own_test_passes(shares: Path) -> None:
-    names: dict[str, Any] = {}
-    exec(OPERATORS + TESTED, names)
+    names = {name: getattr(import_module("shares.operators"), name) for name in ("Ratio", "ShareOfLargest")}
+    exec(TESTED, names)
     names["test_shares"]()
 
 
@@ -220,7 +222,36 @@ def test_another_version_is_other_code(install: Install) -> None:
     assert users_code(graph) == [*before[:-1], "shares 1.1"]
 
 
-def test_all_operators_stay_subclasses_of_the_public_base() -> None:
-    from millrace import ops
+class Counting(Learned):
+    """Adds the number of rows that were learned from; it may do so wrongly."""
 
-    assert ops.Operator is Operator
+    wrong: str = "merge"
+
+    def dtype_out(self, column: Any) -> pa.DataType:
+        return pa.float64()
+
+    def observe(self, column: Any) -> float:
+        return float(len(column))
+
+    def merge(self, a: float, b: float) -> float:
+        return max(a, b) if self.wrong == "merge" else a + b
+
+    def finalize(self, partial: float) -> dict[str, Any]:
+        return {"rows": partial}
+
+    def transform(self, column: Any, fitted: Any) -> Any:
+        return column + (len(column) if self.wrong == "pieces" else fitted["rows"])
+
+
+def test_a_broken_rule_is_named(engine: str) -> None:
+    table = pa.table({"x": [1, None, 3, 4, 5, 6]})
+    check_operator(["x"], Counting(wrong="nothing"), table, engine)
+    with pytest.raises(AssertionError, match=r"of x, cut before the rows \(1,\) .* was learned"):
+        check_operator(["x"], Counting(), table, engine)
+    with pytest.raises(AssertionError, match=r"cut before the rows \(1,\) the table gives other rows"):
+        check_operator(["x"], Counting(wrong="pieces"), table, engine)
+
+
+@pytest.mark.parametrize("name", ["Categorify", "FillMedian", "Dropna"])
+def test_a_built_in_operator_passes(name: str, engine: str) -> None:
+    check_operator(["x"], make_operator(name), pa.table({"x": [1, None, 3, 4, 5, 6]}), engine)
