@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.dataset import Dataset
+from tasks.engines import cpu
 from tasks.errors import DataError, JobError
 from tasks.graph.state import State
 from tasks.workflow import Workflow
@@ -110,6 +112,12 @@ def test_equal_lengths_are_those_of_python(engine, rows, partition_rows):
         return
     with pytest.raises(DataError, match=f"why: row {wrong[0]} of the source"):
         applied(nodes, source, State(), engine)
+
+
+def test_more_elements_than_a_column_of_lists_holds_are_refused():
+    elements = cpu.column(pa.nulls(2**31))  # nulls without a type take no memory
+    with pytest.raises(DataError, match="the lists of one partition have 2,147,483,648 elements together"):
+        cpu.make_lists(np.array([2**31]), None, elements)
 
 
 def test_one_column_has_nothing_to_compare():
