@@ -1,15 +1,16 @@
-"""Lists: their slices and their lengths."""
+"""Lists: their slices, their lengths, and lists of equal length."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pydantic import model_validator
 
 from tasks.core.schema import Column, Schema, Tags
-from tasks.ops.base import Columns, Context, Learned, Operator, Unit
+from tasks.errors import DataError, JobError
+from tasks.ops.base import Columns, Context, Entry, Learned, Operator, Unit
 from tasks.ops.continuous import _fits
 from tasks.ops.scaling import Range, kept_range, restored_range
 
@@ -97,6 +98,55 @@ def _bound(at: int, lengths: Any, xp: Any) -> Any:
 
 def _without_lengths(column: Column) -> dict[str, Any]:
     return {k: v for k, v in column.properties.items() if k != "value_count"}
+
+
+class EqualLengths(Operator):
+    """Check that the lists of all selected columns have one length in each row, as ids and their weights; data stay.
+
+    Select two columns or more. Lengths are numbers of elements, null ones included; a null list counts as an empty one.
+    Types, nulls and values stay. Rows that a filter removes are not checked. Errors: a JobError for fewer than two
+    columns; a DataError that names the first row with lists of different lengths, the two columns and their lengths.
+
+    >>> from millrace import Workflow
+    >>> table = pa.table({"ids": [[7, 8], [], None], "weights": [[0.5, None], None, []]})
+    >>> Workflow(["ids", "weights"] >> EqualLengths()).fit(table).transform(table).to_pydict()
+    {'ids': [[7, 8], [], None], 'weights': [[0.5, None], None, []]}
+    >>> Workflow(["ids", "weights"] >> EqualLengths()).fit(table).transform(pa.table({"ids": [[7]], "weights": [[]]}))
+    Traceback (most recent call last):
+    ...
+    tasks.errors.DataError: the lists of 'ids' and 'weights' have different lengths: 1 and 0 ...
+    """
+
+    takes = frozenset({"list"})
+    keeps_values = True
+    makes_nan = False
+
+    def units(self, selection: Sequence[Entry]) -> list[Unit]:
+        unit = tuple(name for one in super().units(selection) for name in one)
+        return [unit] if unit else []
+
+    def check(self, unit: Unit, schema: Schema) -> None:
+        super().check(unit, schema)
+        if len(unit) < 2:
+            raise JobError(f"EqualLengths compares two columns or more, only {unit[0]!r} is selected",
+                           do="select all columns whose lists belong together")  # fmt: skip
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        engine, xp = context.engine, context.engine.xp
+        lengths = {name: engine.list_lengths(columns[name])[0] for name in unit}
+        first, *others = unit
+        differing = {name: xp.flatnonzero(lengths[name] != lengths[first]) for name in others}
+        places = {name: int(rows[0]) for name, rows in differing.items() if len(rows)}
+        if places:
+            name = min(places, key=places.__getitem__)
+            place = places[name]
+            raise DataError(
+                f"the lists of {first!r} and {name!r} have different lengths: "
+                f"{int(lengths[first][place]):,} and {int(lengths[name][place]):,}",
+                why=f"row {int(context.rows[place]):,} of the source holds them; a null list counts as an empty one",
+                do="mend the data, or leave such rows out with a filter",
+            )
+        return {name: columns[name] for name in unit}
 
 
 class ValueCount(Learned):

@@ -16,7 +16,7 @@ from tasks.ops.functions import Lambda as Lambda
 from tasks.ops.join_external import JoinExternal as JoinExternal
 from tasks.ops.join_groupby import JoinGroupby as JoinGroupby
 from tasks.ops.linear import PCA as PCA, PairwiseRegression as PairwiseRegression
-from tasks.ops.lists import ListSlice as ListSlice, ValueCount as ValueCount
+from tasks.ops.lists import EqualLengths as EqualLengths, ListSlice as ListSlice, ValueCount as ValueCount
 from tasks.ops.quantiles import FillMedian as FillMedian, QuantileBucketize as QuantileBucketize
 from tasks.ops.scaling import NormalizeMinMax as NormalizeMinMax, ReduceDtypeSize as ReduceDtypeSize
 from tasks.ops.schema_ops import (

@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.cpu.columns import array, column
+from tasks.errors import DataError
+
+MOST = 2**31 - 1  # elements: offsets are int32
 
 
 def list_lengths(values: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -19,7 +22,16 @@ def list_lengths(values: Any) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Any) -> Any:
-    """The elements, one after another, as lists of these lengths; null (of length 0) where not valid."""
+    """The elements, one after another, as lists of these lengths; null (of length 0) where not valid.
+
+    A DataError for more than 2^31 - 1 elements.
+    """
+    if len(elements) > MOST:
+        raise DataError(
+            f"the lists of one partition have {len(elements):,} elements together",
+            why=f"a column of lists holds up to {MOST:,}",
+            do="make partitions smaller with source.partition_size, or limit the lists (Groupby(.., max_length=..))",
+        )
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
     child, bits = array(elements), None if valid is None else pa.array(valid).buffers()[1]

@@ -81,6 +81,7 @@ def example_table() -> pa.Table:
             "vi": pa.nulls(ROWS, pa.int64()),
             "vs": pa.nulls(ROWS, pa.string()),
             "v": pa.nulls(ROWS),
+            "lk": pa.array([[7, 8], None, [None]] * (ROWS // 3), pa.list_(pa.int64())),  # as long as those of lw
         }
     )
 
@@ -148,6 +149,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["d", "d64", "o", "c", "c32", "c64", "w", "vi"], {"partition_cols": ["n"]}),
     ],
     "Dropna": [Example(["i", "s"], {}), Example(["d", "d64", "o", "c32", "c64", "w", "ld"], {})],
+    "EqualLengths": [Example(["lw", "lk"], {})],
     "FillMedian": [
         Example(["i", "f", "h"], {"add_binary_cols": True}),
         Example(["c", "c32", "c64", "w", "vi"], {}),

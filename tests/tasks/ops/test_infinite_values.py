@@ -110,8 +110,8 @@ def test_both_signs_have_no_sum(engine: str) -> None:
 
 
 SILENT = {  # operators that do not look at values, take no floats, or hand them to an expression or another table
-    "AddMetadata", "AddTags", "ColumnSimilarity", "Cross", "DateParts", "Dropna", "Filter", "HashedCross",
-    "JoinExternal", "Lambda", "ListSlice", "Rename", "SplitText", "ValueCount",
+    "AddMetadata", "AddTags", "ColumnSimilarity", "Cross", "DateParts", "Dropna", "EqualLengths", "Filter",
+    "HashedCross", "JoinExternal", "Lambda", "ListSlice", "Rename", "SplitText", "ValueCount",
 }  # fmt: skip
 
 

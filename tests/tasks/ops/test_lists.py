@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.dataset import Dataset
+from tasks.engines import cpu
 from tasks.errors import DataError, JobError
+from tasks.graph.state import State
 from tasks.workflow import Workflow
+from tests.learning import applied, cut
 from tests.tasks.ops.fitting import learned, one_column
 
 LISTS = [[1, 2, 3, 4], [], None, [5], [6, None, 8]]
@@ -61,6 +65,66 @@ def test_a_pad_value_fits_the_elements():
     workflow = Workflow(["x"] >> ops.ListSlice(0, 2, pad=True, pad_value=300))
     with pytest.raises(DataError, match="pad_value 300 does not fit column 'x' of type int8"):
         workflow.output_schema_of(Dataset(pa.table({"x": pa.array([[1]], pa.list_(pa.int8()))})).schema)
+
+
+def checked(table, engine):
+    workflow = Workflow(list(table.column_names) >> ops.EqualLengths())
+    source = cut(table, 2)
+    return applied(workflow.final, source, State(), engine).to_pydict()
+
+
+def test_lists_of_equal_length_pass_unchanged(engine):
+    texts = [["a", None], [], None, ["b"]]
+    table = pa.table({"ids": [[1, 2], None, [], [3]], "weights": [[0.5, None], [], None, [1.0]], "texts": texts})
+    assert checked(table, engine) == table.to_pydict()
+
+
+def test_the_first_row_with_lists_of_different_lengths_is_named(engine):
+    table = pa.table({"ids": [[1], [1], [1, 2, 3], []], "a": [[1], [1], [1, 2], [1]], "b": [[1], [1], [], [2]]})
+    message = (
+        "the lists of 'ids' and 'a' have different lengths: 3 and 2\n"
+        "  where: EqualLengths of 'ids\\+a\\+b', partition 1 \\(rows from 2\\)\n"
+        "  why: row 2 of the source holds them"
+    )
+    with pytest.raises(DataError, match=message):
+        checked(table, engine)
+    with pytest.raises(DataError, match="the lists of 'a' and 'b' have different lengths: 2 and 0"):
+        checked(table.select(["a", "b"]), engine)
+
+
+def test_rows_that_a_filter_removes_need_no_equal_lengths(engine):
+    table = pa.table({"n": [1, 2, 3], "ids": [[1], [1], [2, 3]], "weights": [[0.5], [], [1.0, 2.0]]})
+    nodes = (["n"] >> ops.Filter("n != 2")) + (["ids", "weights"] >> ops.EqualLengths())
+    assert Workflow(nodes).fit(Dataset(table, engine=engine)).transform(table)["ids"].to_pylist() == [[1], [2, 3]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.none() | st.lists(st.integers(0, 9), max_size=2)] * 3), min_size=1, max_size=6),
+    st.integers(1, 3),
+)
+def test_equal_lengths_are_those_of_python(engine, rows, partition_rows):
+    table = pa.table({name: pa.array([row[i] for row in rows], INTS) for i, name in enumerate("abc")})
+    wrong = [i for i, row in enumerate(rows) if len({len(values or ()) for values in row}) > 1]
+    source, nodes = cut(table, partition_rows), list("abc") >> ops.EqualLengths()
+    if not wrong:
+        assert applied(nodes, source, State(), engine).to_pydict() == table.to_pydict()
+        return
+    with pytest.raises(DataError, match=f"why: row {wrong[0]} of the source"):
+        applied(nodes, source, State(), engine)
+
+
+def test_more_elements_than_a_column_of_lists_holds_are_refused():
+    elements = cpu.column(pa.nulls(2**31))  # nulls without a type take no memory
+    with pytest.raises(DataError, match="the lists of one partition have 2,147,483,648 elements together"):
+        cpu.make_lists(np.array([2**31]), None, elements)
+
+
+def test_one_column_has_nothing_to_compare():
+    with pytest.raises(JobError, match="EqualLengths compares two columns or more, only 'x' is selected"):
+        Workflow(["x"] >> ops.EqualLengths()).fit(pa.table({"x": [[1]]}))
+    with pytest.raises(DataError, match="EqualLengths does not take column 'y' of type int64"):
+        Workflow(["x", "y"] >> ops.EqualLengths()).fit(pa.table({"x": [[1]], "y": [1]}))
 
 
 def test_value_count_puts_the_lengths_into_the_schema(engine):

@@ -353,14 +353,15 @@ def test_lengths_are_those_of_pandas_for_any_partition(
         {"k": pa.array([k for k, _ in rows], pa.int64()), "s": pa.array([s for _, s in rows], pa.int64()),
          "i": range(len(rows))}
     )  # fmt: skip
-    op = ops.Groupby("k", "s", {"i": ["list", "first", "last", "count", "sum", "max"]}, min_length=min_length,
-                     max_length=max_length, last=last and max_length is not None)  # fmt: skip
+    names = ["list", "first", "last", "count", "sum", "max"]
+    op = ops.Groupby("k", "s", {"i": names}, min_length=min_length, max_length=max_length,
+                     last=last and max_length is not None)  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.shuffle.group_by_keys.key_blocks", lambda rows: 8)
         dataset = Dataset(table, engine=engine, partition_size=partition_size).shuffle_by_keys("k", "i")
     workflow, found = Workflow(["i"] >> op).fit(dataset), dict[Any, Any]()
     for frame in workflow.transform(dataset).frames():
-        columns = [to_list(frame[name]) for name in ("k", *(f"i_{a}" for a in op.aggs["i"]))]  # type: ignore[index,call-overload]
+        columns = [to_list(frame[name]) for name in ("k", *(f"i_{agg}" for agg in names))]
         found |= {k: tuple(values) for k, *values in zip(*columns, strict=True)}
     frame = table.to_pandas(types_mapper=pd.ArrowDtype).sort_values("s", kind="stable", na_position="first")
     expected = {}
