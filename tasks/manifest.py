@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
 from tasks.core.versions import stable_json
 from tasks.errors import DataError, JobError, near
@@ -73,6 +74,13 @@ class Manifest:
             return None
         schema = Schema.from_json(self.data["schema"])
         return ds.partitioning(Schema(schema[name] for name in names).to_arrow(), flavor="hive")
+
+    def to_merlin(self) -> str:
+        """The columns as the text of Merlin's `schema.pbtxt`: types, tags, ranges of ids, list lengths, embeddings.
+
+        Path("schema.pbtxt").write_text(Manifest.load("out/toy").to_merlin())
+        """
+        return merlin_text(Schema.from_json(self.data["schema"]))
 
     @property
     def seconds(self) -> float:

@@ -242,7 +242,7 @@ class Batches(Iterator[pa.Table]):
         self._begin(epoch, start)
 
     def _begin(self, epoch: int, start: int) -> None:
-        self.epoch, self._given, self._next = epoch, start, start
+        self.epoch, self._taken, self._next = epoch, start, start
         self._sequence = _Sequence(self.loader, epoch)
         self._ahead = deque[Future[pa.Table]]()
         self._thread = ThreadPoolExecutor(1, "millrace-loader") if self.loader.ahead else None
@@ -250,11 +250,11 @@ class Batches(Iterator[pa.Table]):
     def __next__(self) -> pa.Table:
         total = self.loader.batches_of(self.shard)
         if self._thread is None:
-            if self._given >= total:
+            if self._taken >= total:
                 raise StopIteration
-            batch = self._sequence.read(*self.loader.span(self.shard, self._given))
+            batch = self._sequence.read(*self.loader.span(self.shard, self._taken))
         else:
-            while self._next < min(total, self._given + 1 + self.loader.ahead):
+            while self._next < min(total, self._taken + 1 + self.loader.ahead):
                 span = self.loader.span(self.shard, self._next)
                 self._ahead.append(self._thread.submit(self._sequence.read, *span))
                 self._next += 1
@@ -262,12 +262,12 @@ class Batches(Iterator[pa.Table]):
                 self._thread.shutdown()
                 raise StopIteration
             batch = self._ahead.popleft().result()
-        self._given += 1
+        self._taken += 1
         return batch
 
     def state_dict(self) -> dict[str, Any]:
         """How far the caller has come: batches that were read ahead do not count."""
-        order, batch = self.loader.order_of(self.shard), self._given
+        order, batch = self.loader.order_of(self.shard), self._taken
         if self.loader.global_batches:
             batch = self.shard.worker + batch * self.shard.workers
         else:
@@ -441,13 +441,13 @@ def loader(
     for batch in loader("out/toy", batch_size=65536):  # Arrow tables
         ...
     """
-    made = Loader(str(path), columns=None if columns is None else tuple(columns), **settings)
+    source = Loader(str(path), columns=None if columns is None else tuple(columns), **settings)
     if not tags:
-        return made
+        return source
     wanted = [str(getattr(tag, "value", tag)) for tag in ([tags] if isinstance(tags, str) else tags)]
-    known = sorted({tag for column in made.schema.columns for tag in column.tags})
+    known = sorted({tag for column in source.schema.columns for tag in column.tags})
     for tag in wanted:
         if tag not in known:
             raise JobError(f"no column has the tag {tag!r}", where=str(path), do=near(tag, known))
-    tagged = [column.name for column in made.schema.columns if column.tags.intersection(wanted)]
-    return replace(made, columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))
+    tagged = [column.name for column in source.schema.columns if column.tags.intersection(wanted)]
+    return replace(source, columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))

@@ -111,11 +111,11 @@ class Rows(IterableDataset):  # type: ignore[misc]
         if taken and by and by != workers:
             raise JobError(f"the state was taken with {by} workers, there are {workers}", where=self.loader.path,
                            do="take the same number of workers, or global_batches=True")  # fmt: skip
-        given, turn = _turns([self.loader.batches_of(shard) for shard in shards], taken)
+        counts, turn = _turns([self.loader.batches_of(shard) for shard in shards], taken)
         mine = (worker + turn) % workers  # the DataLoader begins with its worker 0
         if info is None:
             self._taken = taken
-        for table in Batches(self.loader, epoch, shards[mine], given[mine]):
+        for table in Batches(self.loader, epoch, shards[mine], counts[mine]):
             if info is None and self._taken is not None:
                 self._taken += 1
             yield {name: torch.from_numpy(_owned(values)) for name, values in arrays(table).items()}
@@ -129,14 +129,14 @@ def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
     """
     count = len(batches)
     rounds = min(taken // count, *batches)
-    given, left, turn = [rounds] * count, taken - rounds * count, 0
-    while any(map(operator.lt, given, batches)):
-        if given[turn] < batches[turn]:
+    counts, left, turn = [rounds] * count, taken - rounds * count, 0
+    while any(map(operator.lt, counts, batches)):
+        if counts[turn] < batches[turn]:
             if not left:
                 break
-            given[turn], left = given[turn] + 1, left - 1
+            counts[turn], left = counts[turn] + 1, left - 1
         turn = (turn + 1) % count
-    return given, turn
+    return counts, turn
 
 
 def _owned(values: np.ndarray) -> np.ndarray:
