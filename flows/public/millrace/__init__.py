@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
     from tasks.errors import DataError, GiveUpError, HostError, JobError, MillraceError, TransientError
-    from tasks.loading import Loader, Shard, arrays, loader
+    from tasks.loading import Loader, Shard, arrays, jagged, loader
     from tasks.loading.growth import grow
     from tasks.loading.torch import Rows
     from tasks.manifest import Manifest
@@ -61,6 +61,7 @@ __all__ = [
     "__version__",
     "arrays",
     "grow",
+    "jagged",
     "loader",
     "ops",
 ]
@@ -72,7 +73,7 @@ _MODULES = {
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "MillraceError", "TransientError"),
-    "tasks.loading": ("Loader", "Shard", "arrays", "loader"),
+    "tasks.loading": ("Loader", "Shard", "arrays", "jagged", "loader"),
     "tasks.loading.growth": ("grow",),
     "tasks.loading.torch": ("Rows",),
     "tasks.manifest": ("Manifest",),
