@@ -261,7 +261,12 @@ class Batches(Iterator[pa.Table]):
             if not self._ahead:
                 self._thread.shutdown()
                 raise StopIteration
-            batch = self._ahead.popleft().result()
+            try:
+                batch = self._ahead.popleft().result()
+            except BaseException:  # the next call reads this batch again, it does not leave it out
+                self._thread.shutdown(wait=False, cancel_futures=True)
+                self._begin(self.epoch, self._taken)
+                raise
         self._taken += 1
         return batch
 

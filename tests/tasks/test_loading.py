@@ -304,3 +304,18 @@ def test_columns_of_several_types_have_no_jagged_form(out: Path) -> None:
         jagged(columns, ["number", "word"])
     with pytest.raises(JobError, match="no column 'wort' in the batch"):
         jagged(columns, ["wort"])
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_batch_that_could_not_be_read_is_read_again_and_not_left_out(
+    out: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    source = loader(out, ["number"], batch_size=100, ahead=ahead)
+    whole, batches = list(source), source.batches()
+    assert next(batches) == whole[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(loading._Sequence, "_group", lambda *_: (_ for _ in ()).throw(OSError("no such disk")))
+        with pytest.raises(OSError, match="no such disk"):
+            list(batches)
+    taken = batches.state_dict()["batch"]
+    assert list(batches) == whole[taken:]
