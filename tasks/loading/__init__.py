@@ -261,7 +261,12 @@ class Batches(Iterator[pa.Table]):
             if not self._ahead:
                 self._thread.shutdown()
                 raise StopIteration
-            batch = self._ahead.popleft().result()
+            try:
+                batch = self._ahead.popleft().result()
+            except BaseException:  # the next call reads this batch again, it does not leave it out
+                self._thread.shutdown(wait=False, cancel_futures=True)
+                self._begin(self.epoch, self._taken)
+                raise
         self._taken += 1
         return batch
 
@@ -412,6 +417,33 @@ def arrays(table: pa.Table) -> dict[str, np.ndarray]:
         else:
             by_column[name] = _numbers(name, values)
     return by_column
+
+
+def jagged(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Any]:
+    """Columns of `arrays` in the jagged form of TorchRec: {keys, values, lengths}, one column behind the other.
+
+    A column of single values has lists of length 1. `lengths` (int32) has those of the first column's rows, then those
+    of the second's; `KeyedJaggedTensor(keys, values, lengths)` takes them as tensors. A JobError for no names, an
+    unknown column, and columns of several types.
+
+    >>> jagged(arrays(pa.table({"x": [7, 8], "l": [[1, 2], []]})), ["l", "x"])
+    {'keys': ['l', 'x'], 'values': array([1, 2, 7, 8]), 'lengths': array([2, 0, 1, 1], dtype=int32)}
+    """
+    for name in names:
+        if name not in columns:
+            raise JobError(f"there is no column {name!r} in the batch", do=near(name, columns))
+    types = {name: columns[name].dtype.name for name in names}
+    if len(set(types.values())) != 1:
+        why = ", ".join(f"{name} is {dtype}" for name, dtype in types.items()) or "no column is named"
+        raise JobError("the columns of a jagged tensor have one type", why=why, do="name columns of one type")
+    lengths = [
+        np.diff(columns[f"{name}_offsets"]) if f"{name}_offsets" in columns else np.ones(len(columns[name]), np.int64)
+        for name in names
+    ]
+    return {
+        "keys": list(names), "values": np.concatenate([columns[name] for name in names]),
+        "lengths": np.concatenate(lengths).astype(np.int32),
+    }  # fmt: skip
 
 
 def _numbers(name: str, values: pa.Array) -> np.ndarray:

@@ -16,7 +16,7 @@ from tasks import loading, ops
 from tasks.core.schema import Tags
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.loading import Loader, Shard, arrays, loader
+from tasks.loading import Loader, Shard, arrays, jagged, loader
 from tasks.workflow import Workflow
 
 ROWS = 1003
@@ -285,3 +285,37 @@ def test_columns_are_selected_by_tag(out: Path) -> None:
     assert loader(out, ["number"], tags="categorical").names == ("number", "word")
     with pytest.raises(JobError, match=r"no column has the tag 'categoric'\n.*\n.*did you mean 'categorical'"):
         loader(out, tags=["categoric"])
+
+
+def test_columns_in_jagged_form_are_those_of_the_batch(out: Path) -> None:
+    batch = next(loader(out, ["number", "items"], batch_size=50).batches())
+    form = jagged(arrays(batch), ["items", "number"])
+
+    lists = [*batch["items"].to_pylist(), *([n] for n in batch["number"].to_pylist())]
+    assert form["keys"] == ["items", "number"]
+    assert form["lengths"].dtype == np.int32
+    assert form["lengths"].tolist() == list(map(len, lists))
+    assert form["values"].tolist() == [n for values in lists for n in values]
+
+
+def test_columns_of_several_types_have_no_jagged_form(out: Path) -> None:
+    columns = arrays(next(loader(out, ["number", "word"], batch_size=50).batches()))
+    with pytest.raises(JobError, match=r"have one type\n.*number is int64, word is int32"):
+        jagged(columns, ["number", "word"])
+    with pytest.raises(JobError, match="no column 'wort' in the batch"):
+        jagged(columns, ["wort"])
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_batch_that_could_not_be_read_is_read_again_and_not_left_out(
+    out: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    source = loader(out, ["number"], batch_size=100, ahead=ahead)
+    whole, batches = list(source), source.batches()
+    assert next(batches) == whole[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(loading._Sequence, "_group", lambda *_: (_ for _ in ()).throw(OSError("no such disk")))
+        with pytest.raises(OSError, match="no such disk"):
+            list(batches)
+    taken = batches.state_dict()["batch"]
+    assert list(batches) == whole[taken:]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
     from tasks.errors import DataError, GiveUpError, HostError, JobError, MillraceError, TransientError
-    from tasks.loading import Loader, Shard, arrays, loader
+    from tasks.loading import Loader, Shard, arrays, jagged, loader
     from tasks.loading.growth import grow
     from tasks.loading.torch import Rows
     from tasks.manifest import Manifest
@@ -63,6 +63,7 @@ __all__ = [
     "arrays",
     "draft",
     "grow",
+    "jagged",
     "loader",
     "ops",
 ]
@@ -75,7 +76,7 @@ _MODULES = {
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "MillraceError", "TransientError"),
-    "tasks.loading": ("Loader", "Shard", "arrays", "loader"),
+    "tasks.loading": ("Loader", "Shard", "arrays", "jagged", "loader"),
     "tasks.loading.growth": ("grow",),
     "tasks.loading.torch": ("Rows",),
     "tasks.manifest": ("Manifest",),
