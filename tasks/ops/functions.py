@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +14,10 @@ from pydantic import field_serializer, model_validator
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Operator, Unit
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
 
@@ -44,7 +46,8 @@ class Lambda(Operator):
     type, or as a cuDF Series, and returns one value per row, in the order of the rows. A function with a second
     parameter also gets the frame of the selected column and of the columns in `dependency`. `expression` names columns,
     `_` being the selected one: "price * 2", "_ == 'purchase'". NaN becomes null; all other values are what the function
-    or the expression makes of them, also of nulls and infinities.
+    or the expression makes of them, also of nulls and infinities. A cast or a parse that fails in an expression gives
+    null, which a run counts and reports; with `strict` it is a DataError that names value, column and row.
 
     `dtype` is the type out. Left out, a function must keep the column's type, and the type of an expression follows
     from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
@@ -67,6 +70,7 @@ class Lambda(Operator):
     dtype: str | None = None
     name: str | None = None
     dependency: list[str] = []
+    strict: bool = False
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
 
     @model_validator(mode="after")
@@ -113,8 +117,7 @@ class Lambda(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
-            values = evaluate(self.parsed, {**columns, HERE: column}, failed=context.failed)
-            return {self.name or unit[0]: values}
+            return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
         result = self._call(column, columns, context)
         values = context.engine.adopt(result)
         if self.dtype is None and not _same_kind(context.engine.dtype(values), context.engine.dtype(column)):
@@ -126,12 +129,26 @@ class Lambda(Operator):
             )
         return {self.name or unit[0]: values}
 
+    def _evaluated(self, columns: Columns, fitted: Any, context: Context) -> Any:
+        with rows_named(context):
+            return evaluate(self.parsed, columns, failed=context.failed, strict=self.strict)
+
     def _call(self, column: Any, columns: Columns, context: Context) -> Any:
         series = context.engine.series(column)
         frame = (context.engine.user_frame(columns),) if _takes_frame(self.called) else ()
         result = self.called(series, *frame)
         refuse_reordered(result, series)
         return result
+
+
+@contextmanager
+def rows_named(context: Context) -> Iterator[None]:
+    """Errors of strict expressions say which row of the source holds the value."""
+    try:
+        yield
+    except UnreadError as error:
+        row = int(context.rows[error.row])
+        raise DataError(f"{error.what} in row {row:,} of the source", why=error.why, do=error.do) from None
 
 
 def _takes_frame(function: Callable[..., Any]) -> bool:
