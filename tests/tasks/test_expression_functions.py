@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError
+from tasks.workflow import Workflow
 from tests.frames import make_column, to_arrow
-from tests.learning import rows
+from tests.learning import fitted, rows
 
 EXAMPLES = [(name, *example) for name, f in FUNCTIONS.items() if f.runs != "learned" for example in f.examples]
 
@@ -116,3 +118,25 @@ def test_learned_values_are_refused_where_rows_are_left_out(text: str) -> None:
         ops.Filter(text)
     assert "values are learned from the rows that are left" in told.value.why
     assert "with Lambda, and filter by that column" in told.value.do
+
+
+LEARNED = [(*example,) for f in FUNCTIONS.values() if f.runs == "learned" for example in f.examples]
+
+
+@pytest.mark.parametrize(("text", "columns", "expected"), LEARNED, ids=[example[0] for example in LEARNED])
+def test_learned_values_are_of_all_rows(
+    text: str, columns: Any, expected: list[Any], engine: str, tmp_path: Path
+) -> None:
+    """Learned once, saved, and applied to other data."""
+    workflow = fitted(["x"] >> ops.Lambda(expression=text, name="y"), pa.table(columns), engine)
+    assert workflow.transform(pa.table(columns)).to_pydict() == {"y": expected}
+    workflow.save(tmp_path / "w")
+    loaded = Workflow.load(tmp_path / "w")
+    for row, value in zip(columns["x"], expected, strict=True):
+        one = pa.table({"x": pa.array([row], pa.table(columns)["x"].type)})
+        assert loaded.transform(one).to_pydict() == {"y": [value]}
+
+
+def test_a_filter_by_a_learned_value_goes_through_a_column(engine: str) -> None:
+    node = ["x"] >> ops.Lambda(expression="_ <= quantile(_, 0.75)", name="usual") >> ops.Filter("usual")
+    assert rows(node, {"x": [1, 2, 3, 4, 1000]}, engine) == {"usual": [True] * 4}

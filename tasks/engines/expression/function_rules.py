@@ -140,11 +140,9 @@ class FunctionRules:
 
     def learned_value(self, node: Node, args: tuple[Typed, ...]) -> Typed:
         column = args[0]
-        times = node.verb in ("min", "max") and family(column.dtype) == "time"
-        if not times and (not self.is_number(column) or column.dtype == BOOL):
-            what = "numbers or times" if node.verb in ("min", "max") else "numbers"
+        if not self.is_number(column) or column.dtype == BOOL:
             raise self.fail(
-                column, f"{node.verb} learns from a column of {what}, this is {column.dtype}", _number_hint(column)
+                column, f"{node.verb} learns from a column of numbers, this is {column.dtype}", _number_hint(column)
             )
         dtype = plain_type(column.dtype) if node.verb in ("min", "max") else FLOAT64
         return Typed("learned", (), dtype, learned_name(node), node.place)

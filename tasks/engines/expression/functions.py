@@ -396,14 +396,14 @@ LEARNED = (
     Function(
         "min(column)",
         "that of the column",
-        "The smallest value of a column of numbers or times; null of none.",
+        "The smallest value of a column of numbers; null of none.",
         (("x - min(x)", _X, [0.0, 1.0, None, 5.0]),),
         "learned",
     ),
     Function(
         "max(column)",
         "that of the column",
-        "The largest value of a column of numbers or times; null of none.",
+        "The largest value of a column of numbers; null of none.",
         (("x / max(x)", {"x": [1, 2, None, 4]}, [0.25, 0.5, None, 1.0]),),
         "learned",
     ),
