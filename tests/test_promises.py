@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "README.md"
 MANUALS = [
     "README.md", "flows/README.md", "infra/README.md", "tasks/README.md", "tasks/ops/README.md",
-    "tasks/ops/NVTABULAR.md", "tasks/ops/OWN_OPERATOR.md", "tests/bench/README.md", ".github/CONTRIBUTING.md",
+    "tasks/ops/EXPRESSIONS.md", "tasks/ops/NVTABULAR.md", "tasks/ops/OWN_OPERATOR.md", "tests/bench/README.md",
+    ".github/CONTRIBUTING.md",
 ]  # fmt: skip
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import tasks
 from flows.commands.inspect import NEEDED, operators, operators_markdown, parameters_of, refit_rule
 from tasks.engines.expression import syntax
+from tasks.engines.expression.functions import FUNCTIONS, GROUPS, Example, Function
 from tasks.ops.base import Learned, Operator
 
 COMMAND = "millrace ops --page > tasks/ops/README.md"
@@ -28,6 +33,14 @@ A class of a module of your own, named by import path in `op:`, is as good an op
 there is [a table of names](NVTABULAR.md), for those who change millrace
 [how to add an operator](../README.md#how-to-add-an-operator).
 """
+
+
+EXPRESSIONS_COMMAND = "millrace ops --expressions > tasks/ops/EXPRESSIONS.md"
+EXPRESSIONS_HEAD = f"""<!-- made by: {EXPRESSIONS_COMMAND} -->
+# Expressions
+"""
+FUNCTIONS_RULE = """Arguments may be named: `parse_number(price, decimal=",")`. Signs, formats, patterns, zones, units
+and places are literals. Null gives null where nothing else is said. The examples run as tests on both engines."""
 
 
 INFINITE = {  # operators: what an infinity does
@@ -65,10 +78,47 @@ def infinities() -> str:
 
 
 def expressions() -> str:
-    """The rule of the language of Lambda, Filter and source.filter."""
-    lines = inspect.cleandoc(syntax.__doc__ or "").split("\n")
-    shown = [line if line.startswith("    ") else _prose(line) for line in lines]
-    return "\n".join(["", "## Expressions", "", *shown])
+    """Where the rule of the language of Lambda, Filter and source.filter is."""
+    text = (
+        "`Lambda`, `Filter` and `source.filter` take expressions: `where(price > 0, log(price), None)`. Nulls, types, "
+        f"precedence and all {len(FUNCTIONS)} functions, each with an example that runs as a test, are on "
+        "[a page of their own](EXPRESSIONS.md)."
+    )
+    return "\n".join(["", "## Expressions", "", *textwrap.wrap(text, 120, break_long_words=False)])
+
+
+def expressions_page() -> str:
+    """The page of the language of expressions: its rules, then every function with its examples."""
+    groups = [line for title, group in GROUPS.items() for line in _group(title, group)]
+    rules = inspect.cleandoc(syntax.__doc__ or "").split("\n")
+    shown = [line if line.startswith("    ") else _prose(line) for line in rules]
+    names = " · ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in GROUPS)
+    return "\n".join([EXPRESSIONS_HEAD, *shown, "", "## Functions", "", FUNCTIONS_RULE, "", names, *groups])
+
+
+def _group(title: str, group: Sequence[Function]) -> list[str]:
+    rows = []
+    for function in group:
+        marks = "" if function.runs == "engine" else f" *{function.runs}*"
+        rows.append(
+            f"| `{_cell(function.signature)}`{marks} | {_prose(function.result)} | {_cell(_prose(function.rule))} |"
+        )
+    examples = [line for function in group for example in function.examples for line in _shown(example)]
+    table = ["| function | result | what it does |", "|---|---|---|", *rows]
+    return ["", f"### {title}", "", *table, "", "```text", *examples, "```"]
+
+
+def _shown(example: Example) -> list[str]:
+    """An example as Python would show it: the columns, the expression, what comes out."""
+    text, columns, expected = example
+    values = ", ".join(f"{name}={_plain(value)}" for name, value in columns.items())
+    return [values, f"    {text}  ->  {_plain(expected)}"]
+
+
+def _plain(values: Any) -> str:
+    if isinstance(values, list):
+        return f"[{', '.join(map(_plain, values))}]"
+    return values.isoformat(" ") if isinstance(values, datetime) else repr(values)
 
 
 def section(name: str, cls: type[Operator]) -> str:
@@ -113,3 +163,4 @@ def _cell(text: str) -> str:
 
 
 PAGE = Path(tasks.__file__).resolve().parent / "ops" / "README.md"
+EXPRESSIONS_PAGE = PAGE.parent / "EXPRESSIONS.md"

@@ -14,7 +14,7 @@ from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.ops.functions import function_path
+from tasks.ops.functions import function_path, rows_named
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
 
 
@@ -41,10 +41,11 @@ class Filter(_RowFilter):
     `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`, or
     a function; it gets the frame of the selected columns and returns one boolean (or number, true unless 0) per row. A
     removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
-    not depend on. Of several filters a row has to pass all. A filter cannot stand after Groupby, whose
-    `min_length` drops short groups. Types and values stay. Errors: a JobError unless exactly one of the two is given,
-    for an expression that cannot be read or is not of booleans, and for a function that returns another number of rows,
-    another order or another type; a HostError for a function that cannot be imported here.
+    not depend on. Of several filters a row has to pass all. A filter cannot stand after Groupby, whose `min_length`
+    drops short groups. Types and values stay. A cast or a parse that fails is null, counted and reported; with `strict`
+    it is a DataError that names value, column and row. Errors: a JobError unless exactly one of the two is given, for an
+    expression that cannot be read or is not of booleans, and for a function that returns another number of rows, another
+    order or another type; a HostError for a function that cannot be imported here.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow
@@ -59,6 +60,7 @@ class Filter(_RowFilter):
 
     expression: str | None = None
     function: str | Callable[..., Any] | None = None
+    strict: bool = False
 
     @model_validator(mode="after")
     def _one_rule(self) -> Filter:
@@ -85,7 +87,8 @@ class Filter(_RowFilter):
     def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
         engine = context.engine
         if self.expression is not None:
-            return true_mask(self.parsed, columns, context.failed)
+            with rows_named(context):
+                return true_mask(self.parsed, columns, context.failed, self.strict)
         called = import_path(self.function) if isinstance(self.function, str) else self.function
         assert callable(called)
         frame = engine.user_frame({name: columns[name] for name in unit})

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import field_serializer, model_validator
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
+from tasks.engines.algorithms import radix_selection
+from tasks.engines.algorithms.moments import deviation, joined
 from tasks.engines.expression.evaluation import evaluate
-from tasks.engines.expression.syntax import Expression, parse
+from tasks.engines.expression.nodes import Node, UnreadError
+from tasks.engines.expression.syntax import Expression, learned_name, parse
 from tasks.engines.expression.typing import dtype_of
-from tasks.errors import JobError
-from tasks.ops.base import Columns, Context, Operator, Unit
+from tasks.errors import DataError, JobError
+from tasks.ops.base import Columns, Context, Learned, Operator, Unit, make_operator, refuse_infinite
+from tasks.ops.quantiles import quantile_of, quantile_ranks
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
 
 HERE = "_"  # in an expression: the selected column
@@ -44,7 +50,8 @@ class Lambda(Operator):
     type, or as a cuDF Series, and returns one value per row, in the order of the rows. A function with a second
     parameter also gets the frame of the selected column and of the columns in `dependency`. `expression` names columns,
     `_` being the selected one: "price * 2", "_ == 'purchase'". NaN becomes null; all other values are what the function
-    or the expression makes of them, also of nulls and infinities.
+    or the expression makes of them, also of nulls and infinities. A cast or a parse that fails in an expression gives
+    null, which a run counts and reports; with `strict` it is a DataError that names value, column and row.
 
     `dtype` is the type out. Left out, a function must keep the column's type, and the type of an expression follows
     from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
@@ -67,7 +74,13 @@ class Lambda(Operator):
     dtype: str | None = None
     name: str | None = None
     dependency: list[str] = []
+    strict: bool = False
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
+
+    def __new__(cls, *args: Any, **parameters: Any) -> Any:
+        expression = parameters.get("expression", args[1] if len(args) > 1 else None)
+        learns = cls is Lambda and isinstance(expression, str) and "(" in expression and parse(expression, True).learned
+        return super().__new__(_LearnedLambda if learns else cls)
 
     @model_validator(mode="after")
     def _one_rule(self) -> Lambda:
@@ -80,7 +93,7 @@ class Lambda(Operator):
         if self.dtype is not None:
             parse_dtype(self.dtype)
         if self.expression is not None:
-            parse(self.expression)
+            parse(self.expression, learned=True)
         return self
 
     @field_serializer("function")
@@ -90,7 +103,7 @@ class Lambda(Operator):
     @cached_property
     def parsed(self) -> Expression:
         assert self.expression is not None
-        return parse(self.expression)
+        return parse(self.expression, learned=True)
 
     @cached_property
     def called(self) -> Callable[..., Any]:
@@ -113,8 +126,7 @@ class Lambda(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
-            values = evaluate(self.parsed, {**columns, HERE: column}, failed=context.failed)
-            return {self.name or unit[0]: values}
+            return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
         result = self._call(column, columns, context)
         values = context.engine.adopt(result)
         if self.dtype is None and not _same_kind(context.engine.dtype(values), context.engine.dtype(column)):
@@ -126,12 +138,103 @@ class Lambda(Operator):
             )
         return {self.name or unit[0]: values}
 
+    def _evaluated(self, columns: Columns, fitted: Any, context: Context) -> Any:
+        with rows_named(context):
+            return evaluate(self.parsed, columns, failed=context.failed, learned=fitted, strict=self.strict)
+
     def _call(self, column: Any, columns: Columns, context: Context) -> Any:
         series = context.engine.series(column)
         frame = (context.engine.user_frame(columns),) if _takes_frame(self.called) else ()
         result = self.called(series, *frame)
         refuse_reordered(result, series)
         return result
+
+
+class _LearnedLambda(Lambda, Learned):
+    """A Lambda whose expression has learned values: min, max, mean, std or quantile of a column."""
+
+    passes: ClassVar[int] = 4
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "op": "Lambda"}
+
+    @cached_property
+    def values(self) -> dict[str, Node]:
+        return {learned_name(node): node for node in self.parsed.learned}
+
+    def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
+        exact = any(node.verb == "quantile" for node in self.values.values())
+        return ("frozen", "exact ranks need all rows again") if exact else ("merged", "")
+
+    def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
+        return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
+
+    def _observed(self, name: str, node: Node, columns: Columns, unit: Unit, context: Context) -> Any:
+        engine, source = context.engine, unit[0] if node.args[0].value == HERE else node.args[0].value
+        column = columns[source]
+        if node.verb in ("mean", "std"):
+            refuse_infinite("Lambda", [source], columns, context, f"{name} would not be finite")
+            return list(engine.moments(column, [0, len(column)])[0])
+        values, valid = engine.numbers(engine.finite(column))
+        values = values if valid is None else values[valid]
+        if node.verb == "quantile":
+            question = (context.question or {}).get(name)
+            return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
+        return (values.min() if node.verb == "min" else values.max()).item() if len(values) else None
+
+    def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
+
+    def _merged(self, verb: str, a: Any, b: Any) -> Any:
+        if verb == "quantile":
+            return [a[0], radix_selection.merge([a[1], b[1]])]
+        if verb in ("mean", "std"):
+            return list(joined(tuple(a), tuple(b)))
+        if a is None or b is None:
+            return b if a is None else a
+        return min(a, b) if verb == "min" else max(a, b)
+
+    def refine(self, partial: dict[str, Any]) -> dict[str, Any] | None:
+        questions = {}
+        for name, node in self.values.items():
+            if node.verb == "quantile":
+                counted = partial[name][1]
+                ranks = sorted(set(quantile_ranks(Fraction(node.args[1].value), counted.total)))
+                questions[name] = radix_selection.next_question(counted, ranks)
+        return {name: question for name, question in questions.items() if question is not None} or None
+
+    def finalize(self, partial: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._value(node, partial[name]) for name, node in self.values.items()}
+
+    def _value(self, node: Node, partial: Any) -> Any:
+        if node.verb == "quantile":
+            return quantile_of((partial[0], partial[1]), Fraction(node.args[1].value))
+        if node.verb in ("min", "max"):
+            return partial
+        n, mean, _, low, high = partial
+        if not n:
+            return None
+        return (low if low == high else mean) if node.verb == "mean" else deviation(tuple(partial))
+
+    def kept_partial(self, partial: dict[str, Any], fitted: dict[str, Any]) -> dict[str, Any]:
+        """Nothing where exact ranks of more data need all data again."""
+        return {} if self.refit_of(())[0] == "frozen" else super().kept_partial(partial, fitted)
+
+    def __reduce__(self) -> Any:
+        return make_operator, (self.to_json(),)
+
+
+_LearnedLambda.__name__ = "Lambda"  # in messages and in the state
+
+
+@contextmanager
+def rows_named(context: Context) -> Iterator[None]:
+    """Errors of strict expressions say which row of the source holds the value."""
+    try:
+        yield
+    except UnreadError as error:
+        row = int(context.rows[error.row])
+        raise DataError(f"{error.what} in row {row:,} of the source", why=error.why, do=error.do) from None
 
 
 def _takes_frame(function: Callable[..., Any]) -> bool:

@@ -80,6 +80,21 @@ class _Selecting(Learned):
         return {}
 
 
+def quantile_ranks(fraction: Fraction, total: int) -> tuple[int, int]:
+    """The two ranks between which a quantile of so many values lies."""
+    return _ranks(fraction, total)
+
+
+def quantile_of(partial: Partial, fraction: Fraction) -> float | None:
+    """The exact quantile, interpolated linearly as numpy does and rounded once; None of no values."""
+    kind, counted = partial
+    if not counted.total:
+        return None
+    low, high = _ranks(fraction, counted.total)
+    a, b = (_value(v, kind) for v in radix_selection.values_at(counted, [low, high], kind))
+    return float(_between(a, b, fraction * (counted.total - 1) - low))
+
+
 def _ranks(fraction: Fraction, total: int) -> tuple[int, int]:
     low = math.floor(fraction * (total - 1)) if total else 0
     return low, min(low + 1, max(total - 1, 0))

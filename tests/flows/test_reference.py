@@ -14,9 +14,10 @@ from millrace.cli import app
 from typer.testing import CliRunner
 
 from flows.commands.inspect import operators
-from flows.commands.reference import PAGE, reference_page, split_examples
+from flows.commands.reference import EXPRESSIONS_PAGE, PAGE, expressions_page, reference_page, split_examples
 from tasks import ops
 from tasks.dataset import Dataset
+from tasks.engines.expression.functions import FUNCTIONS
 from tasks.ops.base import Operator
 from tasks.workflow import Workflow
 
@@ -32,6 +33,15 @@ def test_every_operator_has_an_example(cls: type[Operator]) -> None:
 
 def test_the_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == reference_page() + "\n", "run: millrace ops --page > tasks/ops/README.md"
+
+
+def test_the_page_of_expressions_is_what_the_code_says() -> None:
+    """Grammar, types, nulls, precedence, and every function with an example."""
+    shown = CliRunner().invoke(app, ["ops", "--expressions"]).output
+    assert EXPRESSIONS_PAGE.read_text() == shown, "run: millrace ops --expressions > tasks/ops/EXPRESSIONS.md"
+    assert shown == expressions_page() + "\n"
+    assert [f.signature for f in FUNCTIONS.values() if f"| `{f.signature}`" not in shown] == []
+    assert [f.name for f in FUNCTIONS.values() if not any(f"{f.name}(" in text for text, *_ in f.examples)] == []
 
 
 def test_the_readme_links_the_page() -> None:

@@ -493,6 +493,9 @@ def ops(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="the table as Markdown")] = False,
     page: Annotated[bool, typer.Option("--page", help="the reference page of all, as Markdown")] = False,
+    expressions: Annotated[
+        bool, typer.Option("--expressions", help="the page of the language of expressions, as Markdown")
+    ] = False,
 ) -> None:
     """List the operators, or explain one: what it computes, its parameters and their defaults, an example.
 
@@ -512,6 +515,10 @@ def ops(
         from flows.commands.reference import reference_page
 
         print(reference_page())
+    elif expressions:
+        from flows.commands.reference import expressions_page
+
+        print(expressions_page())
     elif markdown:
         print(commands_inspect.operators_markdown())
     elif name is None:

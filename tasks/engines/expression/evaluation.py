@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.reductions import any_true
 from tasks.engines.algorithms.text_casts import decimal_numbers, format_text, parse_text
-from tasks.engines.expression import verbs_arrow, verbs_numbers
+from tasks.engines.expression import calendar, list_functions, text_functions, verbs_arrow, verbs_numbers
 from tasks.engines.expression.dtypes import family, unit_of
-from tasks.engines.expression.nodes import failure
+from tasks.engines.expression.nodes import Typed, columns_of, failure, unread
 from tasks.engines.expression.syntax import Expression
-from tasks.engines.expression.typing import Typed, columns_of, typed
+from tasks.engines.expression.typing import typed
 from tasks.engines.expression.verbs_numbers import Flat
-from tasks.errors import DataError
+from tasks.errors import DataError, JobError
 
 FLAT = ("bool", "int", "float", "time")
 
@@ -35,7 +35,12 @@ def engine_of(column: Any) -> ModuleType:
     return verbs_arrow
 
 
-Failed = Counter[str]  # rows that are null because a cast failed, by expression
+Failed = Counter[str]  # rows that are null because a cast or a parse failed, by expression
+
+
+def can_fail(step: Typed) -> bool:
+    """Whether a value that the step loses is a cast or a parse that failed; else it is a number beyond 64 bits."""
+    return step.verb in ("convert", "by text")
 
 
 def evaluate(
@@ -43,41 +48,51 @@ def evaluate(
     columns: Mapping[str, Any],
     schema: Schema | None = None,
     failed: Failed | None = None,
+    learned: Mapping[str, Any] | None = None,
+    strict: bool = False,
 ) -> Any:
     """The result for columns of a frame: pandas Series of Arrow types, or cuDF Series; the result is of the same kind.
 
     It has the index of the first column that the expression uses and exactly the type `dtype_of(expression, schema)`.
     A `schema` is needed only for dates in cuDF, where they are timestamps; all other types are those of the columns.
-    `failed` counts, under the text of the expression, the rows that are null because a cast failed. DataError for whole
-    numbers beyond 64 bits.
+    `failed` counts, under the text of the expression, the rows that are null because a cast or a parse failed; with
+    `strict` they are an UnreadError. `learned` are the learned values by name. DataError for whole numbers beyond 64
+    bits.
     """
     root, like = _steps(expression, columns, schema), columns[expression.columns[0]]
-    return engine_of(like).column(_answer(root, columns, expression, failed), root.dtype, like)
+    answer = _answer(root, columns, expression, failed, learned, strict)
+    return engine_of(like).column(answer, root.dtype, like)
 
 
 def filter_mask(
-    condition: Expression, columns: Mapping[str, Any], schema: Schema | None = None, failed: Failed | None = None
+    condition: Expression,
+    columns: Mapping[str, Any],
+    schema: Schema | None = None,
+    failed: Failed | None = None,
+    strict: bool = False,
 ) -> Any:
     """Which rows pass a filter, as numpy (or CuPy) array: true where the condition is true, false where false or null.
 
-    JobError for an expression whose type is not boolean. `schema` and `failed` as for `evaluate`.
+    JobError for an expression whose type is not boolean. `schema`, `failed` and `strict` as for `evaluate`.
     """
     root = _steps(condition, columns, schema)
     if root.dtype != pa.bool_():
         what = f"a filter needs true or false, this is {root.dtype}"
         raise failure(what, condition.text, (0, len(condition.text)), "compare it: x != 0, x is not None")
     first = condition.columns[0]
-    flat, rows = _answer(root, columns, condition, failed), len(columns[first])
+    flat, rows = _answer(root, columns, condition, failed, strict=strict), len(columns[first])
     mask = flat.values if flat.valid is None else flat.values & flat.valid
     xp = engine_of(columns[first]).xp
     return xp.ascontiguousarray(xp.broadcast_to(mask, (rows,)))
 
 
-def true_mask(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Any:
+def true_mask(
+    condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None, strict: bool = False
+) -> Any:
     """`filter_mask` for a frame of an engine, whose columns may be dictionary-encoded."""
     verbs = engine_of(frame[condition.columns[0]])
     columns = {name: verbs.decoded(frame[name]) for name in condition.columns}
-    return verbs.xp.asarray(filter_mask(condition, columns, failed=failed))
+    return verbs.xp.asarray(filter_mask(condition, columns, failed=failed, strict=strict))
 
 
 def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | None = None) -> Any:
@@ -101,10 +116,17 @@ def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | 
     return typed(expression, known)
 
 
-def _answer(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Failed | None) -> Any:
+def _answer(
+    root: Typed,
+    columns: Mapping[str, Any],
+    of: Expression,
+    failed: Failed | None,
+    learned: Mapping[str, Any] | None = None,
+    strict: bool = False,
+) -> Any:
     like = columns[of.columns[0]]
     with np.errstate(all="ignore"):
-        runner = _Runner(columns, engine_of(like), len(like), of)
+        runner = _Runner(columns, engine_of(like), len(like), of, learned or {}, strict)
         value = runner.settled(runner.value(root))
     if failed is not None and runner.failed is not None:
         failed[of.text] += int(runner.failed.sum())
@@ -114,11 +136,20 @@ def _answer(root: Typed, columns: Mapping[str, Any], of: Expression, failed: Fai
 class _Runner:
     """Computes the values of steps: a Flat for numbers, booleans and times, a text for strings, else the column itself.
 
-    `failed` are the rows in which a cast failed, None without such rows.
+    `failed` are the rows in which a cast or a parse failed, None without such rows.
     """
 
-    def __init__(self, columns: Mapping[str, Any], engine: ModuleType, rows: int, of: Expression) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        engine: ModuleType,
+        rows: int,
+        of: Expression,
+        learned: Mapping[str, Any],
+        strict: bool,
+    ) -> None:
         self.columns, self.engine, self.rows, self.of = columns, engine, rows, of
+        self.learned, self.strict = learned, strict
         self.failed: Any = None
 
     def settled(self, value: Any) -> Any:
@@ -127,10 +158,25 @@ class _Runner:
             rows = self.engine.xp.broadcast_to(gone if value.valid is None else gone & ~value.valid, (self.rows,))
             if not any_true(rows):
                 continue
-            if step.verb != "convert":
+            if not can_fail(step):
                 raise self._beyond(step, int(rows.sum()))
-            self.failed = rows if self.failed is None else self.failed | rows
+            self._note(step, rows)
         return replace(value, lost=()) if isinstance(value, Flat) and value.lost else value
+
+    def _note(self, step: Typed, rows: Any) -> None:
+        """Remember the rows in which a cast or a parse failed; UnreadError for them if it is strict."""
+        if self.strict:
+            raise self._unread(step, rows)
+        self.failed = rows if self.failed is None else self.failed | rows
+
+    def _unread(self, step: Typed, rows: Any) -> DataError:
+        (source,) = step.args
+        places = self.engine.xp.flatnonzero(rows)
+        first = int(places[0])
+        arrow = self.engine.to_arrow(self.settled(self.value(source)), source.dtype, self.rows)
+        value, columns = arrow[first].as_py(), ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
+        part = self.of.text[slice(*step.place)]
+        return unread(f"{part} cannot read {value!r} of column {columns}", first, len(places))
 
     def _beyond(self, step: Typed, rows: int) -> DataError:
         part, name = self.of.text[slice(*step.place)], str(step.dtype)
@@ -150,10 +196,74 @@ class _Runner:
             return self.literal(step)
         if step.verb == "convert":
             return self.convert(step)
+        if step.verb == "learned":
+            return self.learned_value(step)
         args = [self.value(arg) for arg in step.args]
-        if family(step.args[0].dtype) == "string" or (step.verb == "where" and family(step.dtype) == "string"):
+        if step.verb in ("where", "case", "coalesce"):
+            return self.choice(step, args)
+        if step.verb in ("by text", "by list", "local time"):
+            return self.on_host(step, args[0])
+        if step.verb == "hash":
+            return self.hash(step, args[0])
+        if family(step.args[0].dtype) == "string":
             return self.text(step, args)
         return self.numeric(step, args)
+
+    def learned_value(self, step: Typed) -> Flat:
+        if step.value not in self.learned:
+            raise JobError(f"{step.value} is not learned yet", where=self.of.text, do="fit the workflow first")
+        value = self.learned[step.value]
+        number = self.engine.xp.asarray([0 if value is None else value], dtype=verbs_numbers.numpy_dtype(step.dtype))
+        return Flat(number, self.engine.xp.zeros(1, dtype=bool) if value is None else None)
+
+    def choice(self, step: Typed, args: list[Any]) -> Any:
+        """where, case and coalesce: from the last answer to the first, each where its condition is true."""
+        if step.verb == "where":
+            return self.chosen(step, *args)
+        result = args[-1]
+        if step.verb == "case":
+            for condition, value in zip(args[-3::-2], args[-2::-2], strict=True):
+                result = self.chosen(step, verbs_numbers.is_true(condition), value, result)
+        else:
+            for value in args[-2::-1]:
+                result = self.chosen(step, self.is_null(value), result, value)
+        return result
+
+    def chosen(self, step: Typed, condition: Flat, a: Any, b: Any) -> Any:
+        engine = self.engine
+        if family(step.dtype) != "string":
+            return verbs_numbers.where(condition, a, b, engine.xp)
+        choices = [engine.literal_text(side, self.rows) if isinstance(side, str) else side for side in (a, b)]
+        return engine.text_where(self.settled(condition), *choices, self.rows)
+
+    def on_host(self, step: Typed, value: Any) -> Any:
+        """A function that Arrow computes in host memory, for both engines."""
+        arrow = self.engine.to_arrow(self.settled(value), step.args[0].dtype, self.rows)
+        gone = None
+        if step.verb == "by text":
+            result, gone = text_functions.apply(step.value[0], arrow, step.value[1:])
+        elif step.verb == "local time":
+            zoned = arrow.cast(pa.timestamp(step.dtype.unit)).cast(pa.timestamp(step.dtype.unit, "UTC"))
+            result = pc.local_timestamp(zoned.cast(pa.timestamp(step.dtype.unit, step.value)))
+        elif step.value[0] == "sum":
+            result, gone = list_functions.sum(arrow, step.dtype)
+        else:
+            result = getattr(list_functions, step.value[0])(arrow, *step.value[1:])
+        if family(step.dtype) in FLAT:
+            flat = self.engine.from_arrow(result, step.dtype)
+            return flat if gone is None else replace(flat, lost=((step, self.engine.xp.asarray(gone)),))
+        if gone is not None:
+            self._note(step, self.engine.xp.asarray(gone))
+        if family(step.dtype) == "string":
+            return self.engine.text_from_arrow(result)
+        return self.engine.nested_from_arrow(result)
+
+    def hash(self, step: Typed, value: Any) -> Flat:
+        settled, dtype = self.settled(value), step.args[0].dtype
+        like = self.columns[self.of.columns[0]]
+        hashes = self.engine.hashed(self.engine.column(settled, dtype, like), step.value)
+        null = self.is_null(settled)
+        return Flat(hashes.astype("int64"), ~null.values, bounds=(0, 2**32 - 1))
 
     def column(self, step: Typed) -> Any:
         column, kind = self.columns[step.value], family(step.dtype)
@@ -182,8 +292,14 @@ class _Runner:
                 return verbs_numbers.is_in(args[0], [self.value(item) for item in step.value], xp)
             case "ticks":
                 return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
-            case "where":
-                return verbs_numbers.where(args[0], args[1], args[2], xp)
+            case "least" | "greatest":
+                return verbs_numbers.extreme(verb, args, xp)
+            case "time part":
+                values = calendar.part(args[0].values, unit_of(step.args[0].dtype), step.value, xp)
+                return replace(args[0], values=values, bounds=None)
+            case "floor time":
+                values = calendar.floored(args[0].values, unit_of(step.dtype), *step.value, xp)
+                return replace(args[0], values=values, bounds=None)
             case "is None":
                 return self.is_null(args[0])
             case "list length":
@@ -194,7 +310,7 @@ class _Runner:
         if not isinstance(value, Flat):
             return Flat(self.engine.is_null(value))
         null = self.engine.xp.zeros(self.rows, dtype=bool) if value.valid is None else ~value.valid
-        known, beyond = None, tuple((step, gone) for step, gone in value.lost if step.verb != "convert")
+        known, beyond = None, tuple((step, gone) for step, gone in value.lost if not can_fail(step))
         for _, gone in beyond:  # the number exists, but is beyond its type
             known = ~gone if known is None else known & ~gone
         return Flat(null, known, beyond)
@@ -210,9 +326,6 @@ class _Runner:
                 return Flat(engine.is_null(args[0]))
             case "join":
                 return engine.join(*args)
-            case "where":
-                choices = [engine.literal_text(c, self.rows) if isinstance(c, str) else c for c in args[1:]]
-                return engine.text_where(self.settled(args[0]), *choices, self.rows)
             case "contains" | "startswith":
                 return getattr(engine, verb)(args[0], step.value)
         return getattr(engine, verb)(args[0])

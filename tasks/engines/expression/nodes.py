@@ -1,11 +1,13 @@
-"""The nodes of parsed expressions, and errors that show a place in an expression."""
+"""The nodes of parsed expressions and their typed steps, and errors that show a place in an expression."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import JobError
+import pyarrow as pa
+
+from tasks.errors import DataError, JobError
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,50 @@ class Node:
     place: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Typed:
+    """A step with the type of its result, its literal `value` and its `place` in the text."""
+
+    verb: str
+    args: tuple[Typed, ...]
+    dtype: pa.DataType
+    value: Any = None
+    place: tuple[int, int] = (0, 0)
+
+    @property
+    def is_literal(self) -> bool:
+        return self.verb == "literal"
+
+
+def columns_of(step: Typed) -> list[str]:
+    """The names of the columns that a step uses."""
+    return [step.value] if step.verb == "column" else [name for arg in step.args for name in columns_of(arg)]
+
+
+def converted(step: Typed, dtype: pa.DataType) -> Typed:
+    """The step in another type."""
+    return step if step.dtype == dtype else Typed("convert", (step,), dtype, place=step.place)
+
+
 def failure(what: str, text: str, place: tuple[int, int], do: str = "", why: str = "") -> JobError:
     """A JobError that marks the place in the text of the expression."""
     start, end = place
     caret = " " * (len("  where: ") + start) + "^" * max(end - start, 1)
     return JobError(f"expression: {what}", where=f"{text}\n{caret}", why=why, do=do)
+
+
+class UnreadError(DataError):
+    """A cast or a parse failed where it must not; `row` is the place of the first such row in the columns."""
+
+    row = 0
+
+
+def unread(what: str, row: int, rows: int) -> UnreadError:
+    """The error of a strict expression, with what to do about it."""
+    error = UnreadError(
+        what,
+        why=f"the expression is strict; {rows:,} row(s) here have such a value",
+        do="mend the data, answer for such rows with coalesce, or leave strict out: then they are null and counted",
+    )
+    error.row = row
+    return error

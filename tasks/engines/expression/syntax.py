@@ -2,34 +2,94 @@
 
     price * 1.2 > 10 and brand in ["apple", "lg"] and col("event time") >= "2020-01-01"
 
-Names are columns (`col("a b")` for odd ones). There are literals (numbers, "text", True, False, None), + - * / // %,
-comparisons (also chained), and or not, `in [..]`, `not in`, `is None`, `is not None` and the functions `abs`, `log`,
-`exp`, `sqrt`, `round`, `lower`, `upper`, `length`, `contains`, `startswith`, `where` and `cast`.
+## Grammar
 
-Rules, the same on both engines:
+    expression  = or
+    or          = and { "or" and }
+    and         = not { "and" not }
+    not         = "not" not | comparison
+    comparison  = sum { ("==" | "!=" | "<" | "<=" | ">" | ">=") sum }       1 < x <= 3
+                | sum ["not"] "in" "[" literal { "," literal } "]"
+                | sum "is" ["not"] "None"
+    sum         = product { ("+" | "-") product }
+    product     = sign { ("*" | "/" | "//" | "%") sign }
+    sign        = "-" sign | term
+    term        = literal | column | function "(" arguments ")" | "(" expression ")"
+    column      = a name, or col("any name")
+    literal     = 12 | 0.5 | 1e3 | "text" | 'text' | True | False | None
+    arguments   = expressions by position, then by name: parse_number(x, decimal=",")
 
-- Null in, null out: also in comparisons and `in`; `and`, `or`, `not` are those of three-valued logic (Kleene). NaN is
-  null. `where` with a null condition gives null.
-- Whole numbers of any width, and booleans, are computed in int64, uint64 in uint64, which does not mix with signed
-  columns. A number beyond these 64 bits is an error that names the expression, its part, the columns and the cure, but
-  not in rows that another branch of `where`, `and` or `or` decides. `abs(x)` of the least int8 is 128.
+An expression is read as Python reads it, and may stand on several lines. In texts a backslash is written twice, or the
+text begins with r: r"\\d+". It names one column at least, has 20,000 characters and 100 levels at most.
+
+## Precedence
+
+From what binds most to what binds least: brackets and functions; minus; `* / // %`; `+ -`; comparisons, `in` and `is`,
+which chain (`1 < x < 3` is `1 < x and x < 3`); `not`; `and`; `or`. Operators of one rank go from left to right.
+
+## Types
+
+| family | types | in an expression |
+|---|---|---|
+| whole numbers | int8 to int64, uint8 to uint64 | int64; uint64 in uint64, which does not mix with signed columns |
+| floats | float16, float32, float64 | float64 |
+| booleans | bool | true and false; in arithmetic int64, 1 and 0 |
+| texts | string | UTF-8 |
+| times | timestamps of any unit and zone, dates | moments in UTC; a text or a column without a zone is UTC |
+| lists | lists of these | their functions, `is None` |
+| decimals | decimal128 | `is None` and `cast` only |
+
+The type of the result is known from the schema alone: comparisons are bool, arithmetic int64, uint64 or float64, `/`
+float64, a time minus a time float64 (seconds); a column alone keeps its type. Functions say theirs.
+
+- Whole numbers of any width, and booleans, are computed in 64 bits. A number beyond these 64 bits is an error that
+  names the expression, its part, the columns and the cure, but not in rows that another branch of `where`, `case`,
+  `and` or `or` decides. `abs(x)` of the least int8 is 128.
 - If one side is a float, both are computed in float64, in comparisons too: whole numbers beyond 2**53 are rounded, so
   that `x == 9007199254740992.0` is true for 9007199254740993. Numbers beyond float64 are infinite.
+- Strings compare by their UTF-8 bytes; `+` joins strings.
+- Times compare with times and with ISO 8601 text; an offset (+02:00) counts. `t - u` and `t - "2020-01-01"` are
+  seconds.
+
+## Nulls, zeros and infinities
+
+- Null in, null out: also in comparisons and `in`. `and`, `or`, `not` are those of three-valued logic (Kleene). NaN is
+  null. What answers for null: `is None`, `is_null`, `coalesce`, `case`, `least`, `greatest`.
 - `/` gives float64: `x / 0` is infinite with the sign of x, `0 / 0` null. `//` and `%` round down, as in Python; by
   zero they are null for whole numbers. For floats `x // y` is floor(x / y), so that `x // 0` is infinite; `x % 0` is
   null, and a zero that `%` gives has the sign of the divisor.
 - Infinities are numbers: equal to themselves, larger than all others; `-` of two of one sign, `0 *` one and `%` of one
-  are null, `log(0)` is minus infinity, `exp(1000)` infinity. `log` and `sqrt` of negative numbers are null.
-- Strings compare by their UTF-8 bytes; `+` joins strings. `upper` and `lower` change letter by letter, after Unicode:
-  `upper("ß")` is `ẞ`, never SS, and letters without a single capital stay (`ŉ`, `ﬁ`).
-- Times compare with times and with ISO 8601 text. A text or a column without a zone is UTC; an offset (+02:00) counts.
-- `contains` and `startswith` look for literal text; `length` counts characters (of a list: elements).
-- `round(x, digits)` rounds halves to even. `cast` gives null where the type cannot hold the value, an infinity as a
-  whole number say, and where a text is no such value: the rows that are null for it are counted and said. Floats are
-  cut towards zero. log and exp of the two engines may differ in the last bit.
-- The type of the result is known from the schema alone: comparisons bool, arithmetic int64, uint64 or float64, log, exp
-  and sqrt float64, length int64; abs that of its column, int64 of signed ones; where keeps the type of its columns (of
-  different ones: the type they are computed in); a column alone keeps its type.
+  are null, `log(0)` is minus infinity, `exp(1000)` infinity.
+
+## Casts and parses that fail
+
+A `cast`, `parse_number`, `parse_time` or `parse_json` that cannot read a value gives null. A run counts the rows that
+are null for it, by entry and expression, and says so in log, artifact and report. What `coalesce`, `where`, `case`,
+`or` or `is None` answer for is not counted, but for functions that give text. With `strict: true`, of `Lambda` and
+`Filter`, the first such value is an error that names it, its column and its row.
+
+## Regular expressions
+
+Patterns are those of RE2, on both engines, since Arrow works on them in host memory: no lookaround, no backreferences
+in patterns, always in linear time. `(?i)` at the start ignores case, `(?s)` lets the point match line breaks. A pattern
+fits anywhere unless `^` and `$` hold it. Letters are Unicode, but `\\d`, `\\w`, `\\s` and `\\b` are ASCII.
+
+## On CPU and GPU
+
+Results are equal, on CPU and GPU. The last bit of log, exp, sin and cos may differ. Functions marked host are
+computed by Arrow in host memory on both engines; on a GPU the column is copied there and back. A function of texts
+works on each distinct text once.
+
+## Learned values
+
+`min(x)`, `max(x)`, `mean(x)`, `std(x)` and `quantile(x, q)` of a column are learned once, in the pass of the statistics
+over all rows that filters keep, and are saved with the workflow: `(x - mean(x)) / std(x)`. They stand in `Lambda`
+alone, for a column of the source or one that an operator above makes; `_` is the selected column. `apply` and
+`transform` of other data use what was learned. A refit merges min, max, mean and std (equal to a fit of all rows, mean
+and std within 1e-12); an expression with `quantile` is frozen, since exact ranks need all rows again. An infinity is
+the least or the greatest value; mean and std of a column with one cannot be learned. In `source.filter` and `Filter`
+they are refused: values are learned from the rows that are left, so these must be known before. Make a column with
+Lambda, and filter by it.
 """
 
 from __future__ import annotations
@@ -40,17 +100,12 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+from tasks.engines.expression.functions import FUNCTIONS, Function
 from tasks.engines.expression.nodes import Node, failure
 from tasks.errors import JobError, near
 
 MAX_DEPTH = 100
 MAX_LENGTH = 20_000
-
-# Name -> (least, greatest) number of arguments.
-FUNCTIONS = {
-    "abs": (1, 1), "log": (1, 1), "exp": (1, 1), "sqrt": (1, 1), "round": (1, 2), "lower": (1, 1), "upper": (1, 1),
-    "length": (1, 1), "contains": (2, 2), "startswith": (2, 2), "where": (3, 3), "cast": (2, 2),
-}  # fmt: skip
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
 _COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
@@ -72,14 +127,18 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression; equal, hashed and pickled by its text. `columns` are the names that it uses, in order."""
+    """A parsed expression; equal, hashed and pickled by its text.
+
+    `columns` are the names that it uses, in order; `learned` the values that are learned before it is evaluated.
+    """
 
     text: str
     root: Node = field(compare=False, repr=False)
     columns: tuple[str, ...] = field(compare=False, repr=False)
+    learned: tuple[Node, ...] = field(default=(), compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return parse, (self.text,)
+        return parse, (self.text, bool(self.learned))
 
     @property
     def conjuncts(self) -> list[Expression]:
@@ -91,8 +150,14 @@ class Expression:
         return [Expression(self.text, node, tuple(dict.fromkeys(_columns(node)))) for node in _conjuncts(self.root)]
 
 
-def parse(text: str) -> Expression:
-    """Parse an expression; JobError, with the place, for text that is not part of the language."""
+LEARNED_WHY = "values are learned from the rows that are left: which rows are left must be known before"
+
+
+def parse(text: str, learned: bool = False) -> Expression:
+    """Parse an expression; JobError, with the place, for text that is not part of the language.
+
+    `learned`: values that are learned from all rows, such as `mean(price)`, may stand in it.
+    """
     if not isinstance(text, str) or not text.strip():
         raise JobError(f"{text!r} is no expression", do='write one as text, such as "price > 0"')
     lines = text.strip().splitlines()
@@ -104,11 +169,11 @@ def parse(text: str) -> Expression:
                       why="the text after it would be a comment", do="write it in one line")  # fmt: skip
     tree = _syntax_tree(text)
     _refuse_depth(tree, text)
-    root = _Reader(text).read(tree)
+    root = _Reader(text, learned).read(tree)
     names = tuple(dict.fromkeys(_columns(root)))
     if not names:
         raise failure("names no column", text, (0, len(text)), do="use at least one column")
-    return Expression(text, root, names)
+    return Expression(text, root, names, _learned(root))
 
 
 _one_at_a_time = threading.Lock()
@@ -150,11 +215,26 @@ def _columns(node: Node) -> list[str]:
     return [node.value] if node.verb == "column" else [name for arg in node.args for name in _columns(arg)]
 
 
+def learned_name(node: Node) -> str:
+    """The name of a learned value in the state.
+
+    >>> [learned_name(node) for node in parse("x / max(x) + quantile(y, 0.5)", learned=True).learned]
+    ['max(x)', 'quantile(y, 0.5)']
+    """
+    column, *more = node.args
+    return f"{node.verb}({', '.join(str(arg.value) for arg in (column, *more))})"
+
+
+def _learned(node: Node) -> tuple[Node, ...]:
+    here = (node,) if node.verb in FUNCTIONS and FUNCTIONS[node.verb].runs == "learned" else ()
+    return here + tuple(part for arg in node.args for part in _learned(arg))
+
+
 class _Reader:
     """Turns Python's syntax tree into nodes; JobError for everything that is not part of the language."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, learned: bool) -> None:
+        self.text, self.learned = text, learned
         self.ascii = text.isascii()
 
     def place(self, tree: Any) -> tuple[int, int]:
@@ -188,8 +268,8 @@ class _Reader:
                 )
             case ast.Compare():
                 return self.comparison(tree, place)
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-                return self.call(tree, name, args, place)
+            case ast.Call(func=ast.Name(id=name)):
+                return self.call(tree, name, place)
         reason = type(getattr(tree, "op", None)) if isinstance(tree, ast.BinOp | ast.UnaryOp) else type(tree)
         raise self.fail(tree, "this is not part of the language", _INSTEAD.get(reason, "write " + ", ".join(FUNCTIONS)))
 
@@ -234,16 +314,56 @@ class _Reader:
                 raise self.fail(item, "nothing is equal to None", "write x is None or x in [..]")
         return nodes
 
-    def call(self, tree: ast.Call, name: str, args: list[ast.expr], place: tuple[int, int]) -> Node:
+    def call(self, tree: ast.Call, name: str, place: tuple[int, int]) -> Node:
         if name == "col":
-            match args:
-                case [ast.Constant(value=str() as column)]:
+            match tree:
+                case ast.Call(args=[ast.Constant(value=str() as column)], keywords=[]):
                     return Node("column", (), column, place)
             raise self.fail(tree, "col takes one column name as text", 'write col("a b")')
         if name not in FUNCTIONS:
             raise self.fail(tree.func, f"there is no function {name!r}", near(name, FUNCTIONS))
-        least, most = FUNCTIONS[name]
-        if not least <= len(args) <= most:
-            wanted = str(least) if least == most else f"{least} or {most}"
-            raise self.fail(tree, f"{name} takes {wanted} arguments, not {len(args)}")
-        return Node(name, tuple(self.read(arg) for arg in args), None, place)
+        function = FUNCTIONS[name]
+        if function.runs == "learned" and not self.learned:
+            raise failure(f"{name} is a learned value, which cannot stand here", self.text, place, why=LEARNED_WHY,
+                          do="make a column of it with Lambda, and filter by that column")  # fmt: skip
+        args = self.arguments(tree, function)
+        if function.runs == "learned":
+            self.check_learned(tree, args)
+        return Node(name, args, None, place)
+
+    def check_learned(self, tree: ast.Call, args: tuple[Node, ...]) -> None:
+        assert isinstance(tree.func, ast.Name)
+        if args[0].verb != "column":
+            raise failure(f"{tree.func.id} learns from one column", self.text, args[0].place,
+                          "make a column of it first, with a Lambda of its own")  # fmt: skip
+        for q in args[1:]:
+            if not (q.verb == "literal" and type(q.value) in (int, float) and 0 <= q.value <= 1):
+                raise failure("q is a literal number from 0 to 1", self.text, q.place, "write quantile(x, 0.5)")
+
+    def arguments(self, tree: ast.Call, function: Function) -> tuple[Node, ...]:
+        """The arguments in the order of the parameters; for what is left out, the default as a literal."""
+        for arg in tree.args:
+            if isinstance(arg, ast.Starred):
+                raise self.fail(arg, "a star is not part of the language", "write the arguments one by one")
+        args = [self.read(arg) for arg in tree.args]
+        named = {}
+        names = [parameter.name for parameter in function.parameters]
+        for keyword in tree.keywords:
+            if keyword.arg not in names:
+                what = f"{function.name} has no argument {keyword.arg!r}"
+                raise self.fail(keyword, what, f"{near(str(keyword.arg), names)} {function.signature}")
+            if keyword.arg in named or names.index(keyword.arg) < len(args):
+                raise self.fail(keyword, f"{keyword.arg} is there twice", function.signature)
+            named[keyword.arg] = self.read(keyword.value)
+        for parameter in function.parameters[len(args) :]:
+            if parameter.name in named:
+                args.append(named[parameter.name])
+            elif parameter.optional:
+                args.append(Node("literal", (), parameter.default, self.place(tree)))
+        number = len(tree.args) + len(named)
+        most = len(names)
+        if len(args) < most or (len(args) > most and not function.any_number):
+            wanted = str(most) if function.least == most else f"{function.least} to {most}"
+            wanted = f"at least {most}" if function.any_number else wanted
+            raise self.fail(tree, f"{function.name} takes {wanted} arguments, not {number}", function.signature)
+        return tuple(args)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import plain_type
 from tasks.engines.cpu import columns
+from tasks.engines.cpu.groups import hash_columns
 from tasks.engines.expression.dtypes import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.hashing.canonical import raw_values
@@ -88,6 +89,16 @@ def text(column: Any) -> pa.Array:
 
 def text_from_arrow(arrow: pa.Array) -> pa.Array:
     return arrow
+
+
+def nested_from_arrow(arrow: pa.Array) -> pa.Array:
+    """Lists as the column that later steps take."""
+    return arrow
+
+
+def hashed(column: Any, seed: int) -> np.ndarray:
+    """MurmurHash3_x86_32 of each row, uint32."""
+    return hash_columns([column], seed)
 
 
 def literal_text(value: str | None, rows: int) -> pa.Array:

@@ -20,6 +20,7 @@ from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
 from tasks.engines.expression.dtypes import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
 from tasks.engines.gpu.columns import device, from_pylibcudf
+from tasks.engines.gpu.groups import hash_columns
 from tasks.engines.gpu.kernels import canonical_cudf
 from tasks.engines.gpu.kernels.canonical_cudf import TICKS_PER_DAY
 from tasks.engines.gpu.text import joined
@@ -97,6 +98,16 @@ def text(column: Any) -> Any:
 
 def text_from_arrow(arrow: pa.Array) -> Any:
     return cudf.Series.from_arrow(arrow)
+
+
+def nested_from_arrow(arrow: pa.Array) -> Any:
+    """Lists as the column that later steps take."""
+    return cudf.Series.from_arrow(arrow)
+
+
+def hashed(column: Any, seed: int) -> Any:
+    """MurmurHash3_x86_32 of each row, uint32."""
+    return hash_columns([column], seed)
 
 
 def literal_text(value: str | None, rows: int) -> Any:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.engines.algorithms.reductions import all_true, any_true, extremes
 from tasks.engines.expression.dtypes import NANOSECONDS, family, unit_of
-from tasks.engines.expression.typing import Typed
+from tasks.engines.expression.nodes import Typed
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FEW_ITEMS = 8  # `in` compares with each of so few items; more items are sorted
@@ -189,10 +189,11 @@ def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
 
 
 def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
-    """negate, abs, log, exp, sqrt and round of one column."""
+    """negate, abs, log, exp, sqrt, sin, cos and round of one column."""
     if step.verb == "round":
         return Flat(_round(a.values, step.value or 0, xp), a.valid, a.lost)
-    body = {"negate": xp.negative, "abs": xp.absolute, "log": xp.log, "exp": xp.exp, "sqrt": xp.sqrt}[step.verb]
+    body = {"negate": xp.negative, "abs": xp.absolute, "log": xp.log, "exp": xp.exp, "sqrt": xp.sqrt, "sin": xp.sin,
+            "cos": xp.cos}[step.verb]  # fmt: skip
     computed = Flat(body(a.values), a.valid, a.lost)
     if computed.values.dtype.kind != "i":
         return nan_to_null(computed, xp)
@@ -207,6 +208,26 @@ def _round(values: Any, digits: int, xp: ModuleType) -> Any:
     power = 10.0**digits
     scaled = values * power
     return xp.where(xp.abs(scaled) < 2.0**52, xp.rint(scaled) / power, values)
+
+
+def is_true(condition: Flat) -> Flat:
+    """Whether a condition is true, also of null: false."""
+    values = condition.values if condition.valid is None else condition.values & condition.valid
+    return Flat(values, None, condition.lost)
+
+
+def extreme(verb: str, sides: Sequence[Flat], xp: ModuleType) -> Flat:
+    """`least` or `greatest` of several columns; nulls are passed over."""
+    best = sides[0]
+    for side in sides[1:]:
+        values = (xp.minimum if verb == "least" else xp.maximum)(best.values, side.values)
+        lost = best.lost + side.lost
+        if best.valid is None and side.valid is None:
+            best = Flat(values, None, lost)
+            continue
+        a, b = (xp.ones(1, dtype=bool) if s.valid is None else s.valid for s in (best, side))
+        best = Flat(xp.where(a & b, values, xp.where(a, best.values, side.values)), a | b, lost)
+    return best
 
 
 def where(condition: Flat, a: Flat, b: Flat, xp: ModuleType) -> Flat:

@@ -1,0 +1,61 @@
+"""Times as counts of a unit since 1970, in numpy or CuPy arrays: their parts, and the beginnings of days and months."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tasks.engines.expression.dtypes import NANOSECONDS
+
+DAY = NANOSECONDS["day"]
+
+
+def part(ticks: Any, unit: str, name: str, xp: ModuleType) -> Any:
+    """second, minute, hour, weekday (Monday 0), day, dayofyear, month or year, int64."""
+    if name in ("second", "minute", "hour"):
+        seconds = xp.zeros_like(ticks) if unit == "day" else ticks // (NANOSECONDS["s"] // NANOSECONDS[unit])
+        divisor, size = {"second": (1, 60), "minute": (60, 60), "hour": (3600, 24)}[name]
+        return seconds // divisor % size
+    days = ticks // (DAY // NANOSECONDS[unit])
+    if name == "weekday":
+        return (days + 3) % 7  # 1970-01-01 was a Thursday
+    year, month, day = civil(days, xp)
+    if name == "dayofyear":
+        return days - days_from_civil(year, xp.ones_like(month), xp) + 1
+    return {"year": year, "month": month, "day": day}[name]
+
+
+def civil(days: Any, xp: ModuleType) -> tuple[Any, Any, Any]:
+    """(year, month, day) of days since 1970-01-01, by Hinnant's `civil_from_days`."""
+    shifted = days + 719_468  # since 0000-03-01
+    era = shifted // 146_097
+    of_era = shifted - era * 146_097
+    year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    from_march = (5 * of_year + 2) // 153
+    day = of_year - (153 * from_march + 2) // 5 + 1
+    month = xp.where(from_march < 10, from_march + 3, from_march - 9)
+    return year + era * 400 + (month <= 2), month, day
+
+
+def days_from_civil(year: Any, month: Any, xp: ModuleType) -> Any:
+    """Days since 1970-01-01 of the first of a month, by Hinnant's `days_from_civil`."""
+    year = year - (month <= 2)
+    era = year // 400
+    of_era = year - era * 400
+    of_year = (153 * xp.where(month > 2, month - 3, month + 9) + 2) // 5
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def floored(ticks: Any, unit: str, of: str, every: int, from_monday: bool, xp: ModuleType) -> Any:
+    """The beginning of the `every` seconds, days or months (`of`: s, day, month) in which the times lie."""
+    if of == "month":
+        year, month, _ = civil(ticks // (DAY // NANOSECONDS[unit]), xp)
+        months = ((year - 1970) * 12 + month - 1) // every * every
+        days = days_from_civil(1970 + months // 12, months % 12 + 1, xp)
+        return days * (DAY // NANOSECONDS[unit])
+    length = NANOSECONDS[of] * every // NANOSECONDS[unit]
+    if length <= 1:
+        return ticks
+    shift = 3 * (DAY // NANOSECONDS[unit]) if from_monday else 0  # 1969-12-29 was a Monday
+    return (ticks + shift) // length * length - shift

@@ -1,0 +1,142 @@
+"""The functions of expressions: the examples of their declarations, their edges, their rule in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks import ops
+from tasks.core.schema import Column, Schema
+from tasks.engines.expression import evaluation
+from tasks.engines.expression.functions import FUNCTIONS
+from tasks.engines.expression.syntax import parse
+from tasks.engines.expression.typing import dtype_of
+from tasks.errors import DataError, JobError
+from tasks.workflow import Workflow
+from tests.frames import make_column, to_arrow
+from tests.learning import fitted, rows
+
+EXAMPLES = [(name, *example) for name, f in FUNCTIONS.items() if f.runs != "learned" for example in f.examples]
+
+
+def evaluate(text: str, engine: str, failed: Counter[str] | None = None, **columns: Any) -> list[Any]:
+    """The result as a list; that its type is the promised one is checked on the way."""
+    arrays = {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
+    schema = Schema(Column(name, array.type) for name, array in arrays.items())
+    frame = {name: make_column(array, engine=engine) for name, array in arrays.items()}
+    expression = parse(text)
+    result = to_arrow(evaluation.evaluate(expression, frame, schema, failed))
+    promised = dtype_of(expression, schema)
+    if engine == "cudf" and (pa.types.is_date32(promised) or pa.types.is_list(promised)):
+        result = result.cast(promised)
+    assert result.type == promised or (engine == "cudf" and pa.types.is_large_string(result.type))
+    return result.to_pylist()
+
+
+@pytest.mark.parametrize(("name", "text", "columns", "expected"), EXAMPLES, ids=[example[1] for example in EXAMPLES])
+def test_the_examples_of_the_page(name: str, text: str, columns: Any, expected: list[Any], engine: str) -> None:
+    assert name in text
+    found = evaluate(text, engine, **columns)
+    close = [pytest.approx(v, abs=1e-15) if isinstance(v, float) else v for v in expected]
+    assert found == close
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected", "failed"),
+    [
+        ("parse_number(x)", ["1.5", "1,5", "NA", "", "inf", "nan", "0x10", None], [1.5] + [None] * 7, 6),
+        ("coalesce(parse_number(x), parse_number(x, ','), 0)", ["1.5", "1,5", "NA"], [1.5, 1.5, 0.0], 0),
+        ("parse_number(x) > 1", ["2", "two"], [True, None], 1),
+        ("parse_time(x, '%d/%m/%Y') is None", ["1/2/2020", "x"], [False, True], 0),
+        ("epoch(parse_time(x, '%Y'))", [], None, 0),
+        ("epoch(parse_time(x, '%Y-%m-%d'))", ["1970-01-02", "1970-13-02", None], [86400, None, None], 1),
+        ("parse_json(x, 'a')", ['{"a": 1}', "[1]", '{"a": NaN}', '{"a": "\\ud800"}', ""], ["1"] + [None] * 4, 3),
+    ],
+)
+def test_texts_that_cannot_be_read_are_counted(
+    text: str, values: list[Any], expected: list[Any] | None, failed: int, engine: str
+) -> None:
+    if expected is None:
+        with pytest.raises(JobError, match="a time needs a year, a month and a day"):
+            evaluate(text, engine, x=pa.array(values, pa.string()))
+        return
+    counted = Counter[str]()
+    assert evaluate(text, engine, counted, x=pa.array(values, pa.string())) == expected
+    assert counted == ({text: failed} if failed else {})
+
+
+@pytest.mark.parametrize(
+    ("expression", "table", "what"),
+    [
+        ("cast(_, 'int8')", [1, None, 300], "cast(_, 'int8') cannot read 300 of column '_' in row 2 of the source"),
+        (
+            "parse_number(_) + 1",
+            ["1", "x", "y"],
+            "parse_number(_) cannot read 'x' of column '_' in row 1 of the source",
+        ),
+        ("parse_json(_, 'a')", ["{}", "{"], "parse_json(_, 'a') cannot read '{' of column '_' in row 1 of the source"),
+    ],
+)
+def test_strict_expressions_name_value_column_and_row(
+    expression: str, table: list[Any], what: str, engine: str
+) -> None:
+    op = ops.Lambda(expression=expression, strict=True)
+    with pytest.raises(DataError) as told:
+        rows(["x"] >> op, {"x": table}, engine)
+    assert told.value.what == what
+    assert "Lambda of 'x'" in told.value.where
+    assert "row(s) here have such a value" in told.value.why
+    assert rows(["x"] >> ops.Lambda(expression=f"coalesce({expression}, {expression})"), {"x": table}, engine)
+    named = expression.replace("_)", "x)").replace("_,", "x,")
+    with pytest.raises(DataError, match="in row"):
+        rows(["x"] >> ops.Filter(f"({named}) == ({named})", strict=True), {"x": table}, engine)
+
+
+PATTERNS = [
+    ("a(?=b)", "invalid perl operator"), ("(a", "missing )"), (r"(a)\1", "invalid escape sequence"),
+    ("(?<!a)b", "invalid perl operator"), ("a{2000}", "invalid repetition size"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "why"), PATTERNS)
+def test_patterns_are_those_of_re2(pattern: str, why: str) -> None:
+    for name, more in (("matches", ""), ("regex_extract", ""), ("regex_replace", ", ''")):
+        with pytest.raises(JobError) as told:
+            dtype_of(parse(f"{name}(s, r'{pattern}'{more})"), Schema([Column("s", pa.string())]))
+        assert why in told.value.what
+        shown, caret = told.value.where.splitlines()
+        assert shown[caret.index("^") - len("  where: ") :].startswith("r'")
+
+
+@pytest.mark.parametrize("text", ["x > mean(x)", "coalesce(x, 0) < quantile(x, 0.99)"])
+def test_learned_values_are_refused_where_rows_are_left_out(text: str) -> None:
+    with pytest.raises(JobError, match="is a learned value, which cannot stand here") as told:
+        ops.Filter(text)
+    assert "values are learned from the rows that are left" in told.value.why
+    assert "with Lambda, and filter by that column" in told.value.do
+
+
+LEARNED = [(*example,) for f in FUNCTIONS.values() if f.runs == "learned" for example in f.examples]
+
+
+@pytest.mark.parametrize(("text", "columns", "expected"), LEARNED, ids=[example[0] for example in LEARNED])
+def test_learned_values_are_of_all_rows(
+    text: str, columns: Any, expected: list[Any], engine: str, tmp_path: Path
+) -> None:
+    """Learned once, saved, and applied to other data."""
+    workflow = fitted(["x"] >> ops.Lambda(expression=text, name="y"), pa.table(columns), engine)
+    assert workflow.transform(pa.table(columns)).to_pydict() == {"y": expected}
+    workflow.save(tmp_path / "w")
+    loaded = Workflow.load(tmp_path / "w")
+    for row, value in zip(columns["x"], expected, strict=True):
+        one = pa.table({"x": pa.array([row], pa.table(columns)["x"].type)})
+        assert loaded.transform(one).to_pydict() == {"y": [value]}
+
+
+def test_a_filter_by_a_learned_value_goes_through_a_column(engine: str) -> None:
+    node = ["x"] >> ops.Lambda(expression="_ <= quantile(_, 0.75)", name="usual") >> ops.Filter("usual")
+    assert rows(node, {"x": [1, 2, 3, 4, 1000]}, engine) == {"usual": [True] * 4}
