@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.core.schema import Column, Schema
+from tasks.dataset import Dataset
 from tasks.engines.expression import evaluation
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError
+from tasks.ops.base import make_operator
 from tasks.workflow import Workflow
 from tests.frames import make_column, to_arrow
 from tests.learning import fitted, rows
 
+SMALL = st.integers(-4, 4)
 EXAMPLES = [(name, *example) for name, f in FUNCTIONS.items() if f.runs != "learned" for example in f.examples]
 
 
@@ -140,3 +147,71 @@ def test_learned_values_are_of_all_rows(
 def test_a_filter_by_a_learned_value_goes_through_a_column(engine: str) -> None:
     node = ["x"] >> ops.Lambda(expression="_ <= quantile(_, 0.75)", name="usual") >> ops.Filter("usual")
     assert rows(node, {"x": [1, 2, 3, 4, 1000]}, engine) == {"usual": [True] * 4}
+
+
+def test_a_refit_merges_learned_values_and_freezes_quantiles(engine: str) -> None:
+    first, second = [1.0, 2.0, None, 9.0], [-4.0, 5.0]
+    for text, merged in (
+        ("min(_) + max(_) + 0 * _", True), ("(_ - mean(_)) / std(_)", True), ("_ > quantile(_, 0.5)", False)
+    ):  # fmt: skip
+        node = ["x"] >> ops.Lambda(expression=text)
+        workflow = Workflow(node).fit(Dataset(pa.table({"x": first}), engine=engine))
+        before = workflow.transform(pa.table({"x": second})).to_pydict()["x"]
+        workflow.refit(Dataset(pa.table({"x": second}), engine=engine))
+        whole = Workflow(node).fit(Dataset(pa.table({"x": first + second}), engine=engine))
+        expected = whole.transform(pa.table({"x": second})).to_pydict()["x"] if merged else before
+        assert workflow.transform(pa.table({"x": second})).to_pydict()["x"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_learned_lambda_is_a_value() -> None:
+    op = ops.Lambda(expression="_ - mean(_)", name="y", strict=True)
+    assert pickle.loads(pickle.dumps(op)) == op  # noqa: S301
+    assert op.to_json() == {"op": "Lambda", "expression": "_ - mean(_)", "name": "y", "strict": True}
+    assert make_operator(op.to_json()) == op
+    with pytest.raises(JobError, match="mean learns from one column"):
+        ops.Lambda(expression="mean(_ + 1)")
+
+
+SPAN = st.integers(-(2**35), 2**35)
+
+
+@given(st.lists(st.none() | SPAN, max_size=8))
+def test_parts_and_floors_of_times_are_those_of_python(engine: str, ticks: list[int | None]) -> None:
+    real = [t if t is None else datetime(1970, 1, 1) + timedelta(seconds=t) for t in ticks]
+    times = pa.array(real, pa.timestamp("s"))
+    for name, rule in (
+        ("year", lambda t: t.year), ("month", lambda t: t.month), ("day", lambda t: t.day), ("hour", lambda t: t.hour),
+        ("weekday", lambda t: t.weekday()), ("dayofyear", lambda t: t.timetuple().tm_yday),
+        ("second", lambda t: t.second),
+    ):  # fmt: skip
+        assert evaluate(f"{name}(t)", engine, t=times) == [t and rule(t) for t in real]
+    assert evaluate("floor_time(t, 'month')", engine, t=times) == [
+        t and t.replace(day=1, hour=0, minute=0, second=0) for t in real
+    ]
+
+
+@given(st.lists(st.none() | st.lists(st.none() | st.integers(-5, 5), max_size=4), max_size=6), SMALL, st.none() | SMALL)
+def test_list_functions_are_those_of_python(engine: str, lists: Any, start: int, stop: int | None) -> None:
+    v = pa.array(lists, pa.list_(pa.int64()))
+    assert evaluate(f"slice(v, {start}, {stop})", engine, v=v) == [x if x is None else x[start:stop] for x in lists]
+    inside = [None if x is None or not -len(x) <= start < len(x) else x[start] for x in lists]
+    assert evaluate(f"get(v, {start})", engine, v=v) == inside
+    assert evaluate(f"contains(v, {start})", engine, v=v) == [x if x is None else start in x for x in lists]
+    assert evaluate("sum(v)", engine, v=v) == [x if x is None else sum(i or 0 for i in x) for x in lists]
+
+
+@given(st.lists(st.tuples(st.none() | SMALL, st.none() | SMALL), min_size=1, max_size=8))
+def test_choices_are_those_of_python(engine: str, pairs: list[tuple[int | None, int | None]]) -> None:
+    x, y = (pa.array([pair[side] for pair in pairs], pa.int64()) for side in (0, 1))
+    first = [next((v for v in pair if v is not None), 7) for pair in pairs]
+    assert evaluate("coalesce(x, y, 7)", engine, x=x, y=y) == first
+    least = [min((v for v in pair if v is not None), default=None) for pair in pairs]
+    assert evaluate("least(x, y)", engine, x=x, y=y) == least
+    chosen = ["a" if a is not None and a > 0 else "b" if b is not None and b > 0 else None for a, b in pairs]
+    assert evaluate("case(x > 0, 'a', y > 0, 'b')", engine, x=x, y=y) == chosen
+
+
+def test_times_apart_are_seconds(engine: str) -> None:
+    t = pa.array([datetime(2020, 1, 2), None, datetime(2019, 12, 31, 23, 59, 59, 500000)], pa.timestamp("us"))
+    assert evaluate("t - '2020-01-01'", engine, t=t) == [86400.0, None, -0.5]
+    assert evaluate("t - u", engine, t=t, u=t.cast(pa.timestamp("ms"))) == [0.0, None, 0.0]

@@ -43,11 +43,11 @@ def slice(lists: pa.Array, start: int, stop: int | None) -> pa.Array:
     taken = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(first + low, lengths)
     valid = None if not lists.null_count else lists.is_valid()
     bits = None if valid is None else pa.concat_arrays([valid]).buffers()[1]
-    kept = pa.array(offsets, pa.int32())
+    places = pa.array(offsets, pa.int32())
     return pa.ListArray.from_buffers(
         pa.list_(lists.type.value_type),
         len(lists),
-        [bits, kept.buffers()[1]],
+        [bits, places.buffers()[1]],
         children=[lists.values.take(pa.array(taken))],
     )
 
