@@ -43,9 +43,9 @@ class Filter(_RowFilter):
     removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
     not depend on. Of several filters a row has to pass all. A filter cannot stand after Groupby, whose `min_length`
     drops short groups. Types and values stay. A cast or a parse that fails is null, counted and reported; with `strict`
-    it is a DataError that names value, column and row. Errors: a JobError unless exactly one of the two is given, for an
-    expression that cannot be read or is not of booleans, and for a function that returns another number of rows, another
-    order or another type; a HostError for a function that cannot be imported here.
+    it is a DataError that names value, column and row. Errors: a JobError unless exactly one of the two is given, for
+    an expression that cannot be read or is not of booleans, and for a function that returns another number of rows,
+    another order or another type; a HostError for a function that cannot be imported here.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow
