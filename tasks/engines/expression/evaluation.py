@@ -298,7 +298,8 @@ class _Runner:
                 values = calendar.part(args[0].values, unit_of(step.args[0].dtype), step.value, xp)
                 return replace(args[0], values=values, bounds=None)
             case "floor time":
-                values = calendar.floored(args[0].values, unit_of(step.dtype), *step.value, xp)
+                of, every, from_monday = step.value
+                values = calendar.floored(args[0].values, unit_of(step.dtype), of, every, from_monday, xp)
                 return replace(args[0], values=values, bounds=None)
             case "is None":
                 return self.is_null(args[0])
