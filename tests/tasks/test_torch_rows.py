@@ -40,11 +40,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader(rows: Any, workers: int, **more: Any) -> Any:
-    """Workers begin anew: a fork would inherit a GPU that it cannot use, and the threads that Prefect and Dask end when a
-    process of theirs ends, which a fork does not have: it would end with status 1."""
+    """Workers begin anew where this process holds a GPU, which it cannot hand down to forks of its own."""
     from torch.utils.data import DataLoader
 
-    how = {"multiprocessing_context": "spawn"} if workers else {}
+    how = {"multiprocessing_context": "spawn"} if workers and "cupy" in sys.modules else {}
     return DataLoader(rows, batch_size=None, num_workers=workers, **how, **more)
 
 
