@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,10 @@ torch = pytest.importorskip("torch")
 # Two workers are right here on one CPU, too; PyTorch warns where a process may use fewer CPUs than there are workers.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 ROWS = 600
+# A DataLoader forks its workers. A process that has run clusters of other tests has threads, locks and hooks of which a
+# fork ends with status 1, so these tests run in a process of their own.
+OWN_PROCESS = "MILLRACE_TEST_OWN_PROCESS"
+forks = pytest.mark.skipif(OWN_PROCESS not in os.environ, reason="run by test_workers_in_a_process_of_their_own")
 EXAMPLE = Path(__file__).resolve().parents[2] / "flows" / "recipes" / "torch_example.py"
 
 
@@ -51,7 +57,29 @@ def numbers(rows: Any, workers: int) -> list[list[int]]:
     return [batch["number"].tolist() for batch in loader(rows, workers)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_in_a_process_of_their_own(engine: str) -> None:
+    names = "outlive or every_batch_of_workers or (over_ranks_and_workers and 2) or know_what_was_taken"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n0",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--engine",
+        engine,
+        __file__,
+        "-k",
+        names,
+    ]
+    environment = {**os.environ, OWN_PROCESS: "yes"}
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
 def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
     from tasks.loading.torch import Rows
 
@@ -61,6 +89,7 @@ def test_every_row_once_over_ranks_and_workers(out: Path, workers: int) -> None:
     assert [len(rank) for rank in found] == [rows.batches(workers) for rows in ranks]
 
 
+@forks
 def test_workers_that_outlive_an_epoch_hear_of_the_next(out: Path) -> None:
     from tasks.loading.torch import Rows
 
@@ -107,6 +136,7 @@ def test_the_example_learns(out: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "epoch 3: 12 batches of 50 rows" in capsys.readouterr().out
 
 
+@forks
 @pytest.mark.parametrize("settings", [{}, {"global_batches": True}])
 def test_rows_go_on_behind_every_batch_of_workers(out: Path, settings: dict[str, Any]) -> None:
     from tasks.loading.torch import Rows
@@ -119,6 +149,7 @@ def test_rows_go_on_behind_every_batch_of_workers(out: Path, settings: dict[str,
         assert numbers(again, 2) == whole[taken:]
 
 
+@forks
 def test_rows_of_this_process_know_what_was_taken(out: Path) -> None:
     from tasks.errors import JobError
     from tasks.loading.torch import Rows
