@@ -55,7 +55,7 @@ def format_of(text: str | None) -> Format:
         return Format(f"^{ISO}$", frozenset("YmdHMSfz"))
     for _ in range(2):
         text = re.sub(r"%([FTRDBe])", lambda sign: _SHORT[sign[1]], text)
-    pattern, parts = "", []
+    pattern, parts = "", list[str]()
     for piece in re.findall(r"%.|\s+|[^%\s]+|%$", text, re.DOTALL):
         sign = piece[1:]
         if piece.isspace():
