@@ -65,6 +65,8 @@ def draft(dataset: Any, label: str | None = None) -> str:
 
     >>> table = pa.table({"price": [1.0, None, 3.0], "brand": ["a", "b", "a"], "click": [0, 1, 0]})
     >>> print(draft(table))  # doctest: +ELLIPSIS
+    # yaml-language-server: $schema=job.schema.json
+    # (Editors complete and check the job with that file: millrace schema > job.schema.json.)
     # A draft by millrace new: read it, mend it, then millrace preview and millrace run.
     ...
     features:
@@ -250,6 +252,8 @@ def _written(
     data: Dataset, sample: pa.Table, nulls: list[str], decisions: list[Decision], target: str | None, named: bool
 ) -> Iterable[str]:
     rows = data.num_rows
+    yield "# yaml-language-server: $schema=job.schema.json"
+    yield "# (Editors complete and check the job with that file: millrace schema > job.schema.json.)"
     yield "# A draft by millrace new: read it, mend it, then millrace preview and millrace run."
     yield f"# Exact: {rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types."
     if sample.num_rows < rows:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = [sys.executable, "-P", "-c", "from millrace.cli import main; main()"]
 COMMANDS = ("demo", "run", "preview", "fit", "apply", "sample", "verify", "inspect", "ops", "clean", "diff", "contract")
-COMMANDS += ("new",)
+COMMANDS += ("new", "schema")
 
 
 def typed(*words: Any) -> Any:

@@ -398,6 +398,24 @@ def new(
 
 @app.command()
 @reported
+def schema() -> None:
+    """Print the JSON Schema of a job: editors complete keys, operators and choices with it, and mark mistakes.
+
+    A job names it in its first line, as a draft of millrace new does.
+
+    [bold]Examples[/bold]
+
+      millrace schema > job.schema.json && head -1 job.yaml    # yaml-language-server: $schema=job.schema.json
+    """
+    import json
+
+    from flows.job.schema import job_schema
+
+    print(json.dumps(job_schema(), indent=1))
+
+
+@app.command()
+@reported
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check every part of an output against its manifest: there, of its size, with its checksum, and no part too many.
 

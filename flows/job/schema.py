@@ -1,0 +1,82 @@
+"""The JSON Schema of a job, with which an editor completes a YAML file and marks its mistakes.
+
+The schema says of keys, types and choices what the models of the job say. What only the data or a whole job can tell
+(columns that are not there, keys that exclude each other) stays with `millrace preview`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flows.job.job import Feature, Job, recipes
+from tasks.ops import installed
+from tasks.ops.base import Operator
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # a class of a user's own module
+ENTRY_OF_REFIT = {"enum": ["merge", "freeze"]}
+
+
+def job_schema() -> Schema:
+    """The schema of what `millrace run` reads, draft 2020-12, as plain JSON values.
+
+    Of operators of installed packages it has the names where their entry points say them, not the parameters, since
+    nothing of a package is imported for it.
+
+    >>> schema = job_schema()
+    >>> schema["properties"]["recipe"]["enum"]
+    ['criteo', 'ecommerce', 'pca', 'sessions', 'toy', None]
+    """
+    whole = Job.model_json_schema(by_alias=True)
+    definitions, properties = whole["$defs"], whole["properties"]
+    required = {name: definitions[name.capitalize()].pop("required", []) for name in ("source", "output")}
+    definitions["Feature"] = _feature(Feature.model_json_schema())
+    operators = {name: _operator(name) for name in sorted(Operator.registry)}
+    definitions |= operators | {"Operator": _any_of(operators)}
+    definitions["Refitting"].pop("propertyNames", None)
+    definitions["Refitting"]["additionalProperties"] = ENTRY_OF_REFIT
+    properties["recipe"] = {"description": "name of a shipped recipe; the other keys are laid over it",
+                            "enum": [*recipes(), None]}  # fmt: skip
+    entries = properties["features"]
+    properties["features"] = {
+        **entries,
+        "type": ["array", "string"],
+        "description": "entries, or the same as YAML text",
+    }
+    alone = {"required": ["source", "features", "output"],
+             "properties": {name: {"required": keys} for name, keys in required.items()}}  # fmt: skip
+    by_recipe = {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}}
+    return {
+        "$schema": DIALECT, "title": "A job of millrace", "description": whole["description"], "type": "object",
+        "properties": properties, "additionalProperties": False, "if": by_recipe, "else": alone, "$defs": definitions,
+    }  # fmt: skip
+
+
+def _feature(schema: Schema) -> Schema:
+    schema["properties"]["ops"] = {"type": "array", "items": {"$ref": "#/$defs/Operator"}, "default": []}
+    return schema
+
+
+def _operator(name: str) -> Schema:
+    """The parameters of an operator, with its name as `op`."""
+    schema: Schema = Operator.registry[name].model_json_schema(by_alias=True)
+    schema.pop("title", None)
+    schema["description"] = schema.get("description", "").partition("\n\n")[0]
+    schema["properties"] = {"op": {"const": name}, **schema.get("properties", {})}
+    schema["required"] = ["op", *schema.get("required", [])]
+    return schema
+
+
+def _any_of(operators: Mapping[str, Schema]) -> Schema:
+    """An operator by its name, whose branch has its parameters: a message is of that operator alone."""
+    known = [{"const": name, "description": of["description"].partition("\n")[0]} for name, of in operators.items()]
+    own = {"type": "string", "pattern": IMPORT_PATH, "description": "a class of a module of one's own"}
+    packages = [{"const": entry.class_name, "description": f"of the package {entry.package}"}
+                for entry in installed.entries() if entry.class_name]  # fmt: skip
+    branches = [
+        {"if": {"properties": {"op": {"const": name}}}, "then": {"$ref": f"#/$defs/{name}"}} for name in operators
+    ]
+    op = {"anyOf": [*known, *packages, own]}
+    return {"type": "object", "required": ["op"], "properties": {"op": op}, "allOf": branches}
