@@ -16,6 +16,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from tasks import ops
+from tasks.dataset import Dataset
+from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
 from tests.flows.test_recipes import ids, scaled, source_of
@@ -241,6 +244,17 @@ def test_criteo(most: int, criteo: Path) -> None:
     )
     assert len(list(Path("output/train").glob("part-*.parquet"))) == 8
     assert Workflow.load("output/workflow").embeddings()["C26"]["rows"] == min(most, train["C26"].nunique() + 3)
+
+
+def test_what_the_steps_say_is_refused(movielens: Path) -> None:
+    train = Dataset("ml-1m/train.parquet")
+    movies = ops.JoinExternal("ml-1m/movies_converted.parquet", on="movieId", columns=["genres"])
+    with pytest.raises(JobError, match="two columns are called 'movieId'"):
+        Workflow((["movieId"] >> ops.Categorify()) + (["movieId"] >> movies)).fit(train)
+    good = Workflow(["rating"] >> ops.Lambda(lambda rating: rating > 3, dtype="bool")).fit_transform(train)
+    assert to_list(good.head(900)["rating"]) == (pd.read_parquet("ml-1m/train.parquet")["rating"] > 3).tolist()
+    with pytest.raises(JobError, match="cannot be saved"):
+        good.to_parquet("good")
 
 
 def test_the_page_goes_through_four_notebooks_by_name() -> None:
