@@ -176,6 +176,30 @@ def test_histories_are_those_of_pandas_for_any_partition(
     assert found == expected
 
 
+@settings(max_examples=30, deadline=None)
+@given(rows=EVENTS, length=st.integers(1, 5), partition_size=st.sampled_from([1, 160, 1 << 30]))
+def test_a_filter_of_histories_is_a_filter_after_pandas_for_any_partition(
+    rows: list[Any], length: int, partition_size: int, engine: str
+) -> None:
+    """What another filter removes is in no history; what this one removes is in those of later rows."""
+    dataset = in_small_partitions(events(rows), engine, partition_size)
+    history = ["x"] >> ops.History(length, "k", time_col="t") >> ops.Filter("len(x_history) > 1")
+    workflow = Workflow(["i", *[history], *[["s"] >> ops.Filter("s != 'c'")]]).fit(dataset)
+    found = by_row(workflow, dataset, "x_history", "s")
+
+    frame = events(rows).to_pandas(types_mapper=pd.ArrowDtype).query("s != 'c'")
+    expected = {}
+    for _, group in frame.sort_values("t", kind="stable", na_position="first").groupby("k", dropna=False):
+        for row in group.to_dict("records"):
+            if pd.isna(row["t"]):  # before all times, and tied with each other
+                continue
+            earlier = group[(group["t"].isna() | (group["t"] < row["t"]).fillna(False)).astype(bool)]
+            values = [None if pd.isna(value) else value for value in earlier["x"].tail(length)]
+            if len(values) > 1:
+                expected[row["i"]] = (values, row["s"])
+    assert found == expected
+
+
 # Lag
 
 
