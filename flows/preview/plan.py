@@ -163,7 +163,8 @@ def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
             if number and (Path(path).exists() or not sample.valid):
                 continue
             some = rows if number == 0 else max(1, rows // 5)
-            make_sample(sample.name, place, some, sample.seed + number, columns=sample.columns)
+            drift = sample.later and number > 0
+            make_sample(sample.name, place, some, sample.seed + number, drift=drift, columns=sample.columns)
             changed[name] = str(place)
         sections = {**request.sections, "source": {**request.sections["source"], **changed}}
         yield replace(request, sections=sections), sample.rows / rows

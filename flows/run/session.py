@@ -237,10 +237,11 @@ def make_samples(job: Job) -> None:
         folder = Path(path)
         if sample and (sample.valid or not number) and not any(c in path for c in "*?[") and "://" not in path:
             rows = sample.rows if number == 0 else max(1, sample.rows // 5)
+            drift = sample.later and number > 0
             begun = read_json(folder / "_sample.json") or {}
             if not folder.exists() or (begun.get("rows"), begun.get("seed")) == (rows, sample.seed + number):
                 log.info("making %s look-alike rows of %s in %s", f"{rows:,}", sample.name, folder)
-                make_sample(sample.name, folder, rows, sample.seed + number, columns=sample.columns)
+                make_sample(sample.name, folder, rows, sample.seed + number, drift=drift, columns=sample.columns)
                 mark_made_up()
 
 

@@ -108,6 +108,13 @@ class Sample(Section):
     seed: Seed = 0
     columns: int | None = Field(None, ge=1, description="of the sample wide; 100 if nothing is said")
     valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
+    later: bool = Field(False, description="of the sample ecommerce: the rows at source.valid are of the next month")
+
+    @model_validator(mode="after")
+    def _has_a_next_month(self) -> Sample:
+        if self.later and self.name != "ecommerce":
+            raise ValueError(f"later is of the sample ecommerce, not of {self.name}")
+        return self
 
 
 class Source(Section):

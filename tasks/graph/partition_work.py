@@ -118,7 +118,7 @@ class Work(PickledFields):
         noted: FailedCasts = {(SOURCE_FILTER, text): count for text, count in failed.items()}
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
-        evaluation = filtered(bound, frame, self.learned, context, where, self.depth, noted)
+        evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted)
         evaluation.read = read, context
         return evaluation
 
@@ -143,14 +143,14 @@ class Work(PickledFields):
         return self.bound.source_columns(self._with_filters(targets), self.training)
 
     def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        return [*targets, *(place for f in self.filters for place in f.inputs.values())]
+        return [*targets, *(place for f in self.filters_for(targets) for place in f.inputs.values())]
 
     def _plain(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
         if self.engine != "pandas" or self.cache is not None:
             return []
         bound = self.bound
-        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
+        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters_for(targets)]
         uses = [(bound.origin(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
         uses += [(bound.origin(*place), False) for place in targets]
         uses += [((SOURCE, name), False) for name in self._conditions]
@@ -164,7 +164,14 @@ class Work(PickledFields):
     @property
     def filters(self) -> list[Step]:
         """The graph's filters that hold in this phase."""
-        return [f for f in self.bound.filters if self.depth is None or f.depth < self.depth]
+        return [f for f in self.bound.filters if self._holds(f)]
+
+    def filters_for(self, targets: Sequence[tuple[int, str]]) -> list[Step]:
+        """The graph's filters that hold in this phase for the rows of the targets."""
+        return [f for f in self.bound.filters_for(targets) if self._holds(f)]
+
+    def _holds(self, step: Step) -> bool:
+        return self.depth is None or step.depth < self.depth
 
     def _load(
         self, partition: Partition, columns: list[str], plain: list[str], failed: Counter[str]

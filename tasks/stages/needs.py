@@ -99,13 +99,14 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
-    train = request.splits[0]
+    learned = plans.get(request.splits[0])  # None for the validation data alone, before they are brought together
     on_gpu = request.engine == "cudf"
     decoded = 0  # columns that statistics caches for transform in host memory, until pieces need the memory
-    kept_there = on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
-    if is_costly(plans[train]) and not request.fitted and not kept_there:
-        each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
-        decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
+    if learned is not None and is_costly(learned) and not request.fitted:
+        train = request.splits[0]
+        if not (on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)):
+            each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
+            decoded = min(each * len(workers.workers), int(learned.nbytes * scale))
     if on_gpu and workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # further partitions wait
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
@@ -174,7 +175,7 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
     if not any(disk.short for disk in estimate.disks):
         return estimate
     try:
-        sample = sampled(request, plans[request.splits[0]])
+        sample = sampled(request, next(iter(plans.values())))
     except MillraceError:
         return estimate  # the stage that reads all rows reports what is wrong with them
     if not sample.after.num_rows:
