@@ -252,12 +252,11 @@ def test_arrow_reads_what_the_sieve_leaves_and_ranges_change_nothing(
     signs = {"delimiter": dialect.delimiter, "quote": dialect.quote, "escape": dialect.escape,
              "comment": dialect.comment}  # fmt: skip
     source = {**signs, "columns": names, "schema": dict.fromkeys(names, "string"), "bad_lines": "skip"}
-    try:
-        plans = [plan_of(tmp_path / "a.csv", size, **source) for size in (cut, 2**20)]
-    except DataError as error:
-        assert "no rows at all" in str(error)
-        assert sifted.rows == 0
+    if not sifted.rows:
+        with pytest.raises(DataError, match="no rows at all"):
+            plan_of(tmp_path / "a.csv", cut, **source)
         return
+    plans = [plan_of(tmp_path / "a.csv", size, **source) for size in (cut, 2**20)]
     tables = [rows(plan) for plan in plans]
     assert tables[0] == tables[1]
     assert len(tables[0]["c0"]) == plans[0].rows == sifted.rows
@@ -302,8 +301,8 @@ def test_signs_are_read_as_python_reads_them(
 
 
 JSON_LINE = st.sampled_from(
-    ['{"x": 1}', '{"x": "a"}', "null", "", " ", "{", '{"x": 1', "[1]", '{"x": "\\ud800"}', '{"x": 1}{"x": 2}', '"x": 2}',
-     "\r", '{"y": [[1], [2]]}', "é"]
+    ['{"x": 1}', '{"x": "a"}', "null", "", " ", "{", '{"x": 1', "[1]", '{"x": "\\ud800"}', '{"x": 1}{"x": 2}',
+     '"x": 2}', "\r", '{"y": [[1], [2]]}', "é"]
 )  # fmt: skip
 
 
