@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
@@ -28,12 +29,15 @@ from tasks.engines.user_frames import dask_frame
 from tasks.errors import JobError, near
 from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.frames import Frames, frames_of
 from tasks.sources.planning import PARTITION, make_plan, shared_out
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
+from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import is_remote, local_path
 
+log = logging.getLogger("millrace")
 ENGINES = ("auto", "pandas", "cudf")
 
 
@@ -57,6 +61,10 @@ class Dataset:
     storage_options: for URLs, a dict, or the name of one that the host or a Prefect Secret block holds.
     header, null_values, delimiter: of text files; True, [""], and a comma or a tab by default.
     skip_rows: lines at the beginning of each CSV or TSV file, before its header; 0 by default.
+    quote, escape, comment: of CSV and TSV, one character each: around values (a double quote by default, "" for none),
+        before a quote, delimiter or line end that is a letter, and at the beginning of lines that are no rows.
+    bad_lines: what happens to lines of CSV, TSV and JSON lines that cannot be read: "error" (default), "skip", or the
+        path of a file that gets them as JSON lines (file, line, why, text). They are counted in a warning.
     decimal, encoding: of CSV and TSV; a point and utf-8 by default, else a comma; latin-1, windows-1252 or utf-16.
     missing: what a column is that some files lack: "error" (default) once it is read, or "null" in the rows of these
         files. Files are united by name, integers and floats, dates and timestamps by the wider type.
@@ -90,6 +98,10 @@ class Dataset:
         skip_rows: int | None = None,
         decimal: str | None = None,
         encoding: str | None = None,
+        quote: str | None = None,
+        escape: str | None = None,
+        comment: str | None = None,
+        bad_lines: str | os.PathLike[str] | None = None,
         missing: str | None = None,
         versions: str | None = None,
     ) -> None:
@@ -101,6 +113,7 @@ class Dataset:
         self._section: Source | None = None
         self._fit: Fit | None = None
         self._partition_size = partition_size
+        self._noted: set[str] = set()  # what was logged
         dtypes = schema and {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
         values = {
             "format": None if format == "auto" else format,
@@ -113,6 +126,10 @@ class Dataset:
             "skip_rows": skip_rows,
             "decimal": decimal,
             "encoding": encoding,
+            "quote": quote,
+            "escape": escape,
+            "comment": comment,
+            "bad_lines": None if bad_lines is None else os.fspath(bad_lines),
             "missing": missing,
             "schema": dtypes,
         }
@@ -143,9 +160,23 @@ class Dataset:
             return Plan((), "frame", self.frames.schema, blocks, cut_partitions(blocks, size))
         assert self._section is not None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if self._section.part_mem_fraction else None
+        target = target_of(self._section)
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
             threads = self._threads
-            return make_plan(self._section, parallel_map=pool.map, memory=memory, threads=threads, fit=self._fit)
+            plan = make_plan(self._section, parallel_map=pool.map, memory=memory, threads=threads, fit=self._fit)
+        bad = bad_lines_of(plan)
+        if target:
+            write_bad_lines(target, [(plan, bad)])
+        if bad:
+            log.warning("%s", bad_lines_text(bad))
+        return plan
+
+    def warn_of_differences(self, columns: Iterable[str]) -> None:
+        """Log, once for each, which of the columns some files lack or have in a narrower type."""
+        for text in uniting_notes(self.plan, {*columns}):
+            if text not in self._noted:
+                self._noted.add(text)
+                log.warning("files that differ are united: %s", text)
 
     @property
     def _threads(self) -> int | None:
@@ -260,12 +291,14 @@ class Dataset:
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
         """
         engine = libraries.resolve_engine(self.engine)
+        self.warn_of_differences(checked_names(self.plan, columns))
         for partition in self.plan.partitions:
             yield libraries.to_frame(read(self.handle, partition, columns), engine)
 
     def head(self, n: int = 5) -> Any:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
         tables, rows = [], 0
+        self.warn_of_differences(self.schema)
         for block in self.plan.blocks:
             if rows >= n:
                 break
@@ -280,6 +313,7 @@ class Dataset:
         """
         engine = libraries.resolve_engine(self.engine)
         names = checked_names(self.plan, columns)
+        self.warn_of_differences(names)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
         handle = (self.handle, names, engine)
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
@@ -302,6 +336,7 @@ class _Replanned(Dataset):
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
         self.source, self.engine = origin.source, origin.engine
         self._section, self._fit, self._partition_size = None, None, origin._partition_size
+        self._noted = origin._noted
         self.__dict__ |= {"plan": plan, "frames": frames}
 
 

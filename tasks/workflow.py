@@ -78,7 +78,9 @@ class Workflow:
         """
         dataset = data if isinstance(data, Dataset) else Dataset(data)
         engine = resolve_engine(dataset.engine)
-        check_runs(Bound(self.final, dataset.schema), keys_of(dataset.plan))
+        bound = Bound(self.final, dataset.schema)
+        check_runs(bound, keys_of(dataset.plan))
+        dataset.warn_of_differences(_read_by(bound))
         failed: list[list[Record]] = []
         pool = current_pool(gpu_setup.allocatable)
         state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, pool, failed=failed.append)
@@ -143,8 +145,7 @@ class Workflow:
         dataset = self._as_fitted(data if isinstance(data, Dataset) else Dataset(data))
         # where all is learned anew, a column that was left out may come back
         bound = Bound(self.final, schema, {} if refit_all else state.values)
-        places = [place for step in bound.learned for place in step.fit_inputs.values()]
-        needed = bound.source_columns([*bound.targets, *places], training=True)
+        needed = _read_by(bound)
         for name in needed:
             if name not in dataset.schema:
                 what = f"column {name!r} is missing: the workflow has learned from it, or makes an output of it"
@@ -373,6 +374,12 @@ class Workflow:
         return workflow
 
 
+def _read_by(bound: Bound) -> list[str]:
+    """The columns of the source that a graph learns from or makes its outputs of."""
+    places = [place for step in bound.learned for place in step.fit_inputs.values()]
+    return bound.source_columns([*bound.targets, *places], training=True)
+
+
 class Transformed:
     """The rows of a data set after a workflow. `Workflow.transform` and `fit_transform` make it.
 
@@ -396,7 +403,9 @@ class Transformed:
     def _work(self) -> Work:
         workflow, dataset = self.workflow, self.dataset
         engine = resolve_engine(dataset.engine)
-        check_runs(Bound(self.final, self.bound_to, workflow._fitted().values), keys_of(dataset.plan))
+        bound = Bound(self.final, self.bound_to, workflow._fitted().values)
+        dataset.warn_of_differences(bound.source_columns(bound.targets, training=self.training))
+        check_runs(bound, keys_of(dataset.plan))
         return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training,
                     first_row=self.first_row)  # fmt: skip
 

@@ -110,7 +110,7 @@ def _check_local(job: Any) -> None:
 
 
 def _written(job: Any) -> Iterator[tuple[str, str]]:
-    """The folders that a run writes: the output, the work in progress, what Dask spills."""
+    """What a run writes: the output, the work in progress, what Dask spills, lines that cannot be read."""
     yield "output.path", job.output.path
     if is_local(job.output.path):
         staging = Staging(job.output.path, job.run.scratch)
@@ -118,6 +118,8 @@ def _written(job: Any) -> Iterator[tuple[str, str]]:
         yield "run.scratch" if job.run.scratch else "output.path (work in progress, run.scratch)", str(staging.folder)
     if job.run.scratch:
         yield "run.scratch", job.run.scratch
+    if job.source.bad_lines not in ("error", "skip"):
+        yield "source.bad_lines", job.source.bad_lines
 
 
 def _of_cluster(cluster: Any) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,10 @@ from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resol
 
 DateOf = Callable[[Run], RunDate]
 S = TypeVar("S", bound=Section)
-PLACES = (("source", "path"), ("source", "valid"), ("source", "filter"), ("output", "path"), ("fitted",), ("base",))
+PLACES = (
+    ("source", "path"), ("source", "valid"), ("source", "filter"), ("source", "bad_lines"), ("output", "path"),
+    ("fitted",), ("base",),
+)  # fmt: skip
 
 
 def of_this_moment(run: Run) -> RunDate:

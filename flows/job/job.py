@@ -167,8 +167,11 @@ class Job(CheckedJob):
         """The request of the stages, on top of a base where there is one; its paths are absolute, since workers may
         have another current folder."""
         source = self.source.model_copy(
-            update={"path": _absolute(self.source.path), "valid": _absolute(self.source.valid)}
-        )
+            update={
+                "path": _absolute(self.source.path), "valid": _absolute(self.source.valid),
+                "bad_lines": absolute_target(self.source),
+            }
+        )  # fmt: skip
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
         if base is None:
@@ -195,7 +198,9 @@ class Application(CheckedJob):
 
     def request(self, engine: str) -> Request:
         """The request of the stages; its paths are absolute."""
-        source = self.source.model_copy(update={"path": _absolute(self.source.path)})
+        source = self.source.model_copy(
+            update={"path": _absolute(self.source.path), "bad_lines": absolute_target(self.source)}
+        )
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
         request = self.checked(applying_request(source, Path(_absolute(self.fitted)), output, run, engine))
@@ -238,6 +243,12 @@ def _exchange(run: Run, cluster: Cluster) -> dict[str, Any]:
             do="leave out one of the two",
         )
     return {"exchange": "disk"} if cluster.adapt else {}
+
+
+def absolute_target(source: Source) -> str:
+    """`source.bad_lines` with the path of a file from the root."""
+    named = source.bad_lines
+    return named if named in ("error", "skip") else str(_absolute(named))
 
 
 def _absolute(path: Any) -> Any:

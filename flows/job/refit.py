@@ -22,6 +22,7 @@ from flows.job.job import (
     _exchange,
     _refuse_inside,
     _valid,
+    absolute_target,
     check_refit,
     day_of,
     make_application,
@@ -70,7 +71,9 @@ class Refit(CheckedJob):
         """The request of the stages, whose paths are absolute; without a `base` that of the newest version, which is
         not read whole. A JobError where there is none."""
         base = base or chosen_base(self.base_path)
-        source = self.source.model_copy(update={"path": _absolute(self.source.path)})
+        source = self.source.model_copy(
+            update={"path": _absolute(self.source.path), "bad_lines": absolute_target(self.source)}
+        )
         output = self.output.model_copy(update={"path": _absolute(self.output.path)})
         run = self.run.model_copy(update={"scratch": _absolute(self.run.scratch), **_exchange(self.run, self.cluster)})
         request = refitting_request(source, base, self.refit, output, run, engine, day_of(self))

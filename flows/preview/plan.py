@@ -30,6 +30,7 @@ from tasks.job.request import Request
 from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.ingest import check_columns, same_schema
@@ -68,6 +69,7 @@ class Preview:
     left_out: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
     united: list[str] = field(default_factory=list)
+    bad_lines: str = ""
     made_up: str = ""
     scale: float = 1.0
     dated: Dated | None = None
@@ -89,6 +91,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     workers = _workers(job.cluster, refused)
     request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
+    target_of(request.source)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
         final, schema = subject(request, plans[request.splits[0]].schema)
@@ -111,6 +114,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         differs=differences_of(request, plans[request.splits[0]]),
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
+        bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
         base=base, modes=mode_rows(modes_of(request)),
     )  # fmt: skip
 

@@ -50,6 +50,7 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
         *([Section("Base", preview.base, preview.modes)] if preview.base else []),
         *([Section("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
         *([Section("Files that differ", "; ".join(preview.united))] if preview.united else []),
+        *([Section("Bad lines", preview.bad_lines)] if preview.bad_lines else []),
         *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),
         Section("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),

@@ -153,6 +153,8 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("the contract: %s", result.contract)
     if result.united:
         log.warning("files that differ are united: %s", result.united)
+    if result.bad_lines_of:
+        log.warning("%s", result.bad_lines_of)
     return result
 
 

@@ -139,6 +139,19 @@ class Source(Section):
     delimiter: str | None = Field(None, description="between the values of a text file, instead of comma or tab")
     skip_rows: int = Field(0, ge=0, description="lines at the beginning of each text file, before its header")
     decimal: str | None = Field(None, description="the decimal sign of a text file, instead of a point")
+    quote: str | None = Field(
+        None,
+        description="around values of a text file that hold delimiters or line ends, instead of a double quote; "
+        "an empty text if nothing stands around them",
+    )
+    escape: str | None = Field(
+        None, description="the character of a text file behind which a quote, delimiter or line end is a letter"
+    )
+    comment: str | None = Field(None, description="the character that begins lines of a text file which are no rows")
+    bad_lines: str = Field(
+        "error",
+        description="for lines of text that cannot be read: error, skip, or the path of a file that gets them",
+    )
     encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = Field(
         "utf-8", description="how the letters of a text file with a delimiter are stored"
     )
@@ -168,6 +181,22 @@ class Source(Section):
         if sign is not None and sign not in (".", ","):
             raise ValueError(f"{sign!r} is no decimal sign: give a point or a comma")
         return sign
+
+    @field_validator("quote", "escape", "comment")
+    @classmethod
+    def _one_sign(cls, sign: str | None, info: ValidationInfo) -> str | None:
+        if sign == "" and info.field_name == "quote":
+            return sign
+        if sign is not None and (len(sign) != 1 or not sign.isascii() or sign in "\0\r\n"):
+            raise ValueError(f"{sign!r} is no sign of a text file: give one ASCII character, no line end")
+        return sign
+
+    @field_validator("bad_lines")
+    @classmethod
+    def _some_file(cls, name: str) -> str:
+        if not name.strip() or name.endswith("/"):
+            raise ValueError("give error, skip, or the path of a file")
+        return name
 
     @field_validator("delimiter")
     @classmethod

@@ -59,8 +59,9 @@ class IngestResult(StageResult):
 
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
-    there is nothing to say. `united` names columns that some files lack or have in a narrower type. `again` files were
-    learned before. `estimate` has the needs of the run as lines of text.
+    there is nothing to say. `united` names columns that some files lack or have in a narrower type. `bad_lines` cannot
+    be read and are left out, `bad_lines_of` says of which files. `again` files were learned before.
+    `estimate` has the needs of the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -77,6 +78,8 @@ class IngestResult(StageResult):
     made_up: str = ""
     contract: str = ""
     united: str = ""
+    bad_lines: int | None = None
+    bad_lines_of: str = ""
     again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 
@@ -106,14 +109,15 @@ class StatisticsResult(StageResult):
 @dataclass(frozen=True, kw_only=True)
 class TransformResult(StageResult):
     """`rows` of the source became `rows_out` rows in pieces, which wait in the `exchange` (memory or disk); `because`
-    has the figures of that choice. `profile` is the file of the staging folder with the profile of the columns that
-    statistics and transform have read; "" without one."""
+    has the figures of that choice. `bad_lines` of its files are none of the rows. `profile` is the file of the
+    staging folder with the profile of the columns that statistics and transform have read; "" without one."""
 
     stage: str = "transform"
     rows_out: int
     partitions: int
     exchange: str
     because: str
+    bad_lines: int | None = None
     profile: str = _not_shown(default="")
 
 

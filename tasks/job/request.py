@@ -232,6 +232,10 @@ class PlanOf:
         """Path, size and digest of the source's files with rows, which the run learns from."""
         return [(str(path), int(size), str(digest)) for path, size, digest in self.data.get("learned_files", ())]
 
+    def bad_lines(self, split: str) -> list[dict[str, Any]]:
+        """The files of a split with lines that cannot be read, which are left out."""
+        return list(self.data.get("bad_lines", {}).get(split, ()))
+
     @property
     def workers(self) -> int:
         """The workers at ingest: what is counted by workers must not change when one is lost."""

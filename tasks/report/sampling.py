@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tasks.core.plan import File, Piece, Plan
 from tasks.core.schema import ROW
-from tasks.sources.formats import FORMATS
+from tasks.sources.formats import FORMATS, whole_records
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.parquet import source_of
 from tasks.sources.formats.text_ranges import is_whole
@@ -79,11 +79,8 @@ def _short_range(plan: Plan, piece: Piece) -> Piece | None:
     if piece.stop - piece.start <= TEXT_BYTES:
         return piece
     data = read_range(file, piece.start, piece.start + TEXT_BYTES, plan.options.get("storage_options"))
-    end = len(data)
-    while (end := data.rfind(b"\n", 0, end)) > 0:
-        if data.count(b'"', 0, end) % 2 == 0:  # a line end inside quotes ends no record
-            return replace(piece, stop=piece.start + end + 1)
-    return None
+    end = whole_records(data, plan.format, plan.options)
+    return replace(piece, stop=piece.start + end) if end else None
 
 
 def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:

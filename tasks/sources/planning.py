@@ -20,12 +20,14 @@ from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import check_together, united
 from tasks.storage import hive
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
 
+SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
 BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
 
@@ -74,10 +76,15 @@ def make_plan(
         [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
     )
     full = [item for item in inspected if item.rows]
+    bad_lines = {
+        item.file.path: [item.bad.count, item.bad.line, item.bad.why, item.file.to_json()]
+        for item in inspected if item.bad
+    }  # fmt: skip
     if not full:
         raise NoRowsError(
             "the input has no rows at all",
             where=_some(listed[0].path, len(listed)),
+            why=f"none of {sum(bad[0] for bad in bad_lines.values()):,} lines can be read" if bad_lines else "",
             do="check source.path and how the files were written",
         )
     skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
@@ -108,6 +115,7 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
+            **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
         reading=reading_of(source, name, listed),
     )
@@ -182,9 +190,19 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
 
 def check_delimiter(source: Source, name: str) -> None:
     """Refuse the settings of text with delimiters for formats without them."""
+    if source.bad_lines != "error" and name not in (*TEXTS, "jsonl"):
+        raise JobError(
+            f"files of the format {name} have no lines",
+            where="source.bad_lines",
+            do="leave it out: it is for csv, tsv and jsonl",
+        )
     if name in TEXTS:
+        _check_signs(source, name)
         return
-    others = {"decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows}
+    others = {
+        "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
+        "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
+    }  # fmt: skip
     for key, is_set in others.items():
         if is_set:
             raise JobError(
@@ -200,6 +218,22 @@ def check_delimiter(source: Source, name: str) -> None:
         )
 
 
+def _check_signs(source: Source, name: str) -> None:
+    """A JobError where one character is two signs of a text file."""
+    quote = '"' if source.quote is None else source.quote
+    signs = {"delimiter": source.delimiter or {"csv": ",", "tsv": "\t"}[name], "quote": quote,
+             "escape": source.escape, "comment": source.comment}  # fmt: skip
+    keys: dict[str, str] = {}
+    for key, sign in signs.items():
+        if sign and sign in keys:
+            raise JobError(
+                f"{sign!r} is the {keys[sign]} and the {key} of a text file",
+                where=f"source.{key}",
+                do="give another character, or leave it out: two quotes stand for one without an escape",
+            )
+        keys[sign or ""] = key
+
+
 def read_options(source: Source) -> dict[str, Any]:
     """The options of readers, as plain values."""
     return {
@@ -209,6 +243,8 @@ def read_options(source: Source) -> dict[str, Any]:
         "delimiter": source.delimiter,
         **({} if source.decimal is None else {"decimal": source.decimal}),
         **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
+        **{name: sign for name in SIGNS if (sign := getattr(source, name)) is not None},
+        **({} if source.bad_lines == "error" else {"bad_lines": True}),
         **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},

@@ -19,7 +19,7 @@ from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", *ROWS)
-LAYOUT = ("delimiter", "header", "columns", "skip_rows", "decimal", "encoding")
+LAYOUT = ("delimiter", "header", "columns", "skip_rows", "decimal", "encoding", "quote", "escape", "comment")
 TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
 DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "keys": [], "sort_by": []}
 

@@ -65,7 +65,7 @@ def united(
     check_names(first.schema.names, first.file.path)
     types, origin = {}, dict[str, str]()
     apart: dict[str, Apart] = {}
-    grown: dict[str, str] = {}
+    grown = {name: text for name, text in first.grown.items() if name not in declared}
     seen = None
     for item in inspected:
         if item.schema == seen:

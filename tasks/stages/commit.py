@@ -235,11 +235,18 @@ def _manifest(
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
         **({"united": united} if (united := PlanOf(request).data.get("united")) else {}),
+        **({"bad_lines": bad} if (bad := _bad_lines(request, written.split)) else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
         **base_note(request),
     )
+
+
+def _bad_lines(request: Request, split: str) -> list[dict[str, Any]]:
+    """The lines of a split's files that were left out, by file: count, and line and why of the first."""
+    shown = ("path", "count", "line", "why")
+    return [{name: file[name] for name in shown} for file in PlanOf(request).bad_lines(split)]
 
 
 def _figures(result: StageResult) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from tasks.job.refitting import copied_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
+from tasks.sources.bad_lines import BadLine, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.planning import (
     NoRowsError,
     NoValidationRowsError,
@@ -63,6 +64,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     sample = _made_up_files(listed) + (request.fitted or request.base).get("made_up", [])
     reused, notes, grown = _plan(request, pool, paths, listed, sample)
     saved = PlanOf(request)
+    bad = [file for split in paths for file in saved.bad_lines(split)]
     again = _refuse_learned(request, saved)
     plans = {split: saved.plan(split) for split in paths}
     rows = sum(plan.rows for plan in plans.values())
@@ -87,6 +89,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         made_up=made_up_text(sample) if sample else "",
         contract="; ".join(dict.fromkeys(notes)),
         united="; ".join(dict.fromkeys(grown)),
+        bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
+        bad_lines_of=bad_lines_text(bad),
         again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
@@ -144,18 +148,25 @@ def _plan(
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.splits))
     )
+    target = target_of(request.source)
+    reused = reused and not (target and not target.exists())
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
         origins: dict[str, Any] = {}
         learned: list[list[Any]] = []
+        with_bad: dict[str, tuple[Plan, list[BadLine]]] = {}
         plans = {
-            split: _planned(request, split, path, pool, origins, learned, notes, grown) for split, path in paths.items()
+            split: _planned(request, split, path, pool, origins, learned, notes, grown, with_bad)
+            for split, path in paths.items()
         }
+        if target:
+            write_bad_lines(target, [*with_bad.values()])
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
         saved.set_plans(plans, origins)
         saved.data["learned_files"] = learned
+        saved.data["bad_lines"] = {split: files for split, (_, files) in with_bad.items() if files}
         saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
@@ -185,11 +196,12 @@ def _naming_valid(split: str) -> Iterator[None]:
 
 def _planned(
     request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
-    notes: list[str], grown: list[str],
+    notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[BadLine]]],
 ) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
-    column that the contract has a rule for, `grown` one for each used column about which files differ."""
+    column that the contract has a rule for, `grown` one for each used column about which files differ, and
+    `with_bad` the plan of the files with their bad lines."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -202,6 +214,7 @@ def _planned(
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
+    with_bad[split] = plan, bad_lines_of(plan)
     if request.rules is not None:
         schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
         plan = replace(plan, schema=schema)

@@ -48,6 +48,9 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
         partitions=len(ready.plan.partitions),
         exchange=choice.kind,
         because=choice.because,
+        bad_lines=sum(file["count"] for file in PlanOf(request).bad_lines(split))
+        if request.source.bad_lines != "error"
+        else None,
         profile=profiles.whole_name(split) if request.run.profile else "",
     )
 

@@ -78,7 +78,7 @@ def test_a_column_that_some_files_lack_is_null_there(format: str, tmp_path: Path
     assert rows(path, ["x"]) == {"x": [1, 2, 3, 4]}
 
 
-@pytest.mark.parametrize("format", [name for name in WRITERS if name != "jsonl"])
+@pytest.mark.parametrize("format", WRITERS)
 def test_a_column_that_some_files_lack_is_an_error_once_it_is_read(format: str, tmp_path: Path) -> None:
     path = folder_of(tmp_path, format, {"x": [1]}, {"x": [2], "brand": ["a"]})
     with pytest.raises(DataError, match="column 'brand' is missing in a file") as error:
@@ -120,6 +120,41 @@ def test_a_type_that_grew_is_read_as_the_wider_one(case: int, reverse: bool, tmp
     frames = Workflow(["x"]).fit(Dataset(path, engine=engine)).transform(Dataset(path, engine=engine)).frames()
     read_values = [value for frame in frames for value in to_list(frame["x"])]
     assert read_values == (values[::-1] if reverse else values)
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_a_type_of_text_that_grew_from_file_to_file_is_said(format: str, tmp_path: Path) -> None:
+    path = folder_of(tmp_path, format, {"x": [1], "y": [0.5], "z": ["a"]}, {"x": [0.5], "y": [1], "z": ["b"]})
+    text = f"column 'x' is float64 in {tmp_path}/1.{format}, int64 in {tmp_path}/0.{format}: read as float64"
+    assert uniting_notes(make_plan(Source(path=path)), {"x", "y", "z"}) == [text]
+    assert uniting_notes(make_plan(Source(path=path, schema={"x": "float64"})), {"x"}) == []
+    assert rows(path, ["x", "y"]) == {"x": [1.0, 0.5], "y": [0.5, 1.0]}
+
+
+def test_a_key_that_comes_late_in_a_file_of_json_lines_is_there(tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl").write_text('{"x": 1, "y": 2}\n')
+    (tmp_path / "1.jsonl").write_text('{"x": 1}\n' * 300_000 + '{"y": 3}\n')
+    assert rows(str(tmp_path), ["y"])["y"] == [2, *[None] * 300_000, 3]
+    (tmp_path / "1.jsonl").write_text('{"x": 1}\n{"\\u0079": 3}\n')
+    assert rows(str(tmp_path), ["y"])["y"] == [2, None, 3]
+    (tmp_path / "1.jsonl").write_text('{"x": 1}\n{"x": 3}\n')
+    with pytest.raises(DataError, match="column 'y' is missing in a file"):
+        rows(str(tmp_path), ["y"])
+    assert rows(str(tmp_path), ["x"], schema={"y": "int8"})["x"] == [1, 1, 3]
+    assert rows(str(tmp_path), ["y"], schema={"y": "int8"})["y"] == [2, None, None]
+
+
+def test_python_users_are_warned_once_of_columns_that_they_read(
+    tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder_of(tmp_path, "parquet", {"n": [1, 3], "x": [1, 1], "y": [1, 2]}, {"n": [2.5], "x": [0.5]})
+    source = Dataset(path, engine=engine, missing="null")
+    workflow = Workflow(["n"] >> ops.NormalizeMinMax()).fit(source)
+    assert [len([*workflow.transform(source).frames()]), len(caplog.messages)] == [1, 1]
+    assert caplog.messages[0].startswith(f"files that differ are united: column 'n' is float64 in {tmp_path}/1.parquet")
+    assert len([*source.to_iter(["x", "y"])]) == 1
+    assert len(source.head(1)) == 1
+    assert [text.partition("column ")[2][:3] for text in caplog.messages] == ["'n'", "'x'", "'y'"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from tasks.core.plan import File, Limits, Piece
 from tasks.errors import JobError, near
 from tasks.sources.formats import arrow, avro, jsonl, orc, parquet
 from tasks.sources.formats.delimited import CSV, TSV
+from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.survey import Inspected, footers
 from tasks.storage.files import COMPRESSIONS
 
@@ -47,22 +48,32 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Format:
-    """`survey` inspects files, `read` returns rows; units of `ranged` formats are ranges of bytes, not of rows."""
+    """`survey` inspects files, `read` returns rows; units of `ranged` formats are ranges of bytes, not of rows.
+
+    `bad_lines` gives (line, why, bytes) of the lines of a text file that cannot be read.
+    """
 
     survey: Callable[[Sequence[File], dict[str, Any], Limits, ParallelMap], list[Inspected]]
     read: Callable[[Sequence[File], Sequence[Piece], pa.Schema, dict[str, Any]], pa.Table]
     ranged: bool = False
+    bad_lines: Callable[[File, dict[str, Any]], Iterator[tuple[int, str, bytes]]] | None = None
 
 
 FORMATS = {
     "parquet": Format(footers(parquet.inspect), parquet.read),
     "arrow": Format(footers(arrow.inspect), arrow.read),
-    "csv": Format(CSV.survey, CSV.read, ranged=True),
-    "tsv": Format(TSV.survey, TSV.read, ranged=True),
+    "csv": Format(CSV.survey, CSV.read, ranged=True, bad_lines=CSV.bad_lines),
+    "tsv": Format(TSV.survey, TSV.read, ranged=True, bad_lines=TSV.bad_lines),
     "orc": Format(footers(orc.inspect), orc.read),
     "avro": Format(footers(avro.inspect), avro.read, ranged=True),
-    "jsonl": Format(jsonl.survey, jsonl.read, ranged=True),
+    "jsonl": Format(jsonl.survey, jsonl.read, ranged=True, bad_lines=jsonl.bad_lines),
 }
+
+
+def whole_records(data: bytes, name: str, options: dict[str, Any]) -> int:
+    """How many bytes at the beginning of a piece of a text file are whole records."""
+    texts = {"csv": CSV, "tsv": TSV}
+    return complete(data, texts[name].of(options).dialect if name in texts else jsonl.LINES)
 
 
 def format_of(files: Sequence[File], name: str = "auto") -> str:

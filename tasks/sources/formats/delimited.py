@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.sources.formats.conform import carried_type, conform, infinite_columns
+from tasks.sources.formats.readable_lines import DelimitedSieve
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
 
@@ -39,37 +40,61 @@ class Delimited:
     """
 
     delimiter: str
+    quote: str = '"'
+    escape: str | None = None
+    comment: str | None = None
 
     @property
     def dialect(self) -> Dialect:
-        return Dialect(self.delimiter)
+        return Dialect(self.delimiter, self.quote, self.escape, self.comment)
 
     def survey(
         self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         """Names, types and record ranges of all files."""
-        return self._with_delimiter(options)._survey(files, options, limits, parallel_map)
+        return self.of(options)._survey(files, options, limits, parallel_map)
 
-    def _with_delimiter(self, options: dict[str, Any]) -> Delimited:
-        return Delimited(options.get("delimiter") or self.delimiter)
+    def of(self, options: dict[str, Any]) -> Delimited:
+        """The same with the signs that a source names."""
+        quote = options.get("quote", self.quote)
+        return Delimited(
+            options.get("delimiter") or self.delimiter, quote, options.get("escape"), options.get("comment")
+        )
+
+    def _sieve(self, columns: int, options: dict[str, Any]) -> DelimitedSieve | None:
+        """The sieve by which text with so many columns is counted and read; None where nothing is left out."""
+        if options.get("bad_lines"):
+            return DelimitedSieve(self.dialect, columns, options.get("encoding", "utf-8"))
+        return DelimitedSieve(self.dialect, None) if self.comment else None
+
+    def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
+        """(line, why, bytes) of the records of a file that cannot be read, in their order."""
+        parser = self.of(options)
+        head = text_ranges.head(options, parser.dialect, options["header"], file)
+        sieve = DelimitedSieve(parser.dialect, len(parser._names(head, options)), options.get("encoding", "utf-8"))
+        return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
         self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         heads = list(parallel_map(partial(text_ranges.head, options, self.dialect, options["header"]), files))
-        units = text_ranges.count(heads, options, self.dialect, limits, parallel_map)
         names = [self._names(h, options) for h in heads]
-        full = [h for h, u in zip(heads, units, strict=True) if u]
+        sieves = [self._sieve(len(n), options) for n in names]
+        counted = text_ranges.count(heads, options, self.dialect, limits, parallel_map, sieves)
+        full = [h for h, c in zip(heads, counted, strict=True) if c.units]
         others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
-        for h, n, u in zip(heads, names, units, strict=True):
-            if u:
+        for h, n, c in zip(heads, names, counted, strict=True):
+            if c.units:
                 others.setdefault(tuple(n), h)
         also = list(others.values())[1:]
-        types = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
+        types, grown = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
         return [
-            Inspected(h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), units[i])
+            Inspected(
+                h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), counted[i].units,
+                grown=grown, bad=counted[i].bad,
+            )
             for i, h in enumerate(heads)
-        ]
+        ]  # fmt: skip
 
     def _names(self, head: text_ranges.Head, options: dict[str, Any]) -> list[str]:
         if options["columns"]:
@@ -77,7 +102,7 @@ class Delimited:
         try:
             check_columns(head.first.count(self.delimiter.encode()) + 1, head.file.path)
             first = as_utf8(head.first, options).decode()
-            line = next(csv.reader(io.StringIO(first, newline=""), delimiter=self.delimiter), [])
+            line = next(self._reader(first), [])
         except (UnicodeDecodeError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(
                 "the first line of a text file cannot be read",
@@ -90,11 +115,20 @@ class Delimited:
             check_names(line, head.file.path)
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
+    def _reader(self, text: str) -> Iterator[list[str]]:
+        quoting = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
+        return csv.reader(
+            io.StringIO(text, newline=""), delimiter=self.delimiter, quotechar=self.quote or None,
+            escapechar=self.escape, quoting=quoting,
+        )  # fmt: skip
+
     def _infer(self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
         head, length = sampled
         names = self._names(head, options)
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
+        if sieve := self._sieve(len(names), options):
+            data = sieve.sift(data).data
         table = self._parse(data, names, {}, names, options, head.file, piece)
         types = {name: _inferred(table[name]) for name in table.column_names}
         floats = [n for n, t in types.items() if pa.types.is_floating(t)]
@@ -107,13 +141,16 @@ class Delimited:
         self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]
     ) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
-        tables, parser = [], self._with_delimiter(options)
+        tables, parser = [], self.of(options)
         for piece in text_ranges.merged(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
             wanted = schema.names or names[:1]
             types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
             data = text_ranges.piece_bytes(file, piece, options)
+            sieve = parser._sieve(len(names), options)
+            if sieve and text_ranges.is_sifted(file, options):
+                data = sieve.sift(data).data
             tables.append(parser._parse(data, names, types, wanted, options, file, piece))
         return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
 
@@ -128,7 +165,7 @@ class Delimited:
         piece: Piece,
     ) -> pa.Table:
         try:
-            table = parse(data, self.delimiter, names, types, wanted, options)
+            table = parse(data, self.dialect, names, types, wanted, options)
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
@@ -137,7 +174,7 @@ class Delimited:
                 raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
             table = with_offsets
         for name in infinite_columns(table):
-            strings = parse(data, self.delimiter, names, {name: pa.string()}, [name], options).column(name)
+            strings = parse(data, self.dialect, names, {name: pa.string()}, [name], options).column(name)
             written = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
             index = pc.index(pc.and_not(pc.is_inf(table.column(name)), written), pa.scalar(True)).as_py()
             if index >= 0:
@@ -154,7 +191,7 @@ class Delimited:
         if not times:
             return None
         try:
-            table = parse(data, self.delimiter, names, types | dict.fromkeys(times, pa.string()), wanted, options)
+            table = parse(data, self.dialect, names, types | dict.fromkeys(times, pa.string()), wanted, options)
             for name, dtype in times.items():
                 texts = table.column(name).combine_chunks()
                 table = table.set_column(table.column_names.index(name), name, times_of(texts, dtype))
@@ -164,8 +201,10 @@ class Delimited:
 
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
-        start = text_ranges.head(options, self.dialect, options["header"], replace(file)).start
-        return text_ranges.records_before(file, start, piece.start, self.dialect, options)
+        head = text_ranges.head(options, self.dialect, options["header"], replace(file))
+        sieve = self._sieve(len(self._names(head, options)), options)
+        sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
+        return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
     def _misfit(
         self,
@@ -182,21 +221,24 @@ class Delimited:
         message = str(error).split("\n")[0]
         try:
             before = self._before(file, piece, options)
-            strings = parse(data, self.delimiter, names, {n: pa.string() for n in names}, wanted, options)
+            strings = parse(data, self.dialect, names, {n: pa.string() for n in names}, wanted, options)
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
+            if line := next(self.bad_lines(file, options), None):
+                where += f" (line {line[0]:,} of the file)" if row else f", line {line[0]:,}"
             return DataError(
                 "a text file does not parse",
                 where=where,
                 why=message,
                 do="write the file as UTF-8, or say what it is: source.encoding: latin-1"
                 if "UTF8" in message
-                else "mend the line: it needs one value per column, and quotes around values with line ends",
+                else "mend the line: it needs one value per column, and quotes around values with line ends; or leave "
+                "such lines out, source.bad_lines: skip",
             )
         for name in wanted:
             try:
-                parse(data, self.delimiter, names, {name: types[name]} if name in types else {}, [name], options)
+                parse(data, self.dialect, names, {name: types[name]} if name in types else {}, [name], options)
             except pa.ArrowException as failed:
                 match = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
@@ -244,7 +286,7 @@ class _Straddling(Exception):
 
 def parse(
     data: bytes,
-    delimiter: str,
+    dialect: Dialect,
     names: list[str],
     types: dict[str, pa.DataType],
     wanted: list[str],
@@ -260,7 +302,12 @@ def parse(
         strings_can_be_null=True,
         timestamp_parsers=[pacsv.ISO8601, "%Y-%m-%d %H:%M:%S UTC"],
     )
-    layout = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in data)
+    layout = pacsv.ParseOptions(
+        delimiter=dialect.delimiter,
+        quote_char=dialect.quote or False,
+        escape_char=dialect.escape or False,
+        newlines_in_values=any(sign and sign.encode() in data for sign in (dialect.quote, dialect.escape)),
+    )
     most = min(record_limit(options), len(data)) + 1
     sizes = [len(data) + 1] if not types else sorted({min(4 * 2**20, most), most})
     for size in sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,14 +19,15 @@ from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
 from tasks.sources.formats.conform import conform, infinite_columns
+from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
 from tasks.storage.files import compression
 
 LINES = Dialect(None)
+KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
-BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^\[\]{}"]++', re.DOTALL)  # all else than those outside of texts
 NO_TEXT = "a line is no UTF-8"
 IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
 
@@ -38,19 +39,56 @@ def survey(
     others show more of a column. `source.schema` may add columns, but for those that are `optional`.
     """
     heads = list(parallel_map(partial(text_ranges.head, options, LINES, False), files))
-    units = text_ranges.count(heads, options, LINES, limits, parallel_map)
-    full = [h for h, u in zip(heads, units, strict=True) if u]
-    for head in full:
-        _check_lines(head)
-    types = text_ranges.types_of(full, partial(_infer, options), parallel_map)
+    sieves = [_sieve(options)] * len(heads)
+    counted = text_ranges.count(heads, options, LINES, limits, parallel_map, sieves)
+    full = [h for h, c in zip(heads, counted, strict=True) if c.units]
+    if not options.get("bad_lines"):
+        for head in full:
+            _check_lines(head)
+    types, grown = text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
-    return [Inspected(h.file, pa.schema(list(types.items())), u) for h, u in zip(heads, units, strict=True)]
+    keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
+    lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True))
+    return [
+        Inspected(
+            h.file, pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]), c.units,
+            grown=grown, bad=c.bad,
+        )
+        for h, c in zip(heads, counted, strict=True)
+    ]  # fmt: skip
+
+
+def _sieve(options: dict[str, Any]) -> JsonSieve | None:
+    return JsonSieve() if options.get("bad_lines") else None
+
+
+def bad_lines(file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
+    """(line, why, bytes) of the lines of a file that cannot be read, in their order."""
+    return text_ranges.bad_lines(text_ranges.head(options, LINES, False, file), options, LINES, JsonSieve())
+
+
+def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Head) -> frozenset[str]:
+    """The keys that no row of a file has: it is read until each was seen.
+
+    A key counts as seen where its text stands between quotes, also as a value or deeper inside, and all do where a
+    letter is written by its number, as a key may be.
+    """
+    left = {name: json.dumps(name, ensure_ascii=False).encode() for name in keys}
+    left = {name: text for name, text in left.items() if text not in head.first}
+    if left:
+        for _, data in text_ranges.records_in_order(head, options, LINES, KEYS_BYTES):
+            left = {name: text for name, text in left.items() if text not in data and b"\\u" not in data}
+            if not left:
+                break
+    return frozenset(left)
 
 
 def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
     head, length = sampled
     data = text_ranges.sample(head.file, head.start, length, LINES, options)
+    if sieve := _sieve(options):
+        data = sieve.sift(data).data
     check_lines(data, head.file.path, options)
     _check_depth(data, head.file.path)
     schema = _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
@@ -72,15 +110,8 @@ def _check_depth(data: bytes, path: str) -> None:
     for number in np.flatnonzero(np.bincount(lines) > MOST_DEPTH):
         first = int(opened[np.searchsorted(lines, number)])
         begin, end = data.rfind(b"\n", 0, first) + 1, data.find(b"\n", first)
-        if _depth(data[begin : end if end >= 0 else len(data)]) > MOST_DEPTH:
+        if depth(data[begin : end if end >= 0 else len(data)]) > MOST_DEPTH:
             raise nested_too_deep(path, "a line of JSON")
-
-
-def _depth(line: bytes) -> int:
-    """How deep brackets lie in each other; those in texts do not count."""
-    brackets = np.frombuffer(BRACKETS.sub(b"", line), np.uint8)
-    steps = np.select([(brackets == c) for c in b"[{]}"], [1, 1, -1, -1], 0)
-    return int(np.cumsum(steps).max(initial=0))
 
 
 def _with_leaf(dtype: pa.DataType, leaf: pa.DataType) -> pa.DataType:
@@ -130,10 +161,13 @@ def _inferred(dtype: pa.DataType) -> pa.DataType:
 
 def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: dict[str, Any]) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
-    everything = set(schema.names) == set(options["names"])
-    tables = []
+    tables, sieve = [], _sieve(options)
     for piece in text_ranges.merged(pieces):
+        names = options["other_names"].get(str(piece.file), options["names"])
+        everything = set(schema.names) == set(names)
         data = text_ranges.piece_bytes(files[piece.file], piece, options)
+        if sieve and text_ranges.is_sifted(files[piece.file], options):
+            data = sieve.sift(data).data
         if not schema.names:
             rows = sum(cut.records for cut in record_ends.cut_text(data, 0, LINES, 2**26))
             tables.append(pa.table({"rows": pa.nulls(rows)}).select([]))
@@ -223,19 +257,28 @@ def _infinite_row(column: pa.ChunkedArray) -> int:
 
 
 def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[str, Any]) -> DataError:
-    before = 0 if compression(file.path) else text_ranges.records_before(file, 0, piece.start, LINES, options)
+    before = 0
+    if not compression(file.path):
+        before = text_ranges.records_before(file, 0, piece.start, LINES, options, _sieve(options))
     row, column = re.search(r"row (\d+)", message), re.search(r"Column\(/([^)]*)\)", message)
     where = file.path + (f", column {column[1]}" if column else "")
     value, name = "", column[1].split("/")[0] if column else "NAME"
     if row:
-        lines = [line for line in data.split(b"\n") if line.strip()]
+        lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
         where += f", row {before + int(row[1]) + 1}"
-        value = lines[int(row[1])][:200].decode(errors="replace") if int(row[1]) < len(lines) else ""
+        if int(row[1]) < len(lines):
+            number, line = lines[int(row[1])]
+            value = line[:200].decode(errors="replace")
+            if not (column or options.get("bad_lines")):
+                ended = text_ranges.beginning(file, piece.start, options)[0][: piece.start].count(b"\n")
+                where += f" (line {ended + number:,} of the file)"
     return DataError(
         "a line of JSON does not fit",
         where=where,
         why=message + (f" in {value}" if value else ""),
         do="write the file as UTF-8"
         if message.startswith(NO_TEXT)
-        else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text",
+        else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
+        if column
+        else "mend the line, or leave such lines out: source.bad_lines: skip",
     )

@@ -16,7 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
-QUOTE, NEWLINE, RETURN = 34, 10, 13
+NEWLINE, RETURN = 10, 13
+NO_BYTE = 256
 CHUNK = 2**20
 
 
@@ -24,13 +25,30 @@ CHUNK = 2**20
 class Dialect:
     """How records are written: the delimiter of quoted text; none for JSON lines, where every line feed ends
     a record.
+
+    `quote` is empty where no character quotes. The character behind `escape` stands for itself; a record that begins
+    with `comment` is none.
     """
 
     delimiter: str | None = ","
+    quote: str = '"'
+    escape: str | None = None
+    comment: str | None = None
 
     @property
     def quoted(self) -> bool:
         return self.delimiter is not None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether records can only be followed from the beginning of a file: quotes in comments and behind escapes are
+        letters, so that their parity says nothing of a range in the middle."""
+        return self.escape is not None or self.comment is not None
+
+    @property
+    def quote_code(self) -> int:
+        """The byte that quotes; a number that no byte has where none does."""
+        return ord(self.quote) if self.quoted and self.quote else NO_BYTE
 
     @property
     def openers(self) -> tuple[int, int, int]:
@@ -63,7 +81,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     The bytes around the range, two before and one behind it where the file has them, must be in `data` too; data[0]
     with low = 0 is the beginning of the text.
     """
-    quotes = dialect.quoted and data.find(b'"', low, high) >= 0
+    quotes = _has(data, low, high, dialect.quote_code)
     if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
         inside = Ends(0, -1, False, True, False) if dialect.quoted else None
         return _plain_ends(data, low, high), inside
@@ -71,9 +89,9 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     odd = False  # an odd number of quotes so far
     for at in range(low, high, CHUNK):
         odd = _count(data, low, at, min(at + CHUNK, high), dialect, odd, sides)
-    sides[0].can_tell &= not (quotes and _after_quote(data, low))
+    sides[0].can_tell &= not (quotes and _after_quote(data, low, dialect))
     sides[1].can_tell &= dialect.quoted
-    ends_in_quote = quotes and data[high - 1] == QUOTE
+    ends_in_quote = quotes and data[high - 1] == dialect.quote_code
     begun_outside, begun_inside = (
         Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside)
         if side.can_tell
@@ -101,7 +119,7 @@ def _count(
     64 bytes are the bits of a word, one word for each kind of byte; the two bytes before the first are there too.
     """
     window = _window(data, start - 2, stop + 1)
-    quote, newline, carriage = (_bits(window, byte) for byte in (QUOTE, NEWLINE, RETURN))
+    quote, newline, carriage = (_bits(window, byte) for byte in (dialect.quote_code, NEWLINE, RETURN))
     here = _places(len(window), 2, 2 + stop - start)
     ends, before = newline, _next(newline)
     if dialect.quoted:
@@ -179,7 +197,7 @@ def _parities(bits: np.ndarray, odd: bool) -> tuple[np.ndarray, bool]:
 
 def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: bool, closed: bool) -> Ends:
     """Record ends in data[low:high] for a known state at its beginning, quote by quote."""
-    quotes = _positions(data, low, high, QUOTE)
+    quotes = _positions(data, low, high, dialect.quote_code)
     ends, empty = _line_ends(data, low, high, dialect)
     return _ends(
         ends, empty, _true_quotes(quotes, _opens(data, low, quotes, dialect), inside, closed), int(inside), high - low
@@ -214,9 +232,13 @@ def _ends(ends: np.ndarray, empty: np.ndarray, quotes: np.ndarray, inside: int, 
     )
 
 
+def _has(data: bytes, low: int, high: int, byte: int) -> bool:
+    return byte != NO_BYTE and data.find(bytes([byte]), low, high) >= 0
+
+
 def _positions(data: bytes, low: int, high: int, byte: int) -> np.ndarray:
     """Offsets from `low` of a byte in data[low:high]."""
-    if data.find(bytes([byte]), low, high) < 0:
+    if not _has(data, low, high, byte):
         return np.empty(0, np.int64)
     array = np.frombuffer(data, np.uint8)
     positions = [
@@ -238,10 +260,10 @@ def _opens(data: bytes, low: int, quotes: np.ndarray, dialect: Dialect) -> np.nd
     return (before == delimiter) | (before == newline) | (before == carriage)
 
 
-def _after_quote(data: bytes, low: int) -> bool:
+def _after_quote(data: bytes, low: int, dialect: Dialect) -> bool:
     """Whether the range begins with a quote right behind one of the range before: perhaps a doubled quote, cut in
     two."""
-    return low > 0 and data[low - 1 : low + 1] == b'""'
+    return low > 0 and data[low - 1 : low + 1] == 2 * dialect.quote.encode()
 
 
 def _line_ends(data: bytes, low: int, high: int, dialect: Dialect) -> tuple[np.ndarray, np.ndarray]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tasks.core.plan import File, Limits, Unit
 from tasks.core.unforeseen_errors import at
+from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import noted
 
 
@@ -19,12 +20,16 @@ class Inspected:
     """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
 
     Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
+    `grown` has a sentence for each column of text whose type is wider than that of an earlier file. `bad` are
+    the lines of a text file that are left out, since they cannot be read.
     """
 
     file: File
     schema: pa.Schema
     units: tuple[Unit, ...]
     on_host: tuple[str, ...] = ()
+    grown: Mapping[str, str] = field(default_factory=dict)
+    bad: BadLines | None = None
 
     @property
     def rows(self) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import is_list
+from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.plan import File, Limits, Piece, Unit
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
+from tasks.sources.formats.readable_lines import BadLines, DelimitedSieve, Sieve, complete, line_ends
+from tasks.sources.formats.readable_lines import first_record as first_in_order
 from tasks.sources.formats.record_ends import (
     Cut,
     Dialect,
@@ -32,16 +35,20 @@ from tasks.storage.files import compression, read_all, read_range
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
 OTHER_FILES, OTHER_BYTES = 16, 2**20  # how many other files show their types, and in how many bytes each
+BAD = "bad"  # in a plan's options: path -> bad lines of the file
+RANGE = 64 * 2**20  # bytes that are read at once of a file that is followed in order
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Head:
-    """A text file's digest (of its first and last 64 KiB), the first record's bytes, and where its rows begin."""
+    """A text file's digest (of its first and last 64 KiB), the first record's bytes, where its rows begin, and how many
+    lines end before them."""
 
     file: File
     first: bytes
     start: int
+    lines: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,16 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
     length, most = EDGE, record_limit(options)
     while True:
         data, whole = beginning(file, length, options)
-        cuts = cut_text(data, _begin(data, options.get("skip_rows", 0)), dialect, 2**62)
-        start, stop = first_record(data, cuts, dialect)
+        begin = _begin(data, options.get("skip_rows", 0))
+        if dialect.in_order:
+            start, stop = first_in_order(data, begin, dialect, whole)
+        else:
+            start, stop = first_record(data, cut_text(data, begin, dialect, 2**62), dialect)
         if stop < len(data) or whole:
             if stop - start > most:
                 raise record_too_long(file.path, most)
-            return Head(replace(file, digest=digest), data[start:stop], stop if header else start)
+            rows = stop if header else start
+            return Head(replace(file, digest=digest), data[start:stop], rows, line_ends(data[:rows]))
         if length > most:
             raise record_too_long(file.path, most)
         length = min(8 * length, most + EDGE)
@@ -141,6 +152,8 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
     data = data[start : start + length] if whole and len(data) > start + length else data[start:]
     if whole and len(data) < length:
         return data
+    if dialect.in_order:
+        return data[: complete(data, dialect) or len(data)]
     cuts = cut_text(data, 0, dialect, max(1, len(data) - 2**20, len(data) // 2))  # in two or three ranges
     return data[: cuts[-1].start] if len(cuts) > 1 else data
 
@@ -148,22 +161,40 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
 def types_of(
     heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
     parallel_map: Callable[..., Any], also: Sequence[Head] = (),
-) -> dict[str, pa.DataType]:  # fmt: skip
-    """The columns (name -> type) of the first file, as `infer((head, bytes))` returns them.
+) -> tuple[dict[str, pa.DataType], dict[str, str]]:  # fmt: skip
+    """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, a sentence for each whose
+    type grew in another file).
 
     Up to `OTHER_FILES` of the other files, and those of `also`, are looked at too, in fewer bytes: a column takes the
     wider type, and columns that the first file lacks are added.
     """
     if not heads:
-        return {}
+        return {}, {}
     others = heads[1:]
     step = max(1, -(-len(others) // OTHER_FILES))
     some = list(dict.fromkeys([*others[::step], *also]))
     first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in some)])
-    types = dict(first)
-    for more in others_types:
-        types |= {name: wider(types.get(name, pa.null()), dtype) for name, dtype in more.items()}
-    return types
+    types, origin, grown = dict(first), dict.fromkeys(first, heads[0].file.path), dict[str, str]()
+    for other, more in zip(some, others_types, strict=True):
+        for name, dtype in more.items():
+            known = types.get(name, pa.null())
+            types[name] = both = wider(known, dtype)
+            if both == known:
+                continue
+            if _is_known(known):
+                grown[name] = (
+                    f"column {name!r} is {dtype_name(dtype)} in {other.file.path}, {dtype_name(known)} in "
+                    f"{origin[name]}: read as {dtype_name(both)}"
+                )
+            origin[name] = other.file.path
+    return types, grown
+
+
+def _is_known(dtype: pa.DataType) -> bool:
+    """Whether values have shown a type; structs may get more fields, which changes no value."""
+    while is_list(dtype):
+        dtype = dtype.value_type
+    return not pa.types.is_null(dtype) and not pa.types.is_struct(dtype)
 
 
 def wider(known: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -188,32 +219,142 @@ def wider(known: pa.DataType, other: pa.DataType) -> pa.DataType:
     return other if holds_both else known
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Bytes [start, stop) of a text file: `rows` that are read, `bad` records that cannot be, where `lines` lines end;
+    the first bad one is in line `first` of these (counted from 0), for the reason `why`."""
+
+    start: int
+    stop: int
+    rows: int
+    bad: int = 0
+    lines: int = 0
+    first: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The units of a file, and its lines that are left out, since they cannot be read."""
+
+    units: tuple[Unit, ...]
+    bad: BadLines | None = None
+
+
 def count(
+    heads: Sequence[Head], options: dict[str, Any], dialect: Dialect, limits: Limits,
+    parallel_map: Callable[..., Any], sieves: Sequence[Sieve | None],
+) -> list[Counted]:  # fmt: skip
+    """The units of each file, all ranges of all files counted by one parallel pass; by a second one what the sieves of
+    the files leave. A file whose records can only be followed in order is counted from its beginning by one task."""
+    tallies: dict[int, list[Tally]] = {}
+    alone = [n for n, h in enumerate(heads) if dialect.in_order or is_whole(h.file, options)]
+    in_order = partial(_in_order, options, dialect, limits.range_bytes)
+    tallies |= zip(alone, parallel_map(in_order, [(heads[n], sieves[n]) for n in alone]), strict=True)
+    others = [n for n in range(len(heads)) if n not in tallies]
+    cuts = _cuts([heads[n] for n in others], options, dialect, limits, parallel_map)
+    tallies |= zip(others, cuts, strict=True)
+    sifted = {n: [(r, sieve) for r in _without_gaps(heads[n], tallies[n])] for n in others if (sieve := sieves[n])}
+    if sifted:
+        left = iter(parallel_map(partial(_sifted, options), [item for items in sifted.values() for item in items]))
+        tallies |= {n: [next(left) for _ in items] for n, items in sifted.items()}
+    return [_counted(head, tallies[n]) for n, head in enumerate(heads)]
+
+
+def _cuts(
     heads: Sequence[Head], options: dict[str, Any], dialect: Dialect, limits: Limits, parallel_map: Callable[..., Any]
-) -> list[tuple[Unit, ...]]:
-    """The units of each file, all ranges of all files counted by one parallel pass."""
-    plain = [h for h in heads if not is_whole(h.file, options)]
+) -> list[list[Tally]]:
+    """The records of each file in ranges that are counted side by side."""
     ranges = [
         [Range(h.file, *r) for r in range_list(h.start, h.file.size, limits.range_bytes)]
         if h.start < h.file.size
         else []
-        for h in plain
+        for h in heads
     ]
     batches = _batches([r for file in ranges for r in file], limits.range_bytes)
     scans = iter([s for batch in parallel_map(partial(_scan_batch, options, dialect), batches) for s in batch])
-    units = {
-        h.file: _joined(h, [next(scans) for _ in file], file, options, dialect)
-        for h, file in zip(plain, ranges, strict=True)
-    }
-    packed = [h for h in heads if is_whole(h.file, options)]
-    units.update(
-        zip(
-            (h.file for h in packed),
-            parallel_map(partial(_whole, options, dialect, limits.range_bytes), packed),
-            strict=True,
-        )
-    )
-    return [units[h.file] for h in heads]
+    return [_joined(h, [next(scans) for _ in file], file, options, dialect)
+            for h, file in zip(heads, ranges, strict=True)]  # fmt: skip
+
+
+def _without_gaps(head: Head, tallies: Sequence[Tally]) -> list[Range]:
+    """The ranges of a file with the empty lines before each, so that all of its lines are counted."""
+    edges = [head.start, *(tally.stop for tally in tallies)]
+    return [Range(head.file, start, stop) for start, stop in pairwise(edges)]
+
+
+def _counted(head: Head, tallies: Sequence[Tally]) -> Counted:
+    units = tuple(Unit(Piece(0, t.start, t.stop), t.rows, t.stop - t.start) for t in tallies if t.rows)
+    line = head.lines
+    for tally in tallies:
+        if tally.bad:
+            return Counted(units, BadLines(sum(t.bad for t in tallies), line + tally.first + 1, tally.why))
+        line += tally.lines
+    return Counted(units)
+
+
+def tally_of(data: bytes, start: int, sieve: Sieve) -> Tally:
+    """What a sieve leaves of a text of whole records, which begins at `start` of its file."""
+    sifted = sieve.sift(data)
+    first = sifted.bad[0] if sifted.bad else None
+    return Tally(
+        start, start + len(data), sifted.rows, len(sifted.bad), line_ends(data),
+        line_ends(data[: first.start]) if first else 0, first.why if first else "",
+    )  # fmt: skip
+
+
+def _sifted(options: dict[str, Any], item: tuple[Range, Sieve]) -> Tally:
+    cut, sieve = item
+    return tally_of(piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options), cut.start, sieve)
+
+
+def _in_order(
+    options: dict[str, Any], dialect: Dialect, range_bytes: int, item: tuple[Head, Sieve | None]
+) -> list[Tally]:
+    """A file that is followed from its beginning; a compressed one, which is read as a whole, is one unit."""
+    head, sieve = item
+    if sieve is None and not dialect.in_order:
+        return _whole(options, dialect, range_bytes, head)
+    plain = sieve or DelimitedSieve(dialect, None)
+    return [tally_of(data, start, plain) for start, data in records_in_order(head, options, dialect, range_bytes)]
+
+
+def records_in_order(
+    head: Head, options: dict[str, Any], dialect: Dialect, range_bytes: int = RANGE
+) -> Iterator[tuple[int, bytes]]:
+    """Whole records from the beginning of a file's rows on, about `range_bytes` at a time, with where they begin."""
+    if is_whole(head.file, options):
+        data = decompressed(head.file, options)
+        check_lines(data, head.file.path, options)
+        if head.start < len(data):
+            yield head.start, data[head.start :]
+        return
+    start, rest, stop, most = head.start, b"", head.start, record_limit(options)
+    while stop < head.file.size:
+        begin, stop = stop, min(stop + range_bytes, head.file.size)
+        part = read_range(head.file, begin, stop, options.get("storage_options"))
+        if len(part) < stop - begin:
+            raise _shrank(head.file.path)
+        rest += part
+        end = len(rest) if stop == head.file.size else complete(rest, dialect)
+        if not end and len(rest) > most + range_bytes:
+            raise record_too_long(head.file.path, most)
+        if end:
+            check_lines(rest[:end], head.file.path, options)
+            yield start, rest[:end]
+            start, rest = start + end, rest[end:]
+
+
+def bad_lines(head: Head, options: dict[str, Any], dialect: Dialect, sieve: Sieve) -> Iterator[tuple[int, str, bytes]]:
+    """(line, counted from 1; why; bytes) of the records of a file that cannot be read, in their order."""
+    line = head.lines + 1
+    for _, data in records_in_order(head, options, dialect):
+        seen = 0
+        for bad in sieve.sift(data).bad:
+            line += line_ends(data[seen : bad.start])
+            seen = bad.start
+            yield line, bad.why, data[bad.start : bad.stop]
+        line += line_ends(data[seen:])
 
 
 def _batches(ranges: Sequence[Range], size: int) -> list[tuple[Range, ...]]:
@@ -243,16 +384,20 @@ def _scan_range(options: dict[str, Any], dialect: Dialect, item: Range) -> tuple
     """The counts of one range, and its last byte."""
     data, low, high = _with_margins(item, options)
     if len(data) < high:
-        raise DataError("a file shrank while it was read", where=item.file.path, do="start again when it is complete")
+        raise _shrank(item.file.path)
     check_lines(data, item.file.path, options)
     return scan(data, low, high, dialect), data[high - 1 : high]
 
 
+def _shrank(path: str) -> DataError:
+    return DataError("a file shrank while it was read", where=path, do="start again when it is complete")
+
+
 def _joined(
     head: Head, scans: Sequence[tuple[Scan, bytes]], ranges: Sequence[Range], options: dict[str, Any], dialect: Dialect
-) -> tuple[Unit, ...]:
+) -> list[Tally]:
     if not ranges:
-        return ()
+        return []
 
     def exactly(number: int, inside: bool, closed: bool) -> Ends:
         return scan_exactly(*_with_margins(ranges[number], options), dialect, inside, closed)
@@ -262,24 +407,24 @@ def _joined(
     cuts = join(edges, [s for s, _ in scans], exactly, is_open(scans[-1][1], dialect))
     if any(cut.stop - cut.start > 2 * longest + most for cut in cuts):  # ranges in which no record ends
         raise record_too_long(head.file.path, most)
-    return tuple(_unit(cut) for cut in cuts)
+    return [Tally(cut.start, cut.stop, cut.records) for cut in cuts]
 
 
-def _unit(cut: Cut) -> Unit:
-    return Unit(Piece(0, cut.start, cut.stop), cut.records, cut.stop - cut.start)
-
-
-def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head) -> tuple[Unit, ...]:
+def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: Head) -> list[Tally]:
     """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
     records = sum(cut.records for cut in cut_text(data, head.start, dialect, range_bytes))
-    return (_unit(Cut(head.start, len(data), records)),) if records else ()
+    return [Tally(head.start, len(data), records)] if records else []
 
 
-def records_before(file: File, start: int, stop: int, dialect: Dialect, options: dict[str, Any]) -> int:
-    """How many records bytes [start, stop) of a file hold: for messages that name a row."""
+def records_before(
+    file: File, start: int, stop: int, dialect: Dialect, options: dict[str, Any], sieve: Sieve | None = None
+) -> int:
+    """How many records of bytes [start, stop) of a file are read, by its sieve: for messages that name a row."""
     data = beginning(file, stop, options)[0][:stop]
+    if sieve:
+        return sieve.sift(data[start:]).rows
     return sum(cut.records for cut in cut_text(data, start, dialect, 2**26))
 
 
@@ -293,6 +438,11 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
         else:
             joined.append(piece)
     return joined
+
+
+def is_sifted(file: File, options: dict[str, Any]) -> bool:
+    """Whether records of a file are left out when it is read; where none of its lines is bad, its bytes stay."""
+    return bool(options.get("comment")) or BAD not in options or file.path in options[BAD]
 
 
 def piece_bytes(file: File, piece: Piece, options: dict[str, Any]) -> bytes:

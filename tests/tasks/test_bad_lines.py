@@ -1,0 +1,321 @@
+"""Lines of text that cannot be read: counted, skipped, collected; the same ones in every pass and for any ranges."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flows.job.job import make_job
+from flows.preview.plan import preview
+from flows.preview.text import sections
+from tasks import ops
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Limits
+from tasks.core.settings import Source
+from tasks.dataset import Dataset
+from tasks.errors import DataError, JobError
+from tasks.manifest import Manifest
+from tasks.report.sampling import of_source
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, write_bad_lines
+from tasks.sources.formats.readable_lines import DelimitedSieve, JsonSieve
+from tasks.sources.formats.record_ends import Dialect
+from tasks.sources.planning import make_plan
+from tasks.sources.reader import read
+from tasks.stages import ingest
+from tasks.workflow import Workflow
+from tests.flows.runs import rows_of
+from tests.frames import to_list
+from tests.stages import run_stages
+
+CSV = b'x,y\n1,a\n2\n3,"b\nc"\n\n4,d,e\n5,\xff\n6,f\n7,"open\n'
+BAD = [
+    (3, "1 values, 2 columns", "2"),
+    (7, "3 values, 2 columns", "4,d,e"),
+    (8, "byte 0xff is no letter of utf-8", "5,\\xff"),
+    (10, "it ends inside quotes, or behind an escape", '7,"open'),
+]
+JSON = b'{"x": 1}\n\n{"x": 2\n[3]\n{"x": 4} {"x": 5}\n{"x": "\\ud800"}\n  \n{"x": 6}\n{"x": NaN}\n{"x": 7}'
+BAD_JSON = [3, 4, 5, 6, 9]
+
+
+def plan_of(path: Path, range_bytes: int = 8, **source: Any) -> Any:
+    return make_plan(Source(path=str(path), **source), limits=Limits(join_below=1, range_bytes=range_bytes))
+
+
+def rows(plan: Any, columns: list[str] | None = None) -> dict[str, list[Any]]:
+    return pa.concat_tables([read(plan, i, columns) for i in range(len(plan.partitions))]).to_pydict()
+
+
+def collected(plan: Any, path: Path) -> list[dict[str, Any]]:
+    write_bad_lines(path, [(plan, bad_lines_of(plan))])
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
+@pytest.mark.parametrize("packed", [False, True])
+def test_bad_lines_of_csv_are_left_out_counted_and_collected(range_bytes: int, packed: bool, tmp_path: Path) -> None:
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(gzip.compress(CSV) if packed else CSV)
+    plan = plan_of(path, range_bytes, bad_lines="skip")
+    assert rows(plan) == {"x": [1, 3, 6], "y": ["a", "b\nc", "f"]}
+    assert rows(plan, ["x"]) == {"x": [1, 3, 6]}
+    (bad,) = bad_lines_of(plan)
+    assert (bad["path"], bad["count"], bad["line"], bad["why"]) == (str(path), 4, 3, "1 values, 2 columns")
+    found = collected(plan, tmp_path / "_bad.jsonl")
+    assert [(row["line"], row["why"], row["text"]) for row in found] == BAD
+    assert {row["file"] for row in found} == {str(path)}
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
+def test_bad_lines_of_json_are_left_out_counted_and_collected(range_bytes: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(JSON + b'\n{"x": "\xe9"}')
+    plan = plan_of(path, range_bytes, bad_lines="skip")
+    assert rows(plan) == {"x": [1, 6, 7]}
+    found = collected(plan, tmp_path / "_bad.txt")
+    assert [row["line"] for row in found] == [*BAD_JSON, 11]
+    assert found[-1]["text"] == '{"x": "\\xe9"}'
+
+
+def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    with pytest.raises(DataError, match="a text file does not parse") as error:
+        rows(plan_of(tmp_path / "a.csv", 2**20))
+    assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
+    assert "source.bad_lines: skip" in error.value.do
+    (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n\n{"x": 2\n')
+    with pytest.raises(DataError, match="a line of JSON does not fit") as error:
+        rows(plan_of(tmp_path / "a.jsonl", 2**20, schema={"x": "int64"}))
+    assert error.value.where == f"{tmp_path}/a.jsonl, row 2 (line 3 of the file)"
+    assert "source.bad_lines: skip" in error.value.do
+
+
+def test_a_value_that_does_not_fit_its_type_makes_no_line_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,a\n2\nz,b\n")
+    with pytest.raises(DataError, match="column 'x' has a value that is no int64: 'z'") as error:
+        rows(plan_of(tmp_path, bad_lines="skip", schema={"x": "int64"}))
+    assert error.value.where == f"{tmp_path}/a.csv, column x, row 2 (the header not counted)"
+
+
+def test_files_of_bad_lines_alone_are_skipped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1\n2\n")
+    (tmp_path / "b.csv").write_text("x,y\n1,2\n")
+    plan = plan_of(tmp_path, bad_lines="skip")
+    assert rows(plan) == {"x": [1], "y": [2]}
+    assert plan.skipped == (f"{tmp_path}/a.csv",)
+    assert [row["line"] for row in collected(plan, tmp_path / "_bad")] == [2, 3]
+    (tmp_path / "b.csv").unlink()
+    with pytest.raises(DataError, match="no rows at all") as error:
+        plan_of(tmp_path, bad_lines="skip")
+    assert error.value.why == "none of 2 lines can be read"
+
+
+def test_a_sample_of_the_source_leaves_bad_lines_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,'a\n2222222222222222222222222\n" * 20_000)
+    table = of_source(plan_of(tmp_path, 2**20, bad_lines="skip"), 100)
+    assert table is not None
+    assert table["y"].to_pylist() == ["'a"] * 100
+
+
+def test_the_text_names_the_files_with_the_most(tmp_path: Path) -> None:
+    files = [{"path": f"{n}.csv", "count": n, "line": 2, "why": "no object"} for n in range(1, 31)]
+    text = bad_lines_text(files)
+    assert text.startswith(
+        "465 lines cannot be read and are left out: 30 of 30.csv (the first is line 2: no object); 29"
+    )
+    assert text.endswith("; and those of 10 more files")
+    assert bad_lines_text(files[:1]).startswith("1 line cannot be read and is left out: 1 of 1.csv")
+    assert bad_lines_text([]) == ""
+
+
+def test_python_users_get_a_warning_and_the_file(tmp_path: Path, engine: str, caplog: Any) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,a\n2\n3,b\n")
+    source = Dataset(str(tmp_path), engine=engine, bad_lines=tmp_path / "_bad.jsonl")
+    with caplog.at_level(logging.WARNING, "millrace"):
+        (frame,) = Workflow(["x"] >> ops.NormalizeMinMax()).fit_transform(source).frames()
+    assert to_list(frame["x"]) == [0.0, 1.0]
+    assert caplog.messages == [
+        f"1 line cannot be read and is left out: 1 of {tmp_path}/a.csv (the first is line 3: 1 values, 2 columns)"
+    ]
+    assert json.loads((tmp_path / "_bad.jsonl").read_text()) == {
+        "file": f"{tmp_path}/a.csv", "line": 3, "why": "1 values, 2 columns", "text": "2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bad_lines", "message"),
+    [
+        ("IN/bad.csv", "the file for bad lines lies in the source"),
+        ("OUT", "bad lines go into a file, and this is a folder"),
+        ("s3://bucket/bad", "bad lines go into a file of this host"),
+        ("OUT/mine.txt", "the file for bad lines is there, and no run has written it"),
+    ],
+)
+def test_a_file_for_bad_lines_that_cannot_be(bad_lines: str, message: str, tmp_path: Path) -> None:
+    for name in ("IN", "OUT"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "IN" / "a.csv").write_text("x\n1\n")
+    (tmp_path / "OUT" / "mine.txt").write_text("mine\n")
+    named = bad_lines.replace("IN", f"{tmp_path}/IN").replace("OUT", f"{tmp_path}/OUT")
+    with pytest.raises(JobError, match=message):
+        _ = Dataset(str(tmp_path / "IN"), bad_lines=named).plan
+    assert (tmp_path / "OUT" / "mine.txt").read_text() == "mine\n"
+
+
+def test_formats_without_lines_have_no_bad_ones(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(JobError, match="have no lines"):
+        plan_of(tmp_path, bad_lines="skip")
+
+
+def job_of(tmp_path: Path, **source: Any) -> dict[str, Any]:
+    return {
+        "source": {"path": str(tmp_path / "in" / "*.csv"), **source},
+        "features": [{"columns": ["x"], "ops": [{"op": "NormalizeMinMax"}]}],
+        "output": {"path": str(tmp_path / "out"), "shuffle": "none", "files": 1},
+    }
+
+
+def test_log_artifacts_manifest_report_and_preview_count_bad_lines(tmp_path: Path) -> None:
+    for split in ("in", "valid"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "a.csv").write_text("x,y\n1,a\n2\n3,b\n")
+    (tmp_path / "valid" / "a.csv").write_text("x,y\n1,2,3\n1,a\n")
+    target = tmp_path / "bad" / "lines.jsonl"
+    job = make_job(job_of(tmp_path, bad_lines=str(target), valid=str(tmp_path / "valid")))
+    parts = [
+        f"1 of {tmp_path}/in/a.csv (the first is line 3: 1 values, 2 columns)",
+        f"1 of {tmp_path}/valid/a.csv (the first is line 2: 3 values, 2 columns)",
+    ]
+    text = f"2 lines cannot be read and are left out: {'; '.join(parts)}"
+    assert ("Bad lines", text) in [(s.title, s.text) for s in sections(preview(job))]
+    assert not target.exists()
+    ingested, _, transformed, *_ = run_stages(job.request("pandas"))
+    assert (ingested.figures()["bad_lines"], ingested.figures()["bad_lines_of"]) == (2, text)
+    assert transformed.figures()["bad_lines"] == 1
+    wanted = {"path": f"{tmp_path}/in/a.csv", "count": 1, "line": 3, "why": "1 values, 2 columns"}
+    assert Manifest.load(tmp_path / "out" / "train").data["bad_lines"] == [wanted]
+    report = (tmp_path / "out" / "train" / "_report.html").read_text()
+    assert f"1 lines of {tmp_path}/in/a.csv (the first is line 3: 1 values, 2 columns)" in report
+    assert [json.loads(line)["line"] for line in target.read_text().splitlines()] == [3, 2]
+    assert rows_of(tmp_path / "out" / "train").to_pydict() == {"x": [0.0, 1.0]}
+
+
+def test_a_plan_is_made_again_where_the_file_for_bad_lines_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("x,y\n1,a\n2\n3,b\n")
+    target = tmp_path / "bad.jsonl"
+    request = make_job(job_of(tmp_path, bad_lines=str(target))).request("pandas")
+    with request.staging.locked():
+        runs = [ingest.ingest(request, LocalPool(1)) for _ in range(2)]
+        before = target.read_bytes()
+        target.unlink()
+        runs.append(ingest.ingest(request, LocalPool(1)))
+    assert [run.reused for run in runs] == [False, True, False]
+    assert [run.bad_lines for run in runs] == [1, 1, 1]
+    assert target.read_bytes() == before
+
+
+# laws
+
+
+RAW = st.text(st.sampled_from('ab,;"\\#\n\r é'), min_size=1, max_size=60)
+DIALECTS = st.sampled_from(
+    [
+        Dialect(), Dialect(";", "'"), Dialect(",", ""), Dialect(",", '"', "\\"), Dialect(",", '"', None, "#"),
+        Dialect(",", '"', "\\", "#"), Dialect(",", "", "\\", "#"),
+    ]
+)  # fmt: skip
+LAW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@given(text=RAW, dialect=DIALECTS, columns=st.integers(1, 3), cut=st.integers(1, 40))
+@LAW
+def test_arrow_reads_what_the_sieve_leaves_and_ranges_change_nothing(
+    text: str, dialect: Dialect, columns: int, cut: int, tmp_path: Path
+) -> None:
+    sifted = DelimitedSieve(dialect, columns).sift(text.encode())
+    assert sifted.rows == 0 or sifted.data
+    names = [f"c{i}" for i in range(columns)]
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    signs = {"delimiter": dialect.delimiter, "quote": dialect.quote, "escape": dialect.escape,
+             "comment": dialect.comment}  # fmt: skip
+    source = {**signs, "columns": names, "schema": dict.fromkeys(names, "string"), "bad_lines": "skip"}
+    if not sifted.rows:
+        with pytest.raises(DataError, match="no rows at all"):
+            plan_of(tmp_path / "a.csv", cut, **source)
+        return
+    plans = [plan_of(tmp_path / "a.csv", size, **source) for size in (cut, 2**20)]
+    tables = [rows(plan) for plan in plans]
+    assert tables[0] == tables[1]
+    assert len(tables[0]["c0"]) == plans[0].rows == sifted.rows
+    assert bad_lines_of(plans[0]) == bad_lines_of(plans[1])
+    assert sum(bad["count"] for bad in bad_lines_of(plans[0])) == len(sifted.bad)
+
+
+FIELD = st.text(st.sampled_from('ab,"\\#\n é'), max_size=8)
+
+
+@given(
+    records=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=12), comments=st.lists(FIELD, max_size=12),
+    quote=st.sampled_from(['"', "'", ""]), escape=st.sampled_from([None, "\\"]), comment=st.sampled_from([None, "#"]),
+    cut=st.integers(1, 60),
+)  # fmt: skip
+@LAW
+def test_signs_are_read_as_python_reads_them(
+    records: list[tuple[str, str]], comments: list[str], quote: str, escape: str | None, comment: str | None, cut: int,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    if not quote and not escape:
+        records = [(a.translate({44: "", 10: ""}), b.translate({44: "", 10: ""})) for a, b in records]
+    if not quote:  # a record that begins with the sign of comments is one
+        records = [("x" + a, b) for a, b in records]
+    parts, expected = ["a,b\n"], []
+    style: Any = {
+        "quoting": csv.QUOTE_ALL if quote else csv.QUOTE_NONE, "quotechar": quote or None, "escapechar": escape,
+        "doublequote": escape is None, "lineterminator": "\n",
+    }  # fmt: skip
+    for number, record in enumerate(records):
+        out = io.StringIO()
+        csv.writer(out, **style).writerow(record)
+        if comment and number < len(comments):
+            parts.append(comment + comments[number].replace("\n", "") + "\n")
+        parts.append(out.getvalue())
+        expected += csv.reader(io.StringIO(out.getvalue(), newline=""), **style)
+    (tmp_path / "a.csv").write_text("".join(parts), newline="")
+    plan = plan_of(tmp_path / "a.csv", cut, quote=quote, escape=escape, comment=comment,
+                   schema={"a": "string", "b": "string"}, null_values=["NULL"])  # fmt: skip
+    read_rows = rows(plan)
+    assert [list(row) for row in zip(read_rows["a"], read_rows["b"], strict=True)] == expected
+
+
+JSON_LINE = st.sampled_from(
+    ['{"x": 1}', '{"x": "a"}', "null", "", " ", "{", '{"x": 1', "[1]", '{"x": "\\ud800"}', '{"x": 1}{"x": 2}',
+     '"x": 2}', "\r", '{"y": [[1], [2]]}', "é"]
+)  # fmt: skip
+
+
+@given(lines=st.lists(JSON_LINE, min_size=1, max_size=12), cut=st.integers(1, 60))
+@LAW
+def test_the_verdict_on_a_line_of_json_is_that_on_the_line_alone(lines: list[str], cut: int, tmp_path: Path) -> None:
+    text = "\n".join(lines).encode()
+    sieve = JsonSieve()
+    alone = [sieve.sift(line.encode()) for line in lines]
+    sifted = sieve.sift(text)
+    assert sifted.rows == sum(one.rows for one in alone)
+    assert len(sifted.bad) == sum(len(one.bad) for one in alone)
+    (tmp_path / "a.jsonl").write_bytes(text)
+    if sifted.rows:
+        plan = plan_of(tmp_path / "a.jsonl", cut, bad_lines="skip", schema={"x": "string", "z": "string"})
+        assert len(rows(plan)["x"]) == plan.rows == sifted.rows
