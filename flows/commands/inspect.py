@@ -28,6 +28,7 @@ from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.installed import classes_of, entries
+from tasks.ops.side_tables import SideFrame
 from tasks.report.growth import growth
 from tasks.report.learned import (
     distinct_values,
@@ -328,6 +329,7 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
     """Name, type and default of every parameter."""
     for name, info in cls.model_fields.items():
         kind = inspect.formatannotation(info.annotation).replace("typing.", "").replace("NoneType", "None")
+        kind = kind.replace(f"{SideFrame.__module__}.{SideFrame.__name__}", "frame")
         default = NEEDED if info.is_required() else repr(info.get_default(call_default_factory=True))
         yield name, kind, default
 
