@@ -17,6 +17,7 @@ from rich.text import Text
 from flows.commands.console import terminal
 from flows.preview.tables import print_rows, print_table, text_table
 from tasks.core.dtypes import dtype_name
+from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema, embeddings_of
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
@@ -212,6 +213,14 @@ def embeddings_json(out: Path) -> str:
     final, schema, state, _ = load_fitted(out)
     sizes = embeddings_of(Bound(final, schema, state.values).output)
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()) + "\n}"
+
+
+def merlin_schema(out: Path) -> str:
+    """The columns of an output (of train, where it has splits) or of a saved workflow, as Merlin's schema.pbtxt."""
+    if (current(out) / FITTED).exists():
+        final, schema, state, _ = load_fitted(out)
+        return merlin_text(Bound(final, schema, state.values).output)
+    return Manifest.load(folders_of(out)[0]).to_merlin()
 
 
 def _show_embeddings(out: Path, console: Console) -> None:

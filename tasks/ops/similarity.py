@@ -171,10 +171,10 @@ def _checked(table: pa.Table, where: str) -> pa.Table:
         )
     if not weights:
         return table
-    lengths = [np.asarray(lists.value_lengths().fill_null(0)) for lists in (features, *weights)]
-    if not np.array_equal(*lengths):
-        row = int(np.flatnonzero(lengths[0] != lengths[1])[0])
-        what = f"row {row:,} of the feature table has {lengths[0][row]} features and {lengths[1][row]} weights"
+    counts, others = (np.asarray(lists.value_lengths().fill_null(0)) for lists in (features, *weights))
+    if (counts != others).any():
+        row = int(np.flatnonzero(counts != others)[0])
+        what = f"row {row:,} of the feature table has {counts[row]} features and {others[row]} weights"
         raise DataError(what, where=where, do="give one weight for each feature")
     values = weights[0].flatten()
     if values.null_count or not np.isfinite(np.asarray(values)).all():
