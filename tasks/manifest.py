@@ -72,15 +72,20 @@ class Manifest:
         names = self.data["output"].get("partition_on")
         if not names:
             return None
-        schema = Schema.from_json(self.data["schema"])
-        return ds.partitioning(Schema(schema[name] for name in names).to_arrow(), flavor="hive")
+        return ds.partitioning(Schema(self.schema[name] for name in names).to_arrow(), flavor="hive")
 
     def to_merlin(self) -> str:
         """The columns as the text of Merlin's `schema.pbtxt`: types, tags, ranges of ids, list lengths, embeddings.
 
         Path("schema.pbtxt").write_text(Manifest.load("out/toy").to_merlin())
         """
-        return merlin_text(Schema.from_json(self.data["schema"]))
+        return merlin_text(self.schema)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns with types, tags, ranges of ids and embedding sizes; `schema.with_tag(Tags.TARGET)` selects by
+        tag."""
+        return Schema.from_json(self.data["schema"])
 
     @property
     def seconds(self) -> float:

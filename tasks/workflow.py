@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -335,8 +335,29 @@ class Workflow:
             if name not in self.schema:
                 raise JobError(f"the workflow has no input {name!r}", do=near(name, self.schema))
         bound = Bound(self.final, self.schema)
-        outputs = [t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))]
-        other = Workflow(Node("pick", (self.final,), selection=tuple(outputs)))
+        return self._with_outputs(
+            t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))
+        )
+
+    def select(self, names: Sequence[str] = (), tags: str | Sequence[str] = ()) -> Workflow:
+        """A workflow with the outputs of these names, and behind them those with any of these tags (texts or `Tags`).
+
+        What was learned is shared with this workflow. A JobError before a fit, and for a name or tag that no output
+        has.
+
+        >>> import pyarrow as pa
+        >>> from millrace import ops
+        >>> made = Workflow((["x"] >> ops.Normalize()) + (["s"] >> ops.Categorify()))
+        >>> table = pa.table({"x": [1.0, 2.0], "s": ["a", "b"]})
+        >>> made.fit(table).select(tags=["categorical"]).transform(table).to_pydict()
+        {'s': [3, 4]}
+        """
+        schema = self.output_schema
+        chosen = [schema[name].name for name in ([names] if isinstance(names, str) else names)]
+        return self._with_outputs([*chosen, *(schema.with_any_tag(tags) if tags else ())])
+
+    def _with_outputs(self, names: Iterable[str]) -> Workflow:
+        other = Workflow(Node("pick", (self.final,), selection=tuple(dict.fromkeys(names))))
         other.schema, other.state, other.reading = self.schema, self.state, self.reading
         return other
 

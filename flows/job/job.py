@@ -146,7 +146,7 @@ class Job(CheckedJob):
             node = Node("pick", tuple(nodes), selection=selection, name=title)
             for position, spec in enumerate(feature.ops):
                 try:
-                    node = Node("apply", (node,), ops.make_operator(spec), name=title)
+                    node = Node("apply", (node,), _without_frames(ops.make_operator(spec)), name=title)
                 except MillraceError as error:
                     raise _placed(error, f"{title}.ops[{position}]") from None
             nodes.append(node)
@@ -180,6 +180,17 @@ class Job(CheckedJob):
             request = refitting_request(source, base, self.refit, output, run, engine, day_of(self),
                                         graph_to_json(self.graph()), self.label)  # fmt: skip
         return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
+
+
+def _without_frames(op: ops.Operator) -> ops.Operator:
+    """The operator; a JobError if a parameter of it is a frame in memory."""
+    if op.frames:
+        raise JobError(
+            f"{type(op).__name__} has a frame in memory, and a job has none",
+            why="another process, at another time, runs the job",
+            do="write the frame as a Parquet file and give its path, or use a Workflow in Python",
+        )
+    return op
 
 
 def day_of(job: DatedJob) -> date | None:

@@ -125,6 +125,14 @@ class Schema(Mapping[str, Column]):
         tag = str(getattr(tag, "value", tag))
         return [c.name for c in self.columns if tag in c.tags]
 
+    def with_any_tag(self, tags: str | Iterable[str], where: str = "") -> list[str]:
+        """The names of the columns that have any of these tags, in their order; a JobError for a tag that none has."""
+        wanted = {str(getattr(tag, "value", tag)) for tag in ([tags] if isinstance(tags, str) else tags)}
+        known = sorted({tag for column in self.columns for tag in column.tags})
+        for tag in sorted(wanted - {*known}):
+            raise JobError(f"no column has the tag {tag!r}", where=where, do=near(tag, known))
+        return [c.name for c in self.columns if c.tags & wanted]
+
     def to_arrow(self) -> pa.Schema:
         """Names and types as an Arrow schema; tags and properties are left out."""
         return pa.schema([(c.name, c.dtype) for c in self.columns])

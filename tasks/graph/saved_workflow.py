@@ -17,7 +17,7 @@ from tasks.graph.history import check_history, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
 from tasks.graph.state import FORMAT, State, copy_saved, read_json
 from tasks.manifest import current, seal
-from tasks.ops.base import make_operator
+from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
 from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged
@@ -125,6 +125,9 @@ def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
     check_history(folder, data)
     final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
     check_bound(final, schema, state, folder)
+    for step in Bound(final, schema, state.values).learned_from_parameters:
+        if isinstance(step.op, Learned) and step.op.frames:
+            step.op.restore_frames(state.values[step.key])
     return final, schema, state, data["source"]
 
 

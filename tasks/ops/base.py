@@ -144,6 +144,11 @@ class Operator(BaseModel):
         return ()
 
     @property
+    def frames(self) -> tuple[Any, ...]:
+        """Frames among the parameters (`tasks.ops.side_tables.SideFrame`): a job has no place for them."""
+        return ()
+
+    @property
     def may_make_nan(self) -> bool:
         """Whether outputs are searched for NaN, which becomes null; always true for a class of the user's."""
         return self.makes_nan or not _built_in(type(self))
@@ -368,6 +373,10 @@ class Learned(Operator):
         fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
         for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
         return fitted, self.kept_partial(partial, learned) | for_refit
+
+    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+        """Give `frames` that were saved by their digest alone what was learned from them, for another fit."""
+        return
 
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:

@@ -454,6 +454,7 @@ def inspect(
     rows: Annotated[int, typer.Option(min=0, help="first rows to show")] = 5,
     values: Annotated[int, typer.Option(min=1, help="most frequent values to show of a vocabulary")] = 5,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="only the embedding table sizes, as JSON")] = False,
+    merlin: Annotated[bool, typer.Option("--merlin", help="only the schema, as schema.pbtxt of NVIDIA Merlin")] = False,
 ) -> None:
     """Show what an output holds: schema, parts, what was learned (vocabularies, means), embedding sizes, first rows.
 
@@ -464,6 +465,8 @@ def inspect(
       millrace inspect out/ecommerce/_workflow --values 20
 
       millrace inspect out/toy --embeddings > embeddings.json
+
+      millrace inspect out/toy --merlin > schema.pbtxt
     """
     from flows.commands import inspect as commands_inspect
     from flows.commands.launch import importable
@@ -471,6 +474,8 @@ def inspect(
     importable(Path.cwd())
     if embeddings:
         print(commands_inspect.embeddings_json(out))
+    elif merlin:
+        print(commands_inspect.merlin_schema(out), end="")
     else:
         commands_inspect.show_folder(out, rows, values)
 
