@@ -399,8 +399,9 @@ def _in_order(counted: pa.Table, keys: Sequence[str], engine: ModuleType) -> pa.
 
 def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:
     """The counts of a table, to add to; zeros where they begin anew."""
-    counts = raw(one_array(table["count"]))
-    return np.zeros(len(table), dtype=np.int64) if anew else counts.copy()
+    if anew or not len(table):
+        return np.zeros(len(table), dtype=np.int64)
+    return np.concatenate([raw(chunk) for chunk in table["count"].chunks])
 
 
 def _with(table: pa.Table, counts: np.ndarray, seen: np.ndarray | None = None) -> pa.Table:
