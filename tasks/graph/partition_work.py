@@ -52,7 +52,7 @@ class StateFolder:
         with _loading:
             if (self.path, self.digest) not in _loaded:
                 _loaded.clear()
-                _loaded[self.path, self.digest] = State.load(Path(self.path), partials=False)
+                _loaded[self.path, self.digest] = State.load_for_run(Path(self.path))
             return _loaded[self.path, self.digest]
 
 

@@ -70,10 +70,11 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
         changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
     passes_seen: list[Seen] = []
+    of_night: dict[str, pa.Table] = {}
     for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
         done = functools.partial(_report, progress, plan, number) if progress else None
         values = _applied_values(bound, depth, state, unchanged) if base else state.values
-        work = Work(source, final, schema, engine, State(values), filter, training=True, depth=depth,
+        work = Work(source, final, schema, engine, State(values, of_night=of_night), filter, training=True, depth=depth,
                     cache=cache, first_row=base.first_row if base else 0)  # fmt: skip
         phase = Phase(work, depth, floor, unchanged=unchanged)
         columns: dict[str, str] = {}
@@ -87,8 +88,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             if base:
                 steps = {step.key: step for step in phase.steps}
                 fitted, partials, questions, changed = conclude_refit(
-                    pool, observed, *hooks, steps, base, engine, passes_seen.append, counts.add
-                )
+                    pool, observed, *hooks, steps, base, engine, passes_seen.append, counts.add,
+                    of_night.__setitem__
+                )  # fmt: skip
                 changes |= {key: change_of(steps[key], base.mode(steps[key]), c) for key, c in changed.items()}
             else:
                 fitted, partials, questions = conclude(pool, observed, *hooks, passes_seen.append)
@@ -108,8 +110,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             "steps": {key: changes[key] for key in order if key in changes},
         }
         partials = {k: state.partials[k] for k in order} | base.left_out(order)
-        state = State({k: state.values[k] for k in order}, partials, changed, base.first_row + plan.rows)
-        return state
+        return State({k: state.values[k] for k in order}, partials, changed, base.first_row + plan.rows, of_night)
     return State(state.values, state.partials, rows=plan.rows)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -85,6 +85,18 @@ class Night:
 
 def _day_number(day: date) -> int:
     return (day - date(1970, 1, 1)).days
+
+
+class Grown(NamedTuple):
+    """What an operator has learned in a refit (`Learned.grown`).
+
+    learned: the learned values of all nights. change: what changed, for changes.json.
+    of_night: a table in host memory of which `prepare_night` makes what `apply` takes for rows of the night.
+    """
+
+    learned: dict[str, Any]
+    change: dict[str, Any]
+    of_night: pa.Table | None = None
 
 
 class Operator(BaseModel):
@@ -343,11 +355,12 @@ class Learned(Operator):
 
     def grown(
         self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 
         `partial` is of the rows of the night alone, `fitted` and `saved` are as in `restored`. What changed are plain
-        JSON values and Arrow tables, which changes.json names beside operator and columns.
+        JSON values and Arrow tables, which changes.json names beside operator and columns. A `Grown` may have besides
+        what `prepare_night` takes.
         """
         raise TypeError(f"{type(self).__name__} does not define grown")
 
@@ -386,6 +399,16 @@ class Learned(Operator):
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """What `apply` gets as `fitted`, made once per process and engine (look-up tables)."""
         return fitted
+
+    def prepare_night(
+        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: ModuleType
+    ) -> Any:
+        """What `apply` gets as `fitted` in the run of a refit, made of `Grown.of_night`: it costs what the night costs.
+
+        `fitted` has no tables. `whole` makes what `prepare` makes, for values that the night does not have. Default:
+        that.
+        """
+        return whole()
 
 
 def _identical(a: Any, b: Any) -> bool:

@@ -23,7 +23,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import Record, largest
 from tasks.graph.seen import Seen
-from tasks.graph.state import Saving, State, check_saved
+from tasks.graph.state import Saving, State, check_saved, save_night
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.refitting import copied_base
@@ -103,6 +103,8 @@ def _learned(
             if request.base:
                 tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
+            if state.of_night:
+                save_night(partial, state.of_night, digest)
             casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}

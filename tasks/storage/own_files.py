@@ -34,7 +34,7 @@ WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
     rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
-    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes)\.json|README\.md|[^/]+\.vocab)"
+    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes|of_night)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY}"
     rf"|profile(-[a-z]+)?\.json{TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
