@@ -253,6 +253,8 @@ class _Night:
         if not key.column:
             return self.profile.rows, last.rows
         now, before = self.profile.columns[key.column], last.columns[key.column]
+        if key.check == "quantiles":
+            return now.in_bins, before.in_bins
         return (now.rows, before.rows) if key.check == "nulls" else (now.values, before.values)
 
     def passed(self, key: Key, column: ColumnProfile | None, expected: float) -> bool:
@@ -263,7 +265,7 @@ class _Night:
         q = float(key.part.split()[0]) / 100
         step = max(abs(expected) / 16, 1e-300)
         below, upto = share_below(column.bins, expected - step), share_below(column.bins, expected + step)
-        room = 0.05 + self.z * math.sqrt(q * (1 - q) / max(column.values, 1))
+        room = 0.05 + self.z * math.sqrt(q * (1 - q) / max(column.in_bins, 1))
         return below > q + room or upto < q - room
 
     def distributions(self) -> Iterator[Finding]:
@@ -426,7 +428,7 @@ def _times(profile: Profile) -> int:
     """The number that divides the count of every value; 1 where there are few counts."""
     counts: list[Array] = []
     for column in profile.columns.values():
-        for part in (column.buckets, list(column.bins.values()) if column.bins else None):
+        for part in (column.buckets, list(column.bins.values()) if column.bins and column.sampled == 1 else None):
             if part:
                 counts.append(np.array(part, np.int64))
     every = np.concatenate(counts) if counts else np.zeros(0, np.int64)
@@ -441,8 +443,9 @@ def _same(one: Profile, other: Profile) -> bool:
         return False
 
     def parts(column: ColumnProfile) -> Mapping[str, Any]:
+        bins = dict(column.bins or {}) if column.sampled == 1 else column.distinct  # samples depend on the order of rows
         return {"nulls": column.nulls, "low": column.minimum, "high": column.maximum,
-                "bins": dict(column.bins or {}), "buckets": column.buckets}  # fmt: skip
+                "bins": bins, "buckets": column.buckets}  # fmt: skip
 
     many = any(len(one.columns[name].bins or ()) > 8 or round(one.columns[name].distinct) > 50 for name in shared)
     return many and all(parts(one.columns[name]) == parts(other.columns[name]) for name in shared)

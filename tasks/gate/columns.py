@@ -23,7 +23,8 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
     distinct, error, top, top_exact = _distinct(sketch)
     mean, std = _moments(sketch)
     plain = column_sketch.untabled(sketch)
-    bins = None if plain.bins is None else dict(zip(plain.bins[0].tolist(), plain.bins[1].tolist(), strict=True))
+    counted = plain.sample if plain.bins is None else plain.bins
+    bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
     low, high = sketch.low, sketch.high
     if sketch.kind == "time" and low is not None:
         low, high = _iso(low, leaf), _iso(high, leaf)
@@ -41,6 +42,7 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
         std=std,
         infinite=sketch.infinite,
         bins=bins,
+        sampled=1 if bins is None or plain.bins is not None else column_sketch.SAMPLED,
         buckets=buckets,
         top=top,
         top_exact=top_exact,
