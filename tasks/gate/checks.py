@@ -169,7 +169,7 @@ class _Night:
             now = self.profile.columns[name]
             past = self.columns_before(name)[1]
             level = self.level("constant", len(past))
-            if level is None or not past or now.values < 20 or round(now.distinct) != 1:
+            if level is None or not past or now.values < 20 or not now.is_constant:
                 continue
             fewest = min(round(column.distinct) for column in past)
             if fewest >= 2:
@@ -412,7 +412,9 @@ class _Night:
     def many_values(self, name: str) -> bool:
         """Whether a column had a distinct value for every fifth row or more: new rows bring new values."""
         past = self.columns_before(name)[1]
-        return bool(past) and past[-1].distinct > 0.2 * past[-1].values
+        if not past or not all(column.is_distinct_known for column in (*past[-7:], self.profile.columns[name])):
+            return False
+        return past[-1].distinct > 0.2 * past[-1].values
 
     def growth(self, name: str) -> float:
         """By how much the number of distinct values has grown against the largest of the last seven nights."""
@@ -443,9 +445,11 @@ def _same(one: Profile, other: Profile) -> bool:
         return False
 
     def parts(column: ColumnProfile) -> Mapping[str, Any]:
-        bins = dict(column.bins or {}) if column.sampled == 1 else column.distinct  # samples depend on the order of rows
-        return {"nulls": column.nulls, "low": column.minimum, "high": column.maximum,
-                "bins": bins, "buckets": column.buckets}  # fmt: skip
+        figures = {"nulls": column.nulls, "low": column.minimum, "high": column.maximum, "buckets": column.buckets}
+        if column.sampled == 1:
+            return figures | {"bins": dict(column.bins or {})}
+        moments = [None if figure is None else f"{figure:.9g}" for figure in (column.mean, column.std)]
+        return figures | {"moments": moments}  # what is sampled depends on the order of the rows, these hardly do
 
     many = any(len(one.columns[name].bins or ()) > 8 or round(one.columns[name].distinct) > 50 for name in shared)
     return many and all(parts(one.columns[name]) == parts(other.columns[name]) for name in shared)

@@ -56,6 +56,8 @@ def _distinct(sketch: Sketch) -> tuple[float, float, list[tuple[Any, int]], bool
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
         return float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True
+    if sketch.least is None and sketch.sample_least is not None:
+        return column_sketch.estimate(sketch.sample_least)[0], math.inf, [], False
     if sketch.least is None:
         return 0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False
     return *column_sketch.estimate(sketch.least), [], False

@@ -2,8 +2,9 @@
 
 A column of few distinct values (`Sketch.table`) is counted value by value. Any other is a histogram of its numbers by
 their leading bits, a histogram of its texts by their hash, and the least hashes of its values, which estimate how many
-are distinct (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002). The histogram of the numbers
-of more than `WHOLE` rows is of a sample: of every sixteen rows of a block the one that `PLACES` names. Whether values
+are distinct (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002). Of more than `WHOLE` rows the
+histogram of numbers is of a sample: of every sixteen rows of a block the one that `PLACES` names. So are the hashes of
+floats and times, which then say how many distinct values there are at least. Whether values
 are counted, and whether rows are sampled, depends on all rows together, so the same rows make the same sketch in any
 parts and any order. Moments of floats are joined along one tree over blocks; sums of integers are exact.
 """
@@ -34,6 +35,7 @@ SPAN = 1 << 17  # .. if they are texts, or integers of a range up to this
 LEAST = 2048  # hashes that estimate the number of distinct values: two standard errors are 4.4 %
 BUCKETS = 1024
 TOP = 100
+LEASTS = ("least", "sample_least")
 BINS = 1 << 16
 WHOLE = 1 << 18  # rows up to which each number is in the histogram; of more rows ..
 SAMPLED = 16  # .. one of so many is
@@ -62,10 +64,11 @@ def kind(dtype: pa.DataType) -> str:
 class Sketch:
     """What is known of the values of some rows of a column; plain values and numpy arrays.
 
-    `low` and `high` are of finite values. `bins` are of all rows, None of more than `WHOLE`; `sample` of the sampled rows,
-    None where no row is sampled (elements of lists, counts of values). One of three holds: `table` has the count of each value; `distinct` is their
-    exact number, and `top` the most frequent ones, of rows that no other sketch has values of; or `least` are the least
-    hashes of values.
+    `low` and `high` are of finite values. `bins` are of all rows, None of more than `WHOLE`; `sample` of the sampled
+    rows, None where no row is sampled (elements of lists, counts of values). So are `least` and `sample_least` of
+    floats and times. One of three holds: `table` has the count of each value; `distinct` is their exact number, and
+    `top` the most frequent ones, of rows that no other sketch has values of; or `least` (or `sample_least`) are the
+    least hashes of values.
     """
 
     kind: str
@@ -80,6 +83,7 @@ class Sketch:
     sample: Bins | None = None
     buckets: np.ndarray | None = None
     least: np.ndarray | None = None
+    sample_least: np.ndarray | None = None
     table: tuple[list[Any], np.ndarray] | None = None
     distinct: int | None = None
     top: list[tuple[Any, int]] = field(default_factory=list)
@@ -98,6 +102,8 @@ def empty(kind: str, rows: int, nulls: int) -> Sketch:
         out.sums = 0, 0
     if kind in ("float", "time", "bytes"):
         out.least = np.empty(0, np.uint64)
+    if kind in ("float", "time"):
+        out.sample_least = out.least
     return out
 
 
@@ -322,9 +328,15 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
     out.sample = _added_bins([s.sample for s in sketches])
     out.bins = _added_bins([s.bins for s in sketches]) if out.sample is None or out.rows <= WHOLE else None
     out.buckets = _added([s.buckets for s in sketches])
-    if all(s.least is not None for s in sketches):
-        out.least = least(np.concatenate([s.least for s in sketches]))  # type: ignore[misc]
+    out.least, out.sample_least = (_least_of([getattr(s, name) for s in sketches]) for name in LEASTS)
+    if out.sample_least is not None and out.rows > WHOLE:
+        out.least = None
     return out
+
+
+def _least_of(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    arrays = [hashes for hashes in several if hashes is not None]
+    return least(np.concatenate(arrays)) if len(arrays) == len(several) else None
 
 
 def _disjoint(out: Sketch, sketches: Sequence[Sketch]) -> Sketch:

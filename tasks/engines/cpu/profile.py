@@ -56,17 +56,21 @@ def sketch_column(
             out = _times(values, arrow.null_count, valid, starts, blocks, every)
         else:
             out = _integers(kind, values, arrow.null_count, every)
-    return replace(out, sample=_sample(stored, valid, starts) if sample else None)
+    out.sample = out.sample_least = None
+    if sample:
+        chosen = _sampled(stored, valid, starts)
+        out.sample = sketches.histogram(chosen)
+        if kind in ("float", "time"):
+            out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
+    return out
 
 
-def _sample(values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int]) -> sketches.Bins:
-    """The bins of the rows in the sample."""
-    numbers = sketches.sampled(values, starts, sketches.PLACES, np)
+def _sampled(values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int]) -> np.ndarray:
+    """The values of the sampled rows that are not null; floats as float64."""
+    chosen = sketches.sampled(values, starts, sketches.PLACES, np)
     if valid is not None:
-        numbers = numbers[sketches.sampled(valid, starts, sketches.PLACES, np)]
-    if numbers.dtype.kind == "f":
-        numbers = numbers[~np.isnan(numbers)]
-    return sketches.histogram(numbers)
+        chosen = chosen[sketches.sampled(valid, starts, sketches.PLACES, np)]
+    return chosen[~np.isnan(chosen)].astype(np.float64) + 0.0 if chosen.dtype.kind == "f" else chosen
 
 
 def sketch_leaves(
@@ -208,7 +212,7 @@ def _times(
         return sketches.empty("time", nulls, nulls)
     out = Sketch("time", len(values) + nulls, nulls)
     edges = starts if valid is None else [int(np.count_nonzero(valid[:start])) for start in starts]
-    many, extremes = _Values(every), []
+    many, extremes = _Values() if every else None, []
     for i, block in enumerate(blocks):
         of_block = values[edges[i] : edges[i + 1]]
         if not len(of_block):
@@ -218,10 +222,11 @@ def _times(
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         for part in _parts(of_block, CHUNK):
             moments = joined(moments, _time_moments(part, low, high))
-            many.add(part, part.view(np.uint64))
+            if many is not None:
+                many.add(part, part.view(np.uint64))
         out.tree[0, block] = moments
     out.low, out.high = min(extremes), max(extremes)
-    out.bins, out.least = many.bins(), many.hashes.settle()
+    out.bins, out.least = (None, None) if many is None else (many.bins(), many.hashes.settle())
     return out
 
 
@@ -246,7 +251,7 @@ def _time_moments(part: np.ndarray, low: int, high: int) -> Moments:
 class _Values:
     """The least hashes of many values, which come by chunks, and their histogram if `every` value is in it."""
 
-    def __init__(self, every: bool) -> None:
+    def __init__(self, every: bool = True) -> None:
         self.hashes = LeastHashes()
         self.every: list[np.ndarray] | None = [] if every else None
         self.hash, self.spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
@@ -289,11 +294,14 @@ def _floats(
     known: Sequence[Moments] | None, every: bool,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)
-    many, extremes, nulls = _Values(every), [], len(values)
+    many, extremes, nulls = _Values() if every else None, [], len(values)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         is_known = known is not None and all(map(math.isfinite, known[i]))
-        for start in range(starts[i], starts[i + 1], CHUNK):
+        if is_known and known is not None:
+            moments = known[i]
+            nulls -= moments[0]
+        for start in range(starts[i], starts[i + 1], CHUNK) if every or not is_known else ():
             here = slice(start, min(start + CHUNK, starts[i + 1]))
             part = values[here] if valid is None else values[here][valid[here]]
             part = part.astype(np.float64, copy=False)
@@ -303,16 +311,15 @@ def _floats(
                 part, of_chunk, infinite = _chunk(part)
                 moments = joined(moments, of_chunk)
                 out.infinite += infinite
-            nulls -= len(part)
-            many.add(part, part.view(np.uint64))
-        if is_known and known is not None:
-            moments = known[i]
+                nulls -= len(part)
+            if many is not None:
+                many.add(part, part.view(np.uint64))
         if moments[0]:
             out.tree[0, block] = moments
             extremes += [moments[3], moments[4]]
     out.nulls = nulls
     out.low, out.high = (min(extremes), max(extremes)) if extremes else (None, None)
-    out.bins, out.least = many.bins(), many.least()
+    out.bins, out.least = (None, None) if many is None else (many.bins(), many.least())
     return out
 
 

@@ -50,19 +50,28 @@ def sketch_column(
     else:
         present = values if valid is None else values[valid]
         out = _integers(kind, present, len(column) - len(present))
+    out.sample = out.sample_least = None
     if not sample:
         return out
-    bins = out.bins if len(column) <= sketches.WHOLE else None
-    return replace(out, bins=bins, sample=_sample(values, valid, starts))
+    chosen = _sampled(values, valid, starts)
+    out.sample = _bins(chosen.astype(cupy.float64))
+    if kind in ("float", "time"):
+        out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
+    if len(column) > sketches.WHOLE:
+        out.bins, out.least = None, out.least if kind == "integer" else None
+    return out
 
 
-def _sample(values: cupy.ndarray, valid: Any, starts: Sequence[int]) -> sketches.Bins:
-    """The bins of the rows in the sample."""
+def _sampled(values: cupy.ndarray, valid: Any, starts: Sequence[int]) -> cupy.ndarray:
+    """The values of the sampled rows that are not null; floats as float64."""
     places = cupy.asarray(sketches.PLACES)
-    chosen = sketches.sampled(values, starts, places, cupy).astype(cupy.float64)
+    chosen = sketches.sampled(values, starts, places, cupy)
     if valid is not None:
         chosen = chosen[sketches.sampled(valid, starts, places, cupy)]
-    return _bins(chosen[~cupy.isnan(chosen)])
+    if chosen.dtype.kind != "f":
+        return chosen
+    chosen = chosen.astype(cupy.float64) + 0.0
+    return chosen[~cupy.isnan(chosen)]
 
 
 def sketch_leaves(
