@@ -220,6 +220,7 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
     from distributed import Client, LocalCluster
 
     table, lock, factor = pa.table({"x": [1, 2]}), threading.Lock(), 3
+    data = Dataset(table, engine="pandas")
 
     def locked(column: Any) -> Any:
         with lock:
@@ -230,9 +231,9 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
         Client(cluster, set_as_default=False) as client,
         client.as_current(),
     ):
-        made = Workflow(["x"] >> ops.Lambda(lambda c: c * factor) >> ops.NormalizeMinMax()).fit(table)
+        made = Workflow(["x"] >> ops.Lambda(lambda c: c * factor) >> ops.NormalizeMinMax()).fit(data)
         assert made.transform(table).to_pydict() == {"x": [0.0, 1.0]}
-        assert made.transform(Dataset(table)).to_ddf().compute()["x"].tolist() == [0.0, 1.0]
+        assert made.transform(data).to_ddf().compute()["x"].tolist() == [0.0, 1.0]
         with pytest.raises(JobError, match=r"(?s)cannot be sent to the workers.*only this process has.*lock"):
-            Workflow(["x"] >> ops.Lambda(locked) >> ops.NormalizeMinMax()).fit(table)
-    assert Workflow(["x"] >> ops.Lambda(locked)).fit(table).transform(table).to_pydict() == {"x": [1, 2]}
+            Workflow(["x"] >> ops.Lambda(locked) >> ops.NormalizeMinMax()).fit(data)
+    assert Workflow(["x"] >> ops.Lambda(locked)).fit(data).transform(table).to_pydict() == {"x": [1, 2]}
