@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from tasks.storage.atomic import write_json
 from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged
 from tasks.storage.own_files import FITTED, README, WORKFLOW
 from tasks.storage.sample_data import made_up_text
+
+log = logging.getLogger("millrace")
 
 SOURCE = """
 ## How its source was read
@@ -45,6 +48,9 @@ def save_fitted(
     `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`).
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
+    for path in _of_the_script(graph):
+        text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
+        log.warning(text, path)
     folder.mkdir(parents=True, exist_ok=True)
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -65,6 +71,12 @@ def save_fitted(
     readme = README + (SOURCE + "".join(lines) if lines else "")
     (folder / "README.md").write_text(readme)
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
+
+
+def _of_the_script(graph: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Import paths of functions and operators of the script, or notebook, that this process runs."""
+    named = [node["op"].get(key) for node in graph if "op" in node for key in ("op", "function")]
+    return sorted({path for path in named if isinstance(path, str) and path.startswith("__main__:")})
 
 
 def fitted_folder(path: Path) -> Path:

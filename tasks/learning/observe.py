@@ -171,6 +171,8 @@ def from_parameters(bound: Bound, base: Base | None = None) -> tuple[dict[str, A
         if base and base.mode(step).mode == "frozen":
             fitted[step.key] = base.state.values[step.key]
             continue
+        if base and step.op.frames and step.key in base.state.values:
+            step.op.restore_frames(base.state.values[step.key])
         try:
             fitted[step.key] = step.op.finalize_unit(None, step.unit)
         except Exception as error:

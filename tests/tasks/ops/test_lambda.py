@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from tasks import ops
 from tasks.core.schema import Schema
 from tasks.dataset import Dataset
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError, HostError, JobError
 from tasks.graph.binding import Bound
 from tasks.ops.base import make_operator
 from tasks.workflow import Workflow
@@ -220,6 +222,7 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
     from distributed import Client, LocalCluster
 
     table, lock, factor = pa.table({"x": [1, 2]}), threading.Lock(), 3
+    data = Dataset(table, engine="pandas")
 
     def locked(column: Any) -> Any:
         with lock:
@@ -230,9 +233,26 @@ def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
         Client(cluster, set_as_default=False) as client,
         client.as_current(),
     ):
-        made = Workflow(["x"] >> ops.Lambda(lambda c: c * factor) >> ops.NormalizeMinMax()).fit(table)
+        made = Workflow(["x"] >> ops.Lambda(lambda c: c * factor) >> ops.NormalizeMinMax()).fit(data)
         assert made.transform(table).to_pydict() == {"x": [0.0, 1.0]}
-        assert made.transform(Dataset(table)).to_ddf().compute()["x"].tolist() == [0.0, 1.0]
+        assert made.transform(data).to_ddf().compute()["x"].tolist() == [0.0, 1.0]
         with pytest.raises(JobError, match=r"(?s)cannot be sent to the workers.*only this process has.*lock"):
-            Workflow(["x"] >> ops.Lambda(locked) >> ops.NormalizeMinMax()).fit(table)
-    assert Workflow(["x"] >> ops.Lambda(locked)).fit(table).transform(table).to_pydict() == {"x": [1, 2]}
+            Workflow(["x"] >> ops.Lambda(locked) >> ops.NormalizeMinMax()).fit(data)
+    assert Workflow(["x"] >> ops.Lambda(locked)).fit(data).transform(table).to_pydict() == {"x": [1, 2]}
+
+
+def test_a_function_of_the_script_is_saved_with_a_warning(tmp_path: Path) -> None:
+    lines = [
+        "import pyarrow as pa",
+        "from millrace import Workflow, ops",
+        "def twice(column):",
+        "    return column * 2",
+        "table = pa.table({'x': [1]})",
+        f"Workflow(['x'] >> ops.Lambda(twice)).fit(table).save({str(tmp_path / 'fitted')!r})",
+        f"print(Workflow.load({str(tmp_path / 'fitted')!r}).transform(table).to_pydict())",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'x': [2]}\n"
+    assert "the saved workflow names __main__:twice, which other processes lack" in done.stderr
+    with pytest.raises(HostError, match="'__main__:twice' cannot be imported"):
+        Workflow.load(tmp_path / "fitted").transform(pa.table({"x": [1]}))

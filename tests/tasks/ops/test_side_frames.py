@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
+from flows.job.refit import make_refit
 from tasks import ops
 from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
@@ -74,6 +75,19 @@ def test_a_saved_workflow_is_applied_by_a_run(engine: str, tmp_path: Path) -> No
     source, output = Source(path=str(tmp_path / "rows.parquet")), Output(path=str(tmp_path / "out"), shuffle="none")
     run_stages(applying_request(source, tmp_path / "fitted", output, Run(), engine))
     assert pq.read_table(tmp_path / "out").to_pydict() == JOINED
+
+
+def test_a_run_learns_on_top_of_an_output_whose_workflow_has_a_frame(engine: str, tmp_path: Path) -> None:
+    graph = ["id"] >> ops.JoinExternal(SIDE, on="id", columns=["colour"])
+    nodes = graph["id"] + (graph["colour"] >> ops.Categorify())
+    Workflow(nodes).fit_transform(Dataset(ROWS, engine=engine)).to_parquet(str(tmp_path / "out"))
+    pq.write_table(pa.table({"id": [7, 3, 1]}), tmp_path / "new.parquet")
+    output = {"path": str(tmp_path / "next"), "shuffle": "none"}
+    refit = make_refit(
+        {"base": str(tmp_path / "out"), "source": {"path": str(tmp_path / "new.parquet")}, "output": output}
+    )
+    run_stages(refit.request(engine))
+    assert pq.read_table(tmp_path / "next").to_pydict() == {"id": [7, 3, 1], "colour": [1, 4, 3]}
 
 
 def test_equal_content_has_one_fingerprint_in_whatever_frame(tmp_path: Path) -> None:
