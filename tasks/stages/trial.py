@@ -170,13 +170,15 @@ def _head(plan: Plan, block: Block, rows: int) -> Block:
 
 
 def phases_of(bound: Bound) -> list[list[str]]:
-    """The source columns that each pass of the statistics reads."""
-    depths = sorted({s.depth for s in bound.learned})
-    steps = [[s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)] for depth in depths]
-    return [
-        bound.source_columns([place for s in of_depth for place in s.fit_inputs.values()], training=True)
-        for of_depth in steps
-    ]
+    """The source columns that each pass of the statistics reads, those of the filters that hold in it too."""
+    phases = []
+    for depth in sorted({s.depth for s in bound.learned}):
+        steps = [s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)]
+        places = [place for s in steps for place in s.fit_inputs.values()]
+        filters = [f for f in bound.filters_for(places) if f.depth < depth]
+        places += [place for f in filters for place in f.inputs.values()]
+        phases.append(bound.source_columns(places, training=True))
+    return phases
 
 
 def used_columns(request: Request, bound: Bound) -> set[str]:
