@@ -76,8 +76,8 @@ def make_plan(
         [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
     )
     full = [item for item in inspected if item.rows]
-    bad_lines = {
-        item.file.path: [item.bad.count, item.bad.line, item.bad.why, item.file.to_json()]
+    bad_lines: dict[str, tuple[int, int, str, list[Any]]] = {
+        item.file.path: (item.bad.count, item.bad.line, item.bad.why, item.file.to_json())
         for item in inspected if item.bad
     }  # fmt: skip
     if not full:

@@ -42,7 +42,7 @@ BAD = [
     (3, "1 values, 2 columns", "2"),
     (7, "3 values, 2 columns", "4,d,e"),
     (8, "byte 0xff is no letter of utf-8", "5,\\xff"),
-    (10, "it ends inside quotes, or behind an escape", '7,"open'),
+    (10, "quotes are open at the end of the file: lines that are not read: 1", '7,"open'),
 ]
 JSON = b'{"x": 1}\n\n{"x": 2\n[3]\n{"x": 4} {"x": 5}\n{"x": "\\ud800"}\n  \n{"x": 6}\n{"x": NaN}\n{"x": 7}'
 BAD_JSON = [3, 4, 5, 6, 9]
@@ -171,6 +171,21 @@ def test_a_file_for_bad_lines_that_cannot_be(bad_lines: str, message: str, tmp_p
     with pytest.raises(JobError, match=message):
         _ = Dataset(str(tmp_path / "IN"), bad_lines=named).plan
     assert (tmp_path / "OUT" / "mine.txt").read_text() == "mine\n"
+
+
+def test_quotes_that_are_never_closed_do_not_leave_out_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('x,y\n1,"a\n' + "2,b\n" * 100)
+    for signs in ({}, {"comment": "#"}):
+        with pytest.raises(DataError, match="a record of a text file is longer than 200 bytes") as error:
+            plan_of(tmp_path, 2**20, bad_lines="skip", max_record_bytes=200, **signs)
+        assert error.value.where == f"{tmp_path}/a.csv"
+        with pytest.raises(DataError, match="none of 1 lines can be read"):
+            plan_of(tmp_path, 2**20, bad_lines="skip", **signs)
+
+
+def test_the_file_for_bad_lines_may_have_the_date_in_its_name(tmp_path: Path) -> None:
+    job = make_job(job_of(tmp_path, bad_lines="{date}/bad.jsonl") | {"run": {"date": "2026-11-22"}})
+    assert job.request("pandas").source.bad_lines == str(Path("2026-11-22/bad.jsonl").absolute())
 
 
 def test_formats_without_lines_have_no_bad_ones(tmp_path: Path) -> None:

@@ -116,10 +116,9 @@ class Delimited:
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
     def _reader(self, text: str) -> Iterator[list[str]]:
-        quoting = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
         return csv.reader(
             io.StringIO(text, newline=""), delimiter=self.delimiter, quotechar=self.quote or None,
-            escapechar=self.escape, quoting=quoting,
+            escapechar=self.escape, quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         )  # fmt: skip
 
     def _infer(self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:

@@ -49,7 +49,7 @@ def survey(
     optional = {*options.get("optional", ())} - {*types}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
-    lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True))
+    lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True)) if keys else {}
     return [
         Inspected(
             h.file, pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]), c.units,

@@ -91,7 +91,9 @@ class DelimitedSieve:
 
     def _why(self, record: bytes, kind: int | None) -> str:
         if kind == OPEN:
-            return "it ends inside quotes, or behind an escape"
+            lines = line_ends(record.rstrip(b"\r\n")) + 1
+            what = "quotes are open, or an escape stands alone," if self.dialect.escape else "quotes are open"
+            return f"{what} at the end of the file: lines that are not read: {lines:,}"
         if kind == GOOD:
             return _no_letters(record, self.encoding)
         return f"{_values(record, self.dialect):,} values, {self.columns:,} columns"

@@ -293,9 +293,12 @@ def _counted(head: Head, tallies: Sequence[Tally]) -> Counted:
     return Counted(units)
 
 
-def tally_of(data: bytes, start: int, sieve: Sieve) -> Tally:
-    """What a sieve leaves of a text of whole records, which begins at `start` of its file."""
-    sifted = sieve.sift(data)
+def _tally(path: str, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
+    """What a sieve leaves of a text of whole records, which begins at `start` of its file. A DataError for a bad record
+    that is longer than any may be: quotes that nothing closes would leave out the rest of a file."""
+    sifted, most = sieve.sift(data), record_limit(options)
+    if any(bad.stop - bad.start > most for bad in sifted.bad):
+        raise record_too_long(path, most)
     first = sifted.bad[0] if sifted.bad else None
     return Tally(
         start, start + len(data), sifted.rows, len(sifted.bad), line_ends(data),
@@ -305,7 +308,8 @@ def tally_of(data: bytes, start: int, sieve: Sieve) -> Tally:
 
 def _sifted(options: dict[str, Any], item: tuple[Range, Sieve]) -> Tally:
     cut, sieve = item
-    return tally_of(piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options), cut.start, sieve)
+    data = piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options)
+    return _tally(cut.file.path, data, cut.start, sieve, options)
 
 
 def _in_order(
@@ -316,7 +320,8 @@ def _in_order(
     if sieve is None and not dialect.in_order:
         return _whole(options, dialect, range_bytes, head)
     plain = sieve or DelimitedSieve(dialect, None)
-    return [tally_of(data, start, plain) for start, data in records_in_order(head, options, dialect, range_bytes)]
+    runs = records_in_order(head, options, dialect, range_bytes)
+    return [_tally(head.file.path, data, start, plain, options) for start, data in runs]
 
 
 def records_in_order(
