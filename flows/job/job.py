@@ -220,6 +220,9 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
     for name in ("valid", "sample"):
         if getattr(application.source, name) is not None:
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
+    if application.source.downsample is not None:
+        raise JobError("source.downsample is not for apply", why="only rows that are learned from are down-sampled",
+                       do="leave rows out with source.filter")  # fmt: skip
     _check_filter(application.source)
     check_access(application)
     application.rules()
@@ -399,6 +402,11 @@ def _check_filter(source: Source) -> None:
             parse(source.filter)
         except MillraceError as error:
             raise _placed(error, "source.filter") from None
+    if source.downsample is not None:
+        try:
+            parse(source.downsample.where)
+        except MillraceError as error:
+            raise _placed(error, "source.downsample.where") from None
 
 
 def with_recipe(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,14 @@ from tasks.cluster.parallelism import dividing_threads, partition_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
+from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text
 from tasks.job.request import Request
+from tasks.job.row_rules import condition_columns
 from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
@@ -35,7 +37,7 @@ from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.ingest import check_columns, same_schema
 from tasks.stages.needs import Needs, needs, too_small
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import Sampled, filter_columns, phases_of, sampled, used_columns
+from tasks.stages.trial import Sampled, phases_of, sampled, used_columns
 from tasks.storage.atomic import existing
 from tasks.storage.sample_data import made_up, made_up_text
 
@@ -199,8 +201,13 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.source, plans[request.splits[0]], filter_columns(request)
+    source, first, always = request.source, plans[request.splits[0]], condition_columns(request.source)
     readings = []
+    if source.unique:
+        names = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])]
+        names = [n for n in first.schema if n in {*names, *(parse(source.filter).columns if source.filter else ())}]
+        nbytes = int(first.nbytes * _share(first, names) * scale)
+        readings.append(Reading("ingest: rows with equal keys", names, nbytes))
     if source.keys:
         readings.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:

@@ -153,12 +153,16 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("the contract: %s", result.contract)
     if result.united:
         log.warning("files that differ are united: %s", result.united)
+    if result.repeated:
+        log.info("source.unique leaves out %s, whose keys other rows have", result.repeated)
     return result
 
 
 def learned(job: AnyJob, request: Request) -> StatisticsResult:
     """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
     result: StatisticsResult = run_stage(task.statistics, job, request)
+    if request.flow == "fit" and result.downsampled is not None:
+        get_run_logger().info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
     pass_gate(job, request, "statistics")
     return result
 
@@ -166,6 +170,8 @@ def learned(job: AnyJob, request: Request) -> StatisticsResult:
 def transformed(job: AnyJob, request: Request, split: str) -> TransformResult:
     """Run the stage transform; a job whose source holds a date ends here where its filter leaves no row."""
     result: TransformResult = run_stage(task.transform, job, request, split)
+    if result.downsampled is not None:
+        get_run_logger().info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
     if not result.rows_out and split != "valid" and needs_rows(job):
         request.staging.clean()
         empty(job, f"none of {result.rows:,} rows is left by the filter")

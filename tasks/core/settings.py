@@ -110,6 +110,28 @@ class Sample(Section):
     valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
 
 
+class Downsample(Section):
+    """Which rows of the training data stay only in part, and the column that makes up for it."""
+
+    where: str = Field(description="expression: the rows of which only a part stays: label == 0")
+    fraction: float = Field(gt=0, le=1, description="the part of these rows that stays: 0.1")
+    weight: str | None = Field(
+        None, description="name of a new column for features: 1 / fraction for these rows, 1 for others"
+    )
+    seed: Seed = Field(0, description="the same seed and the same rows: the same rows stay")
+
+
+class Unique(Section):
+    """Of the rows with equal keys one stays, over all files."""
+
+    keys: list[str] = Field(min_length=1, description="columns whose values together occur once; nulls are equal")
+    keep: Literal["first", "last"] = Field("first", description="which of the rows with equal keys stays")
+    by: str | None = Field(
+        None,
+        description="column in whose order first and last are meant, such as a time; the order of the files if empty",
+    )
+
+
 class Source(Section):
     """Where the rows come from and how they are cut."""
 
@@ -148,6 +170,10 @@ class Source(Section):
     keys: list[str] = []
     sort_by: list[str] = []
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
+    unique: Unique | None = Field(None, description="one row of each key stays, over all files, after the filter")
+    downsample: Downsample | None = Field(
+        None, description="a part of some training rows stays, after filter and unique, never of source.valid"
+    )
     storage_options: str | dict[str, Any] | None = None
     sample: Sample | None = None
 

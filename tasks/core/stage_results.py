@@ -60,7 +60,8 @@ class IngestResult(StageResult):
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
     there is nothing to say. `united` names columns that some files lack or have in a narrower type. `again` files were
-    learned before. `estimate` has the needs of the run as lines of text.
+    learned before. `repeated` rows are left out by `source.unique`, as text for each split. `estimate` has the needs of
+    the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -77,6 +78,7 @@ class IngestResult(StageResult):
     made_up: str = ""
     contract: str = ""
     united: str = ""
+    repeated: str = ""
     again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 
@@ -90,7 +92,8 @@ class StatisticsResult(StageResult):
 
     `phases` passes over the source; `operators` entries of the graph learned something of `learned` units of columns.
     `decoded` bytes of columns stay in memory for transform. `profile` is the file of the staging folder with the
-    profile of the columns that were read; "" without one.
+    profile of the columns that were read; "" without one. `downsampled` rows were left out by `source.downsample`; None
+    without it.
     """
 
     stage: str = "statistics"
@@ -100,6 +103,7 @@ class StatisticsResult(StageResult):
     digest: str = _not_shown()
     tables: Mapping[str, TableRows] = _not_shown(default_factory=dict)
     decoded: int = 0
+    downsampled: int | None = None
     profile: str = _not_shown(default="")
 
 
@@ -107,13 +111,15 @@ class StatisticsResult(StageResult):
 class TransformResult(StageResult):
     """`rows` of the source became `rows_out` rows in pieces, which wait in the `exchange` (memory or disk); `because`
     has the figures of that choice. `profile` is the file of the staging folder with the profile of the columns that
-    statistics and transform have read; "" without one."""
+    statistics and transform have read; "" without one. `downsampled` rows were left out by `source.downsample`; None
+    without it."""
 
     stage: str = "transform"
     rows_out: int
     partitions: int
     exchange: str
     because: str
+    downsampled: int | None = None
     profile: str = _not_shown(default="")
 
 

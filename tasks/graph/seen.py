@@ -19,12 +19,14 @@ Met = dict[str, dict[str, int]]  # step -> what it met (rows, out_of_vocabulary,
 
 @dataclass
 class Seen:
-    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took."""
+    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took, and
+    how many further rows `source.downsample` left out."""
 
     rows: int = 0
     columns: dict[str, Sketch] = field(default_factory=dict)
     met: Met = field(default_factory=dict)
     seconds: float = 0.0
+    downsampled: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +59,8 @@ def added(parts: Iterable[Seen]) -> Seen:
             for what, count in figures.items():
                 total[what] = total.get(what, 0) + count
     columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
-    return Seen(sum(p.rows for p in several), columns, met, sum(p.seconds for p in several))
+    seconds, downsampled = sum(p.seconds for p in several), sum(p.downsampled for p in several)
+    return Seen(sum(p.rows for p in several), columns, met, seconds, downsampled)
 
 
 def packed_sum(texts: Sequence[str]) -> str:

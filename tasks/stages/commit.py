@@ -185,7 +185,7 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
     plan = PlanOf(request).plan(request.splits[0])
-    schema = request.fitted_schema if request.fitted or request.base else plan.schema
+    schema = request.fitted_schema if request.fitted or request.base else subject(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     sample = PlanOf(request).made_up
     learned_from = [
@@ -234,12 +234,25 @@ def _manifest(
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
+        **({"row_rules": rules} if (rules := _row_rules(request, results, written.split)) else {}),
         **({"united": united} if (united := PlanOf(request).data.get("united")) else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
         **base_note(request),
     )
+
+
+def _row_rules(request: Request, results: Sequence[StageResult], split: str) -> dict[str, Any]:
+    """What `source.unique` and `source.downsample` are, and how many rows of the split each left out."""
+    source, rules = request.source, dict[str, Any]()
+    repeated = PlanOf(request).repeated_count(split)
+    if source.unique and repeated is not None:
+        rules["unique"] = {**source.unique.model_dump(mode="json"), "rows": repeated}
+    downsampled = next((r.downsampled for r in results if isinstance(r, TransformResult)), None)
+    if source.downsample and downsampled is not None:
+        rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": downsampled}
+    return rules
 
 
 def _figures(result: StageResult) -> dict[str, Any]:
@@ -250,6 +263,7 @@ def _figures(result: StageResult) -> dict[str, Any]:
         "bytes": result.nbytes,
         "retries": result.retries,
         **({"halved": result.halved} if result.halved else {}),
+        **({"downsampled": count} if (count := getattr(result, "downsampled", None)) is not None else {}),
         **({"failed_casts": list(result.failed_casts)} if result.failed_casts else {}),
     }
 

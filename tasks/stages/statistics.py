@@ -28,6 +28,7 @@ from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.refitting import copied_base
 from tasks.job.request import PlanOf, Request
+from tasks.job.row_rules import row_rules
 from tasks.learning import observe
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
@@ -71,6 +72,7 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
         tables=manifest.get("tables", {}),
         halved=manifest.get("halved", 0),
         failed_casts=manifest.get("failed_casts", ()),
+        downsampled=manifest.get("downsampled"),
         decoded=column_cache.cached_bytes(pool, cache),
         profile=profiles.STATISTICS if request.run.profile else "",
         seconds=time.perf_counter() - start,
@@ -87,6 +89,7 @@ def _learned(
     halved: list[int] = []
     failed: list[list[Record]] = []
     seen: list[Seen] = []
+    left: list[int] = []
     side_files = request.side_files
     with ExitStack() as stack:
         with no_space(folder):
@@ -95,7 +98,8 @@ def _learned(
         state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
                                  saving.begin, cache, failed.append, base_of(request),
-                                 seen.append if run.profile else None)  # fmt: skip
+                                 seen.append if run.profile else None, row_rules(request, request.splits[0]),
+                                 left.append)  # fmt: skip
         check_unchanged(*PlanOf(request).sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
@@ -106,6 +110,7 @@ def _learned(
             casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}
+            manifest |= {"downsampled": sum(left)} if source.downsample and left else {}
             for rows in seen:
                 profile = profiles.profile_of(rows, bound, casts)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)

@@ -48,6 +48,7 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
         partitions=len(ready.plan.partitions),
         exchange=choice.kind,
         because=choice.because,
+        downsampled=summary.downsampled if ready.work.training and request.source.downsample else None,
         profile=profiles.whole_name(split) if request.run.profile else "",
     )
 
