@@ -93,24 +93,27 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     wanted_source = request.source
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
-        final, schema = subject(request, plans[request.splits[0]].schema)
+        final, schema = subject(request, plans[request.plan_names[0]].schema)
         used = used_columns(request, Bound(final, schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
-        bound = Bound(*subject(request, plans[request.splits[0]].schema))
+        bound = Bound(*subject(request, plans[request.plan_names[0]].schema))
         check_columns(request, bound)
-        sample = sampled(request, plans[request.splits[0]])
-    files = {s: number_of_files(request.output, int(p.rows * scale), len(workers.workers)) for s, p in plans.items()}
+        sample = sampled(request, plans[request.plan_names[0]])
+    files = {
+        s: number_of_files(request.output, int(plans[s if s in plans else ""].rows * scale), len(workers.workers))
+        for s in request.splits
+    }
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
         _check_order(request, plans, files)
     refused += _refused(request, wanted)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(
-        target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.splits[0]].schema,
+        target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.plan_names[0]].schema,
         sample=sample, readings=_readings(request, bound, plans, scale), needs=wanted, files=files if wanted else {},
         guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
-        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
-        differs=differences_of(request, plans[request.splits[0]]),
+        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.plan_names[0]].schema),
+        differs=differences_of(request, plans[request.plan_names[0]]),
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         base=base, modes=mode_rows(modes_of(request)),
@@ -195,13 +198,13 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
     """The columns that `output.keys` and `sort_by` name exist."""
     for split, plan in plans.items():
         final, schema = subject(request, plan.schema)
-        order = make_order(request.output, plan, files[split])
+        order = make_order(request.output, plan, files[split if split in files else request.splits[0]])
         carried_columns(Work(plan, final, schema, "pandas"), order)
 
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.source, plans[request.splits[0]], condition_columns(request.source)
+    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source)
     readings = []
     if source.unique:
         names = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])]
@@ -220,7 +223,8 @@ def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: 
         return readings
     filters = [place for f in bound.filters for place in f.inputs.values()]
     columns = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
-    for split, plan in plans.items():
+    for split in request.splits:
+        plan = plans.get(split, first)
         names = [n for n in plan.schema if n in {*columns, *always}]
         readings.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
     return readings

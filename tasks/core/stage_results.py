@@ -92,8 +92,8 @@ class StatisticsResult(StageResult):
 
     `phases` passes over the source; `operators` entries of the graph learned something of `learned` units of columns.
     `decoded` bytes of columns stay in memory for transform. `profile` is the file of the staging folder with the
-    profile of the columns that were read; "" without one. `downsampled` rows were left out by `source.downsample`; None
-    without it.
+    profile of the columns that were read; "" without one. `downsampled` rows were left out by `source.downsample`,
+    `other_splits` belong to valid and test; None without such rules.
     """
 
     stage: str = "statistics"
@@ -104,6 +104,7 @@ class StatisticsResult(StageResult):
     tables: Mapping[str, TableRows] = _not_shown(default_factory=dict)
     decoded: int = 0
     downsampled: int | None = None
+    other_splits: int | None = None
     profile: str = _not_shown(default="")
 
 
@@ -111,8 +112,9 @@ class StatisticsResult(StageResult):
 class TransformResult(StageResult):
     """`rows` of the source became `rows_out` rows in pieces, which wait in the `exchange` (memory or disk); `because`
     has the figures of that choice. `profile` is the file of the staging folder with the profile of the columns that
-    statistics and transform have read; "" without one. `downsampled` rows were left out by `source.downsample`; None
-    without it."""
+    statistics and transform have read; "" without one. `downsampled` rows were left out by `source.downsample`, and
+    `other_splits` belong to another split; `null_in_train` rows are in train since the column that decides is null.
+    None without such rules."""
 
     stage: str = "transform"
     rows_out: int
@@ -120,6 +122,8 @@ class TransformResult(StageResult):
     exchange: str
     because: str
     downsampled: int | None = None
+    other_splits: int | None = None
+    null_in_train: int | None = None
     profile: str = _not_shown(default="")
 
 

@@ -31,13 +31,13 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation, filtered
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
-from tasks.graph.row_rules import Downsampling, RowRules
+from tasks.graph.row_rules import Downsampling, RowRules, Splitting
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
 
-SOURCE_FILTER, SOURCE_DOWNSAMPLE = "source.filter", "source.downsample"
+SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
 _loading, _binding = threading.Lock(), threading.Lock()
 
@@ -105,10 +105,16 @@ class Work(PickledFields):
 
     @property
     def _conditions(self) -> Sequence[str]:
-        """The columns of the source filter, and of the condition of down-sampling."""
-        thinning = self._thinning
-        more = thinning.condition.columns if thinning else ()
-        return (*(self.condition.columns if self.condition else ()), *more)
+        """The columns that decide which rows are left out."""
+        return (*(self.condition.columns if self.condition else ()), *self._split_columns, *self._thinning_columns)
+
+    @property
+    def _split_columns(self) -> tuple[str, ...]:
+        return self.rules.splitting.columns if self.rules.splitting else ()
+
+    @property
+    def _thinning_columns(self) -> Sequence[str]:
+        return self._thinning.condition.columns if self._thinning else ()
 
     @property
     def _thinning(self) -> Downsampling | None:
@@ -133,7 +139,7 @@ class Work(PickledFields):
         frame = {name: source[name] for name in needed} if more else source
         evaluation = filtered(bound, frame, self.learned, context, where, self.depth, noted)
         evaluation.read = read, context
-        evaluation.downsampled = left
+        evaluation.left_out = left
         return evaluation
 
     def seen(
@@ -183,9 +189,9 @@ class Work(PickledFields):
 
     def _load(
         self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
-    ) -> tuple[Columns, Any, Any, int]:
-        """(the source columns, row numbers, order numbers if they differ) of the rows that filter, unique and
-        down-sampling keep, and how many rows down-sampling leaves out."""
+    ) -> tuple[Columns, Any, Any, dict[str, int]]:
+        """(the source columns, row numbers, order numbers if they differ) of the rows that filter, unique, split and
+        down-sampling keep, and how many rows the last two leave out."""
         engine, keyed = self.kernels, ROW in self.schema
         source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
@@ -194,7 +200,7 @@ class Work(PickledFields):
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
         if self.first_row:
             rows = rows + engine.xp.uint64(self.first_row)
-        mask, thinning, left, weight = None, self._thinning, 0, None
+        mask, thinning, left, weight = None, self._thinning, dict[str, int](), None
         if self.condition:
             mask = _true_mask(self.condition, SOURCE_FILTER, source, partition, noted)
         if self.rules.repeated:
@@ -202,17 +208,46 @@ class Work(PickledFields):
             mask = fresh if mask is None else mask & fresh
         names = [name for name in columns if name != self._weight]
         if mask is not None:
-            wanted = [*names, *(thinning.condition.columns if thinning else ())]
+            wanted = [*names, *self._split_columns, *self._thinning_columns]
             source, rows, order = _taken(engine, source, wanted, rows, order, engine.xp.flatnonzero(mask))
+        if self.rules.splitting:
+            own = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
+            places, before = engine.xp.flatnonzero(own), len(rows)
+            wanted = [*names, *self._thinning_columns]
+            source, rows, order = _taken(engine, source, wanted, rows, order, places)
+            left["other_splits"] = before - len(rows)
         if thinning:
             thinned = _true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, partition, noted)
             places, before = engine.xp.flatnonzero(~thinned | thinning.stay(rows, engine)), len(rows)
             source, rows, order = _taken(engine, source, names, rows, order, places)
-            left, weight = before - len(rows), engine.xp.where(thinned.take(places), 1 / thinning.fraction, 1.0)
+            left["downsampled"] = before - len(rows)
+            weight = engine.xp.where(thinned.take(places), 1 / thinning.fraction, 1.0)
         if self._weight in columns:
             weight = engine.xp.ones(len(rows)) if weight is None else weight
             source = {**source, self._weight: engine.from_numbers(weight.astype(engine.xp.float32))}
         return {n: source[n] for n in columns}, rows, order, left
+
+    def _of_split(
+        self,
+        rule: Splitting,
+        source: Columns,
+        rows: Any,
+        partition: Partition,
+        noted: FailedCasts,
+        left: dict[str, int],
+    ) -> Any:
+        """Which rows belong to the split of this pass; `left` gets how many train has because their value is null."""
+        if rule.column is None:
+            return rule.of_hashes(source, rows, self.kernels)
+        taken = self.kernels.xp.zeros(len(rows), dtype=bool)
+        for name, condition in rule.parsed:
+            mask = _true_mask(condition, SOURCE_SPLIT, source, partition, noted)
+            if name == rule.name:
+                return mask & ~taken
+            taken = taken | mask
+        null = self.kernels.null_rows([source[rule.column]])
+        left["null_in_train"] = 0 if null is None else int(null.sum())
+        return ~taken
 
     def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:

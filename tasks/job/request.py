@@ -116,8 +116,13 @@ class Request(PickledFields):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The sub-folders of the output: none, or train and valid."""
-        return ("train", "valid") if self.source.valid else ("",)
+        """The sub-folders of the output: none, or train, valid and test, as far as the job has them."""
+        return self.source.splits
+
+    @property
+    def plan_names(self) -> tuple[str, ...]:
+        """The splits that have a plan of their own; the splits of one source share one, whose name is empty."""
+        return ("",) if self.source.split else self.splits
 
     @property
     def side_files(self) -> list[Any]:
@@ -199,7 +204,7 @@ class PlanOf:
     def sources(self, split: str) -> tuple[tuple[File, ...], Mapping[str, Any]]:
         """(the files of the source that a split was planned from, the options of their storage)."""
         plan = self.plan(split)
-        origins = self.data.get("origins", {}).get(split)
+        origins = self.data.get("origins", {}).get(self._name(split))
         files = plan.files if origins is None else tuple(File(*item) for item in origins)
         return files, plan.options["storage_options"]
 
@@ -212,7 +217,12 @@ class PlanOf:
         digests = {split: fingerprint(plan, origins.get(split)) for split, plan in saved.items()}
         self.data = {"plans": saved, "origins": dict(origins), "digests": digests, "repeated": dict(repeated or {})}
 
+    def _name(self, split: str) -> str:
+        """The plan that a split is of: splits of one source share one."""
+        return "" if self.source.split else split
+
     def plan(self, split: str) -> Plan:
+        split = self._name(split)
         try:
             saved = self.data["plans"][split]
             if fingerprint(saved, self.data["origins"].get(split)) != self.data["digests"][split]:
@@ -230,12 +240,12 @@ class PlanOf:
 
     def repeated(self, split: str) -> RowSet | None:
         """The rows that `source.unique` leaves out of the plan of a split; None where no row is left out by number."""
-        saved = self.data.get("repeated", {}).get(split)
+        saved = self.data.get("repeated", {}).get(self._name(split))
         return RowSet(saved["path"], saved["digest"]) if saved and saved["path"] else None
 
     def repeated_count(self, split: str) -> int | None:
         """How many rows of a split `source.unique` leaves out; None without it."""
-        saved = self.data.get("repeated", {}).get(split)
+        saved = self.data.get("repeated", {}).get(self._name(split))
         return int(saved["rows"]) if saved else None
 
     def repeated_whole(self, splits: Sequence[str]) -> bool:

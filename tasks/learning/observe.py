@@ -50,7 +50,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           base: Base | None = None,
           seen: Callable[[Seen], None] | None = None,
           rules: RowRules = ALL_ROWS,
-          downsampled: Callable[[int], None] | None = None) -> State:  # fmt: skip
+          left_out: Callable[[Mapping[str, int]], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan; with `base`, of these and of all rows that the base has learned.
     `progress(phase, rows)` is called as partitions are done.
 
@@ -59,8 +59,8 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     large tables has learned while other steps are worked on. A phase is one pass; steps whose operator left a question
     open (exact quantiles) share further passes over their columns alone, without `progress`. The columns of
     `cache` stay decoded on the workers. `seen` is called once, with what was seen of the rows: each column that was
-    read, over all rows. `rules` leave out rows beyond the filter; `downsampled(rows)` is called with how many of them
-    down-sampling left out, where a pass was needed.
+    read, over all rows. `rules` leave out rows beyond the filter; `left_out(counts)` is called with how many rows
+    split and down-sampling left out, where a pass was needed.
     """
     bound = Bound(final, schema)
     state = State(*from_parameters(bound, base))
@@ -103,8 +103,8 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             phase, done, columns = replace(phase, work=work, questions=questions), None, {}
     if seen:
         seen(together(passes_seen))
-    if downsampled and passes_seen:
-        downsampled(passes_seen[0].downsampled)
+    if left_out and passes_seen:
+        left_out(passes_seen[0].left_out)
     if base:
         bound = Bound(final, schema, state.values)
         order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
@@ -228,7 +228,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
             raise explained(error, step, evaluation.where) from error
         partials[step.key] = Partial(step, tree)
     seen = Seen() if work.profile is None else work.seen(evaluation, partition, moments)
-    seen.downsampled = evaluation.downsampled
+    seen.left_out = evaluation.left_out
     return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
 
 

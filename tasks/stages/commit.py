@@ -234,6 +234,7 @@ def _manifest(
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
+        **({"splits": list(request.splits)} if request.source.split else {}),
         **({"row_rules": rules} if (rules := _row_rules(request, results, written.split)) else {}),
         **({"united": united} if (united := PlanOf(request).data.get("united")) else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
@@ -244,14 +245,18 @@ def _manifest(
 
 
 def _row_rules(request: Request, results: Sequence[StageResult], split: str) -> dict[str, Any]:
-    """What `source.unique` and `source.downsample` are, and how many rows of the split each left out."""
+    """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
     source, rules = request.source, dict[str, Any]()
     repeated = PlanOf(request).repeated_count(split)
     if source.unique and repeated is not None:
         rules["unique"] = {**source.unique.model_dump(mode="json"), "rows": repeated}
-    downsampled = next((r.downsampled for r in results if isinstance(r, TransformResult)), None)
-    if source.downsample and downsampled is not None:
-        rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": downsampled}
+    transformed = next((result for result in results if isinstance(result, TransformResult)), None)
+    if source.split and transformed:
+        rules["split"] = {**source.split.model_dump(mode="json"), "rows": transformed.other_splits}
+        null = transformed.null_in_train
+        rules["split"] |= {} if null is None else {"null_in_train": null}
+    if source.downsample and transformed and transformed.downsampled is not None:
+        rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": transformed.downsampled}
     return rules
 
 
@@ -263,7 +268,6 @@ def _figures(result: StageResult) -> dict[str, Any]:
         "bytes": result.nbytes,
         "retries": result.retries,
         **({"halved": result.halved} if result.halved else {}),
-        **({"downsampled": count} if (count := getattr(result, "downsampled", None)) is not None else {}),
         **({"failed_casts": list(result.failed_casts)} if result.failed_casts else {}),
     }
 

@@ -28,7 +28,7 @@ from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
 from tasks.job.refitting import copied_base, history_before
 from tasks.job.request import PlanOf, Request
-from tasks.job.row_rules import condition_columns
+from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.repeated_rows import check_unique, repeated_rows
@@ -70,7 +70,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     plans = {split: saved.plan(split) for split in paths}
     rows = sum(plan.rows for plan in plans.values())
     progress(rows, rows)
-    first = plans[request.splits[0]]
+    first = plans[request.plan_names[0]]
     bound = Bound(*subject(request, first.schema))
     check_columns(request, bound)
     return IngestResult(
@@ -102,7 +102,7 @@ def _repeated_text(request: Request, saved: PlanOf) -> str:
 
     The numbers are of the rows that the filter keeps.
     """
-    counts = {split: saved.repeated_count(split) for split in request.splits}
+    counts = {split: saved.repeated_count(split) for split in request.plan_names}
     lines = [f"{count:,} rows{f' of {split}' if split else ''}" for split, count in counts.items() if count is not None]
     return ", ".join(lines)
 
@@ -237,7 +237,7 @@ def _planned(
     plan = without_unused(plan, used)
     check_columns(request, bound)  # columns and types, before any row is read
     grown += uniting_notes(plan, used)
-    if split == request.splits[0] and not request.fitted:
+    if split == request.plan_names[0] and not request.fitted:
         learned += _digested(plan, read_options(source)["storage_options"], pool)
     rows = None
     if source.unique:
@@ -274,6 +274,7 @@ def check_columns(request: Request, bound: Bound) -> None:
     check_runs(bound, source.keys)
     if source.unique:
         check_unique(bound.source, source.unique)
+    check_splitting(bound.source, source)
     if request.flow != "fit":
         hive.check_columns(output.partition_on, bound.output)
         check_types(output, bound.output)

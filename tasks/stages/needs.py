@@ -99,7 +99,7 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
-    train = request.splits[0]
+    train = request.plan_names[0]
     on_gpu = request.engine == "cudf"
     decoded = 0  # columns that statistics caches for transform in host memory, until pieces need the memory
     kept_there = on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
@@ -174,7 +174,7 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
     if not any(disk.short for disk in estimate.disks):
         return estimate
     try:
-        sample = sampled(request, plans[request.splits[0]])
+        sample = sampled(request, plans[request.plan_names[0]])
     except MillraceError:
         return estimate  # the stage that reads all rows reports what is wrong with them
     if not sample.after.num_rows:

@@ -59,7 +59,7 @@ def prepared(request: Request, split: str) -> Prepared:
     folder = request.staging.folder / "state"
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
     final, schema = subject(request, plan.schema)
-    training = split != "valid" and not request.fitted
+    training = split in ("", "train") and not request.fitted
     cache = taking_key(request, plan) if training else None
     work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache,
                 first_row=request.first_row if training else 0, rules=row_rules(request, split))  # fmt: skip

@@ -7,6 +7,7 @@ folder, and decoded columns in the workers' memory for transform.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import date
 from itertools import zip_longest
@@ -72,7 +73,8 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
         tables=manifest.get("tables", {}),
         halved=manifest.get("halved", 0),
         failed_casts=manifest.get("failed_casts", ()),
-        downsampled=manifest.get("downsampled"),
+        downsampled=manifest.get("left_out", {}).get("downsampled"),
+        other_splits=manifest.get("left_out", {}).get("other_splits"),
         decoded=column_cache.cached_bytes(pool, cache),
         profile=profiles.STATISTICS if request.run.profile else "",
         seconds=time.perf_counter() - start,
@@ -89,7 +91,7 @@ def _learned(
     halved: list[int] = []
     failed: list[list[Record]] = []
     seen: list[Seen] = []
-    left: list[int] = []
+    left: list[Mapping[str, int]] = []
     side_files = request.side_files
     with ExitStack() as stack:
         with no_space(folder):
@@ -110,7 +112,7 @@ def _learned(
             casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}
-            manifest |= {"downsampled": sum(left)} if source.downsample and left else {}
+            manifest |= {"left_out": dict(left[0])} if left else {}
             for rows in seen:
                 profile = profiles.profile_of(rows, bound, casts)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)

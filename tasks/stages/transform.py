@@ -48,7 +48,9 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
         partitions=len(ready.plan.partitions),
         exchange=choice.kind,
         because=choice.because,
-        downsampled=summary.downsampled if ready.work.training and request.source.downsample else None,
+        downsampled=summary.left_out.get("downsampled"),
+        other_splits=summary.left_out.get("other_splits"),
+        null_in_train=summary.left_out.get("null_in_train"),
         profile=profiles.whole_name(split) if request.run.profile else "",
     )
 
