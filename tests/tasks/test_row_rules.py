@@ -21,6 +21,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits, Partition, Plan
 from tasks.core.settings import Unique
 from tasks.errors import JobError
+from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import repeated_rows as module
@@ -315,3 +316,19 @@ def test_a_preview_shows_rows_that_stay_and_the_pass_over_the_keys(tmp_path: Pat
     assert [(r.what, r.columns) for r in shown.readings] == [
         ("ingest: rows with equal keys", ["u"]), ("transform", ["i", "y"])
     ]  # fmt: skip
+
+
+def test_a_night_on_top_of_a_base_is_down_sampled_with_weights_too(tmp_path: Path, engine: str) -> None:
+    write_data(tmp_path)
+    features = [{"columns": ["i", "w"]}, {"columns": ["u"], "ops": [{"op": "Categorify"}]}]
+    output = {"path": str(tmp_path / "out"), "on_existing": "version", "shuffle": "none", "files": 1}
+    job = job_of(tmp_path, source={"downsample": HALF}, features=features) | {"output": output}
+    run_stages(make_job(job).request(engine))
+    write_data(tmp_path, 100, "next")
+    source = {"path": str(tmp_path / "next"), "downsample": HALF}
+    made = make_job(job | {"source": source, "base": str(tmp_path / "out")})
+    results = run_stages(made.request(engine, newest_good(tmp_path / "out").version))
+    result = rows_of(tmp_path / "out" / "v0002").to_pandas()
+    assert len(result) == 100 - (results[2].downsampled or 0)
+    assert [*result["w"]] == [2.0 if y == 0 else 1.0 for y in result["y"]]
+    assert [*result.loc[result["y"] == 1, "i"]] == [*range(0, 100, 4)]
