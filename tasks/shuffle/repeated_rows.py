@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
+from tasks.cluster.dask_pool import Workers
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Plan
@@ -59,6 +60,21 @@ def check_unique(schema: Schema, unique: Unique) -> None:
     check_ordered(schema, names, "source.unique")
 
 
+def exchange_of(plan: Plan, unique: Unique, exchange: str, workers: Workers, engine: str) -> tuple[str, int]:
+    """(memory or disk, about how many bytes wait there) for the pieces of a plan: the columns twice, as they are and to
+    sort by."""
+    schema = _columns(plan.schema, unique)
+    choice = choose(exchange, 2 * plan.rows, schema, workers, engine)
+    need = plan.rows * (2 * row_bytes(schema) + BYTES_OF_POSITION)
+    return ("disk" if choice.on_host else choice.kind), need
+
+
+def _columns(schema: Schema, unique: Unique) -> Schema:
+    """Keys, `by` and the row number."""
+    names = dict.fromkeys([*unique.keys, *([unique.by] if unique.by else [])])
+    return Schema([*(schema[name] for name in names), Column(ROW, pa.uint64())])
+
+
 def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, engine: str, pool: Pool, path: Path,
                   exchange: str = "auto", floor: int = 0) -> tuple[RowSet, int]:  # fmt: skip
     """(the rows that go, as bits in the file `path`, their number): all but one of the rows with equal keys that the
@@ -68,19 +84,17 @@ def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, e
     loses to any value; among equals the row with the least or greatest number. The result depends on the rows alone.
     """
     check_unique(plan.schema, unique)
-    names = tuple(dict.fromkeys([*unique.keys, *([unique.by] if unique.by else [])]))
-    schema = Schema([*(plan.schema[name] for name in names), Column(ROW, pa.uint64())])
+    schema = _columns(plan.schema, unique)
+    names = tuple(name for name in schema if name != ROW)
     blocks, sort_by = key_blocks(plan.rows), (unique.by,) if unique.by else ()
     ranges = RANGES_PER_FILE * blocks
     order = Order("key", 0, plan.rows, (0,), 1, ranges, tuple(unique.keys), sort_by, keep_row=True)
     work = Work(source, Node("pick", selection=names, name="source"), plan.schema, engine, filter=filter)
-    choice = choose(exchange, 2 * plan.rows, schema, pool, engine)
-    kind = "disk" if choice.on_host else choice.kind
+    kind, need = exchange_of(plan, unique, exchange, pool, engine)
     folder = path.with_suffix(".scratch")
     with no_space(folder):
         shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
         folder.mkdir(parents=True)
-    need = plan.rows * (2 * row_bytes(schema) + BYTES_OF_POSITION)  # the columns twice: as they are, and to sort by
     pieces = make_exchange(kind, pool, f"millrace-{uuid.uuid4().hex[:12]}", folder, need)
     try:
         pieces.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)

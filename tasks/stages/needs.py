@@ -19,6 +19,7 @@ from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
 from tasks.shuffle.choice import choose, spare, spare_on_device
+from tasks.shuffle.repeated_rows import exchange_of
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
@@ -108,7 +109,10 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
         decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
     if on_gpu and workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # further partitions wait
+    finding = [exchange_of(p, source.unique, run.exchange, workers, request.engine) for p in plans.values()
+               if source.unique]  # fmt: skip
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
+    scratch = max(scratch, *(int(need * scale) for where, need in finding if where == "disk"), 0)
     if on_gpu:
         host = largest * at_once + max(in_memory if on_host else 0, decoded)
     else:

@@ -332,3 +332,12 @@ def test_a_night_on_top_of_a_base_is_down_sampled_with_weights_too(tmp_path: Pat
     assert len(result) == 100 - (results[2].downsampled or 0)
     assert [*result["w"]] == [2.0 if y == 0 else 1.0 for y in result["y"]]
     assert [*result.loc[result["y"] == 1, "i"]] == [*range(0, 100, 4)]
+
+
+def test_the_estimate_has_the_scratch_files_of_the_keys(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    job = job_of(tmp_path, source={"unique": {"keys": ["u"]}})
+    job["run"] = {"exchange": "disk"}
+    shown = preview(make_job(job))
+    assert shown.needs is not None
+    assert shown.needs.scratch == 400 * (2 * (8 + 8) + 8)

@@ -72,7 +72,10 @@ def test_later_rows_are_in_later_splits_a_cut_in_the_later_one_and_nulls_in_trai
                     "test": [*frame["i"][is_test]]}  # fmt: skip
     assert {first, second} <= {*frame["t"]}
     train = Manifest.load(tmp_path / "out" / "train").data["row_rules"]["split"]
-    assert (train["rows"], train["null_in_train"]) == (int((is_valid | is_test).sum()), int(frame["t"].isna().sum()))
+    later, null = int((is_valid | is_test).sum()), int(frame["t"].isna().sum())
+    assert (train["rows"], train["null_in_train"]) == (later, null)
+    report = (tmp_path / "out" / "train" / "_report.html").read_text()
+    assert f"In other splits by source.split: {later} rows; {null} rows are here since t is null." in report
 
 
 @pytest.mark.parametrize(
@@ -137,6 +140,12 @@ def test_a_user_is_in_the_same_split_wherever_the_rows_lie(tmp_path: Path, engin
         splits.append(split_rows(tmp_path / name, {"by": "hash", "together": ["u"], "valid": 0.3}, engine))
     assert {*splits[0]["valid"]} == {*splits[1]["valid"]}
     assert {*splits[0]["train"]} == {*splits[1]["train"]}
+
+
+def test_a_null_key_is_in_train(tmp_path: Path, engine: str) -> None:
+    frame = write_data(tmp_path / "data")
+    rows = split_rows(tmp_path, {"by": "hash", "together": ["fold"], "valid": 0.49, "test": 0.5}, engine)
+    assert {*frame["i"][frame["fold"].isna()]} <= {*rows["train"]}
 
 
 def test_train_alone_is_learned_from(tmp_path: Path, engine: str) -> None:
