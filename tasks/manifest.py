@@ -17,7 +17,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST, VERSION
+from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, VERSION
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -225,8 +225,8 @@ def seal(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outputs(folder: Path) -> list[Path]:
-    """The output folders behind a path: itself, or `train` and `valid` in it."""
+    """The output folders behind a path: itself, or `train`, `valid` and `test` in it."""
     folder = current(folder)
     if (folder / MANIFEST).exists():
         return [folder]
-    return [folder / name for name in ("train", "valid") if (folder / name / MANIFEST).exists()]
+    return [folder / name for name in SPLITS if (folder / name / MANIFEST).exists()]

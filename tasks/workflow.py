@@ -16,7 +16,7 @@ from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.plan import Plan
-from tasks.core.schema import ROW, Column, Schema, check_kinds, embeddings_of
+from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import resolve_engine
@@ -234,7 +234,9 @@ class Workflow:
         output."""
         fitted = self._fitted_columns
         do = "workflow.remove_inputs(['{}']) is the workflow without the outputs that need it"
-        left_out = labels_without(self.final, fitted, there, targets_of(self.final, fitted), where, do)
+        left_out = labels_without(
+            self.final, fitted, there, targets_of(self.final, fitted, Tags.SAMPLE_WEIGHT), where, do
+        )
         if left_out and left_out not in self._logged_targets:
             self._logged_targets.append(left_out)
             log.warning("left out, since %s lacks their columns: %s", where, ", ".join(left_out))

@@ -45,10 +45,9 @@ from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import read_mark
 from tasks.storage.metadata_forms import damaged
-from tasks.storage.own_files import FITTED, MANIFEST, OWN, WORKFLOW
+from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, WORKFLOW, splits_of
 from tasks.storage.sample_data import made_up_text
 
-SPLITS = ("train", "valid")
 NEEDED = "needed"
 
 
@@ -84,7 +83,7 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
             whole.append(f"{split}whole: {counts}")
     if folders[0] != current(out):
         names = {folder.name for folder in folders}
-        damaged += [f"{split}: {MANIFEST} is missing" for split in SPLITS if split not in names]
+        damaged += [f"{split}: {MANIFEST} is missing" for split in splits_of(current(out)) if split not in names]
     return whole, damaged + _damaged_workflow(current(out))
 
 

@@ -167,7 +167,7 @@ def launch(
     from flows.commands.stopping import stoppable
     from flows.run.session import load_outputs
 
-    splits: tuple[str, ...] = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
+    splits: tuple[str, ...] = () if name == "fit" else job.source.splits
     watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
     _running.append(True)

@@ -28,6 +28,7 @@ class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
     SESSION_ID = "session_id"
     CONTEXT = "context"
     TEXT = "text"
+    SAMPLE_WEIGHT = "sample_weight"
 
 
 @dataclass(frozen=True)

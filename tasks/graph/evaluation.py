@@ -29,6 +29,7 @@ class Evaluation:
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
         self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
+        self.left_out: dict[str, int] = {}  # which rule on rows of the source left out how many
         self.met: dict[str, dict[str, int]] = {}  # step -> what it met -> how often
         self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
         self.computed: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
