@@ -21,7 +21,7 @@ from tasks.cluster.dask_pool import Workers
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Plan
-from tasks.core.row_sizes import row_bytes
+from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
 from tasks.core.settings import Unique
 from tasks.engines.algorithms.key_runs import Runs, find_runs
@@ -36,8 +36,6 @@ from tasks.shuffle.parts import Part
 from tasks.shuffle.pieces import Cutting, PartitionPieces
 from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
-
-BYTES_OF_POSITION = 8
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def exchange_of(plan: Plan, unique: Unique, exchange: str, workers: Workers, eng
     sort by."""
     schema = _columns(plan.schema, unique)
     choice = choose(exchange, 2 * plan.rows, schema, workers, engine)
-    need = plan.rows * (2 * row_bytes(schema) + BYTES_OF_POSITION)
+    need = plan.rows * (2 * row_bytes(schema) - POSITION)
     return ("disk" if choice.on_host else choice.kind), need
 
 
