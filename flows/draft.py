@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from tasks.engines.convert import libraries
 from tasks.engines.expression.text_functions import parse_number
 from tasks.errors import JobError, near
 from tasks.sources.reader import read
-from tasks.storage.files import refuse_inside
+from tasks.storage.files import expand, open_binary, refuse_inside
 
 SAMPLE_ROWS = 20_000
 LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
@@ -40,6 +42,8 @@ ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|i
 NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "Null", "None", "none", "nil", "-", "?", "\\N")
 NUMBER = r"^[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*$"
 TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( UTC|Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+LOOKED_AT, HEAD_LINES = 1 << 16, 200  # bytes and lines of the first file of text
+COMMA, POINT = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?'), re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 # Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
 SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
 DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
@@ -70,6 +74,7 @@ def draft(dataset: Any, label: str | None = None) -> str:
 
     The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
     at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
+    So do delimiter, encoding, decimal comma and lines before the header of the first file of a path.
     Numbers and times in texts (1.234,50 or 31.01.2026) are read by an expression. Columns of texts, or of numbers whose
     names end alike, that share half of their values get one vocabulary.
     Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
@@ -93,6 +98,8 @@ def draft(dataset: Any, label: str | None = None) -> str:
     ...
     """
     data = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    layout = {} if isinstance(dataset, Dataset) else _layout(data)
+    data = Dataset(dataset, **layout) if layout else data
     names = list(data.schema)
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
@@ -114,7 +121,60 @@ def draft(dataset: Any, label: str | None = None) -> str:
     if not any(decision.ops for decision in decisions):
         reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
         raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
-    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None)) + "\n"
+    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, layout)) + "\n"
+
+
+def _layout(data: Dataset) -> dict[str, Any]:
+    """The settings with which the first file of CSV or TSV can be read, where those by default do not fit it: encoding,
+    delimiter, lines before the header, decimal comma, by its first 64 KiB."""
+    source = data.as_source()
+    if source is None:
+        return {}
+    first = expand(source["path"])[0]
+    if not first.path.lower().endswith((".csv", ".tsv")):
+        return {}
+    with open_binary(first) as file:
+        start = file.read(LOOKED_AT)
+    layout: dict[str, Any] = {}
+    if encoding := _encoding(start):
+        layout["encoding"] = encoding
+    text = start.decode(encoding or "utf-8", errors="replace")
+    lines = text.splitlines()[: -1 if len(start) == LOOKED_AT else None][:HEAD_LINES]
+    usual = "\t" if first.path.lower().endswith(".tsv") else ","
+    delimiter = usual if usual == "\t" else max(",;\t|", key=lambda sign: _regular(lines, sign))
+    if delimiter != usual:
+        layout["delimiter"] = delimiter
+    if before := _lines_before_header(lines, delimiter):
+        layout["skip_rows"] = before
+    fields = [field for line in lines[before + 1 :] for field in line.split(delimiter)] if delimiter != "," else []
+    if any(COMMA.fullmatch(field) for field in fields) and not any(POINT.fullmatch(field) for field in fields):
+        layout["decimal"] = ","
+    return layout
+
+
+def _encoding(start: bytes) -> str | None:
+    """The encoding of a file that begins so; None for UTF-8."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # the last letter may be cut off
+    except UnicodeDecodeError:
+        return "windows-1252" if any(0x80 <= byte < 0xA0 for byte in start) else "latin-1"
+    return None
+
+
+def _regular(lines: Sequence[str], sign: str) -> int:
+    """How many of these lines, from the last on, have the sign as often as the last; 0 where it has none."""
+    lines = [line for line in lines if line]
+    number = lines[-1].count(sign) if lines else 0
+    alike = list(takewhile(lambda line: line.count(sign) == number, reversed(lines)))
+    return len(alike) if number else 0
+
+
+def _lines_before_header(lines: Sequence[str], delimiter: str) -> int:
+    """How many lines without any delimiter come before lines that all have some."""
+    before = len(list(takewhile(lambda line: delimiter not in line, lines)))
+    return before if before < len(lines) and all(delimiter in line for line in lines[before:] if line) else 0
 
 
 def _sample(data: Dataset) -> pa.Table:
@@ -362,7 +422,13 @@ def _shares(name: str, other: str, values: Mapping[str, pa.Array]) -> bool:
 
 
 def _written(
-    data: Dataset, sample: pa.Table, nulls: list[str], decisions: list[Decision], target: str | None, named: bool
+    data: Dataset,
+    sample: pa.Table,
+    nulls: list[str],
+    decisions: list[Decision],
+    target: str | None,
+    named: bool,
+    layout: Mapping[str, Any],
 ) -> Iterable[str]:
     rows = data.num_rows
     yield "# yaml-language-server: $schema=job.schema.json"
@@ -381,6 +447,8 @@ def _written(
         yield "  path: data  # the rows came from a frame: name the files here"
         source = {"path": "data"}
     else:
+        if layout:
+            yield f"  # The first lines of the first file need this: {', '.join(layout)}."
         yield from _source_lines(source, nulls)
     yield "features:"
     groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}

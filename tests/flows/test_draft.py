@@ -187,6 +187,33 @@ def test_times_and_numbers_in_texts_are_read_by_expressions(folder: Path, engine
     assert rows["paid"].null_count == 0
 
 
+LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "decimal commas": ("a;b;city\n" + "1,5;x;Münster\n2,5;y;Ulm\n" * 30, {"delimiter": ";", "decimal": ","}),
+    "two decimal signs": ("a;b;city\n" + "1.5;x, z;Münster\n2,5;y;Ulm\n" * 30, {"delimiter": ";"}),
+    "bars": ("a|b|city\n" + "1.5|x|Münster\n2.5|y|Bonn\n" * 30, {"delimiter": "|"}),
+    "a head": ("Report of May\n\nby hand\na,b,city\n" + "1.5,x,Münster\n2.5,y,Bonn\n" * 30, {"skip_rows": 3}),
+    "as usual": ("a,b,city\n" + '1.5,x,Münster\n2.5,"y\nz",Bonn\n' * 30, {}),
+    "euros": ("a,b,city\n" + "1.5,€ 2,Münster\n2.5,€ 3,Bonn\n" * 30, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [*((name, "utf-8") for name in LAYOUTS), ("bars", "latin-1"), ("euros", "windows-1252"), ("a head", "utf-16")],
+)
+def test_the_layout_of_text_is_seen(folder: Path, engine: str, name: str, encoding: str) -> None:
+    content, layout = LAYOUTS[name]
+    (folder / "rows.csv").write_bytes(content.encode(encoding))
+    text = draft("rows.csv")
+    rows = ran(text, folder, engine)
+
+    source = yaml.safe_load(text)["source"]
+    assert source == {"path": "rows.csv", **layout, **({} if encoding == "utf-8" else {"encoding": encoding})}
+    assert ("# The first lines of the first file need this: " in text) == (len(source) > 1)
+    assert rows.num_rows == 60
+    assert len(rows["city"].unique()) == 2
+
+
 def test_columns_that_share_values_share_a_vocabulary(folder: Path, engine: str) -> None:
     number = np.arange(ROWS)
     pq.write_table(
