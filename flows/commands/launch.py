@@ -56,7 +56,7 @@ def begin(
             from infra import gpus
             from infra.workers import forkserver
 
-            begun = not gpus.visible() and forkserver.start(worker_imports(module).tasks)
+            begun = not gpus.visible() and forkserver.start((*worker_imports(module).tasks, "millrace.cli"))
     try:
         yield
     except BaseException:

@@ -100,9 +100,9 @@ def test_workers_of_this_host_load_before_the_job_is_known_unless_it_names_other
     monkeypatch.setattr("infra.gpus.visible", list)
     (tmp_path / "job.yaml").write_text(text)
     with begin(Console(), "a job", "flows.fit", str(tmp_path / "job.yaml"), [change]):
-        assert started == [("flows.fit",)] * begins
+        assert started == [("flows.fit", "millrace.cli")] * begins
     with begin(Console(), "nothing", "flows.fit", str(tmp_path / "no.yaml")):
-        assert started == [("flows.fit",)] * begins
+        assert started == [("flows.fit", "millrace.cli")] * begins
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -58,6 +58,16 @@ def test_the_job_is_a_job() -> None:
     assert make_job(yaml.safe_load(text)).output.files == 8
 
 
+def test_the_job_of_the_readme_is_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.draft import draft
+    from flows.sample import make_sample
+
+    make_sample("toy", tmp_path / "data" / "toy", 1_000_000)
+    monkeypatch.chdir(tmp_path)
+    lines = draft("data/toy").splitlines()
+    assert block("yaml").splitlines() == [*lines[lines.index("source:") :], "  files: 8"]
+
+
 def test_the_clusters_are_clusters() -> None:
     (text,) = re.findall(r"```yml\n(.*?)```", CLUSTERS, re.DOTALL)
     kinds = [Cluster.model_validate(yaml.safe_load(line)["cluster"]).kind for line in text.splitlines()]
