@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench import distinct, first_minute, gpu, linear, linear_cluster, plain, refit, soak, vocabulary
+from tests.bench import distinct, first_minute, gate, gpu, linear, linear_cluster, plain, refit, soak, vocabulary
 from tests.conftest import python_path
 from tests.running import section_of
 
@@ -81,6 +81,17 @@ def test_a_night_is_measured_beside_apply_and_a_fit_of_all_rows(tmp_path: Path, 
     if "--ids" in source:
         assert (before, after, runs["refit"]["rows"]) == (5000, 5200, 1000)
     assert "a fit moves" in capsys.readouterr().out
+
+
+def test_a_profile_is_measured_in_pairs(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    gate.main(["--rows", "3000", "--pairs", "2", "--files", "2", "--folder", str(tmp_path), "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert (found["workload"], found["rows"], len(found["pairs"])) == ("toy", 3000, 2)
+    assert found["cost"]["min"] <= found["cost"]["median"] <= found["cost"]["max"]
+    for pair in found["pairs"]:
+        assert pair["with"]["profile_seconds"] > 0
+        assert pair["cost"] == pytest.approx(pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1, abs=1e-3)
 
 
 def test_a_refit_that_moves_ids_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

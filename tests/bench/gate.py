@@ -5,7 +5,8 @@
 Every run goes from ingest to the committed output on the threads of this process, without a Prefect server and without
 a report. What counts are the CPU seconds (user and system) of the process, since the wall clock also counts what others
 do on the machine; a first pair does not count. `cost` is what the profile adds, as a share of the run without it: the
-median of the pairs. `profile_seconds` is what the profile itself says.
+median of the pairs, and that of the least run with it to the least run without it, which a busy machine disturbs less.
+`profile_seconds` are the CPU seconds of all threads that the profile itself says; `its_share` of the least run.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def pairs(recipe: str, source: Path, folder: Path, count: int, threads: int) -> 
             "with" if profile else "without": measured(recipe, source, folder / "out", profile, threads)
             for profile in order
         }
-        pair["cost"] = pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1
+        pair["cost"] = round(pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1, 4)
         print(number, json.dumps(pair), flush=True)
         found += [pair] if number else []
     return found
@@ -83,13 +84,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_sample(args.recipe, source, args.rows, files=args.files)
     found = pairs(args.recipe, source, args.folder, args.pairs, args.threads)
     costs = [pair["cost"] for pair in found]
+    least = {name: min(pair[name]["cpu_seconds"] for pair in found) for name in ("with", "without")}
+    itself = statistics.median(pair["with"]["profile_seconds"] for pair in found)
     result = {
         "workload": args.recipe,
         "rows": args.rows,
         "command": " ".join(["python -m tests.bench.gate", *(arguments or sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
-        "cost": {"median": statistics.median(costs), "min": min(costs), "max": max(costs)},
+        "cost": {
+            "median": round(statistics.median(costs), 4),
+            "min": round(min(costs), 4),
+            "max": round(max(costs), 4),
+            "of_the_least": round(least["with"] / least["without"] - 1, 4),
+            "its_share": round(itself / least["without"], 4),
+        },
         "pairs": found,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ LEASTS = ("least", "sample_least")
 BINS = 1 << 16
 WHOLE = 1 << 18  # rows up to which each number is in the histogram; of more rows ..
 SAMPLED = 16  # .. one of so many is
-RUN = 1 << 14  # rows of a block after which the places of the sampled ones begin again
+RUN = 1 << 18  # rows of a block after which the places of the sampled ones begin again
 PLACES = np.arange(0, RUN, SAMPLED) + (
     murmur3.hash_fixed(np.arange(RUN // SAMPLED, dtype=np.uint64), 0, np) % SAMPLED
 ).astype(np.int64)  # of each sixteen rows one, by hash: rows that repeat in a period are sampled like others
@@ -179,7 +179,8 @@ def sampled(values: Any, starts: Sequence[int], places: Any, xp: Any) -> Any:
     parts = [values[:0]]
     for start, stop in pairwise(starts):
         rest = stop - (stop - start) % RUN
-        parts.append(values[start:rest].reshape(-1, RUN).take(places, axis=1).ravel())
+        if rest > start:
+            parts.append(values[start:rest].reshape(-1, RUN).take(places, axis=1).ravel())
         parts.append(values[rest:stop][places[: int(np.searchsorted(PLACES, stop - rest))]])
     return xp.concatenate(parts)
 

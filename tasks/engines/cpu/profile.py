@@ -62,6 +62,8 @@ def sketch_column(
         out.sample = sketches.histogram(chosen)
         if kind in ("float", "time"):
             out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
+    if not every:
+        out.bins = None
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,8 +19,9 @@ from tasks.core.settings import Check, Checks
 from tasks.errors import JobError
 from tasks.gate.checks import judge
 from tasks.gate.contract import make_contract
+from tasks.gate.figures import figures_of
 from tasks.gate.history import Past
-from tasks.gate.profile import Profile, StepProfile
+from tasks.gate.profile import ColumnProfile, Profile, StepProfile
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tests.tasks.gate.simulated import FIRST, Shop, profile_of
 
@@ -311,3 +313,29 @@ def test_the_job_says_what_is_wrong_with_its_checks() -> None:
     made = make_job({**job, "checks": {"on_finding": "ask", "rows": {"threshold": 0.5}}})
     gate = made.request("pandas").gate
     assert (gate.on_finding, gate.rows.threshold, gate.contract.level) == ("ask", 0.5, "stop")
+
+
+def test_samples_do_not_count_as_rows_delivered_twice_and_have_no_number_of_distinct_values() -> None:
+    """The counts of a sample may all be even; only a column that is all one value is constant."""
+    bins = {32_768 + 16 * n: 2 for n in range(80)}
+    column = ColumnProfile("x", "double", 2_560, 0, 80.0, math.inf, 1.0, 9.0, 4.0, 1.0, bins=bins, sampled=16)
+    past = [Past(f"v{n}", None, Profile(2_561 + n, {"x": replace(column, bins=bins | {40_000: 3})})) for n in range(9)]
+    assert [f.check for f in judge(Profile(2_560, {"x": column}), past, None, STOP, "commit", None).findings] == []
+    assert not [key for key in figures_of(past[0].profile) if key.check == "distinct"]
+    whole = {"x": replace(column, sampled=1, distinct_error=0.0)}
+    (found,) = judge(Profile(2_560, whole), past, None, STOP, "commit", None).findings
+    assert found.check == "duplicated"
+    stuck = {"x": replace(column, distinct=1.0, bins={32_768: 160})}
+    found_checks = {f.check for f in judge(Profile(2_560, stuck), past, None, STOP, "commit", None).findings}
+    assert "constant" not in found_checks
+
+
+def test_the_rows_of_the_last_night_are_known_again_in_another_order_though_their_samples_differ() -> None:
+    bins = {32_768 + n: 5 for n in range(80)}
+    column = ColumnProfile("x", "double", 6_400, 0, 80.0, math.inf, 1.0, 9.0, 4.0, 1.0, bins=bins, sampled=16)
+    past = [Past("v1", None, Profile(6_400, {"x": column}))]
+    again = replace(column, mean=4.0 + 1e-13, bins=bins | {32_768: 9})
+    (found,) = judge(Profile(6_400, {"x": again}), past, None, STOP, "commit", None).findings
+    assert found.check == "duplicated"
+    other = replace(column, mean=4.01)
+    assert judge(Profile(6_400, {"x": other}), past, None, STOP, "commit", None).verdict == "pass"

@@ -48,6 +48,7 @@ def columns() -> dict[str, pa.Array]:
         "wide int": pa.array(rng.integers(-(2**62), 2**62, ROWS)),
         "wide uint": pa.array(rng.integers(0, 2**63, ROWS).astype("u8") * 2 + 1, mask=hole),
         "int16 of a wide range": pa.array(rng.integers(-32_000, 32_000, ROWS).astype("i2")),
+        "int of two ranges": pa.array(np.where(np.arange(ROWS) < 2_500, few, rng.integers(0, 2**40, ROWS)), mask=hole),
         "float64": pa.array(normal, mask=hole),
         "float32": pa.array(normal.astype("f4") * np.float32(1e30)),
         "few floats": pa.array(few / 2.0),
@@ -153,6 +154,86 @@ def test_any_partitions_in_any_order_make_the_same_bits(name: str, engine: str) 
     of_one = column_profile("x", COLUMNS[name].type, sketch(COLUMNS[name], kernels, [0, ROWS]))
     for seed, edges in enumerate([[0, 2_500, ROWS], [0, 1_000, 4_000, ROWS], [0, 1_000, 2_500, 4_000, ROWS]]):
         assert column_profile("x", COLUMNS[name].type, sketch(COLUMNS[name], kernels, edges, seed)) == of_one
+
+
+# Of many rows
+
+
+@pytest.mark.parametrize("name", [n for n in COLUMNS if n != "list"])
+def test_any_partitions_of_many_rows_make_the_same_bits(
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of so few rows that each is in their histogram, and parts of more, whose sum is a sample."""
+    monkeypatch.setattr(column_sketch, "WHOLE", 2_000)
+    kernels, column = engines.engine(engine), COLUMNS[name]
+    of_one = column_profile("x", column.type, sketch(column, kernels, [0, ROWS]))
+    for seed, edges in enumerate([[0, 2_500, ROWS], [0, 1_000, 4_000, ROWS], [0, 1_000, 2_500, 4_000, ROWS]]):
+        assert column_profile("x", column.type, sketch(column, kernels, edges, seed)) == of_one
+
+
+def of_many(values: np.ndarray, engine: str, mask: np.ndarray | None = None) -> ColumnProfile:
+    column = pa.array(values, mask=mask)
+    kernels = engines.engine(engine)
+    starts = [0, 100_000, 100_000, len(values)]
+    return column_profile("x", column.type, kernels.sketch_column(kernels.column(column), starts, [0, 1, 2]))
+
+
+@pytest.mark.parametrize("kind", ["f8", "f4", "M8[us]", "i8"])
+def test_the_histogram_of_many_rows_is_of_a_sixteenth_of_them(kind: str, engine: str) -> None:
+    """Rows, nulls, extremes and moments are of all rows; a share of the histogram is within its standard error."""
+    rng = np.random.default_rng(1)
+    values = (rng.lognormal(0, 2, 400_000) * 1e9).astype("i8" if kind == "M8[us]" else kind)
+    hole = rng.random(400_000) < 0.3
+    found = of_many(values.astype(kind), engine, hole)
+    there = values[~hole].astype("f8")
+    assert (found.rows, found.nulls, found.sampled) == (400_000, int(hole.sum()), 16)
+    assert found.mean == pytest.approx(there.mean(), rel=1e-12)
+    assert found.std == pytest.approx(there.std(ddof=1), rel=1e-9)
+    if kind != "M8[us]":
+        assert (found.minimum, found.maximum) == (there.min(), there.max())
+    assert found.in_bins == sum((found.bins or {}).values()) == pytest.approx(280_000 / 16, rel=0.03)
+    exact = Counter(((there.view("u8") | np.uint64(1 << 63)) >> np.uint64(48)).tolist())
+    for place, count in exact.most_common(50):
+        share = count / len(there)
+        error = math.sqrt(share * (1 - share) / found.in_bins)
+        assert (found.bins or {}).get(place, 0) / found.in_bins == pytest.approx(share, abs=5 * error)
+
+
+def test_rows_that_repeat_in_a_period_are_sampled_evenly(engine: str) -> None:
+    found = of_many(np.arange(320_000) % 16 + 1.0, engine)
+    assert found.in_bins == 20_000
+    assert sorted(found.bins or {}) == [bin_of(float(n)) for n in range(1, 17)]
+    assert all(1_000 < count < 1_500 for count in (found.bins or {}).values())
+
+
+def test_distinct_floats_of_many_rows_are_those_of_the_sample(engine: str) -> None:
+    """Integers are all looked at; floats and times have at least so many distinct values."""
+    many = np.random.default_rng(2).permutation(300_000).astype("f8")
+    floats, whole = of_many(many, engine), of_many(many.astype("i8") * 1_000_003, engine)
+    assert not floats.is_distinct_known
+    assert floats.distinct == pytest.approx(300_000 / 16, rel=0.1)
+    assert whole.is_distinct_known
+    assert whole.distinct == pytest.approx(300_000, rel=1.5 * whole.distinct_error)
+    few = of_many(many % 7, engine)
+    assert few.distinct == 7
+
+
+def test_one_other_value_in_many_rows_is_seen(engine: str) -> None:
+    same = np.full(300_000, 2.5)
+    assert of_many(same, engine).is_constant
+    same[7] = 3.0
+    found = of_many(same, engine)
+    assert (round(found.distinct), found.maximum, found.is_constant) == (1, 3.0, False)
+
+
+@pytest.mark.parametrize("values", [
+    np.tile(np.array([0, 1], "u1"), 9), np.arange(-128, 128).astype("i1").repeat(3)[:-1], np.array([5, 5, 7], "i4"),
+    np.array([2**64 - 1, 2**64 - 3], "u8"), np.array([-(2**63), -(2**63) + 70_000]), np.full(40_001, 200, "u1"),
+])  # fmt: skip
+def test_integers_of_a_small_range_are_counted_each(values: np.ndarray, engine: str) -> None:
+    kernels = engines.engine(engine)
+    found = kernels.sketch_column(kernels.column(pa.array(values)), [0, len(values)], [0])
+    assert dict(zip(found.table[0], found.table[1].tolist(), strict=True)) == Counter(values.tolist())
 
 
 @pytest.mark.parametrize("count", [1, 1_500, 30_000, 130_000])
