@@ -90,7 +90,8 @@ class SideFrame:
     @staticmethod
     def is_saved(value: Any) -> bool:
         """Whether a value of JSON is what `facts` gave."""
-        return isinstance(value, Mapping) and set(value) == {"frame", "rows", "columns"}
+        named = isinstance(value, Mapping) and set(value) == {"frame", "rows", "columns"}
+        return named and isinstance(value["columns"], Mapping) and isinstance(value["rows"], int)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SideFrame) and self.facts == other.facts
