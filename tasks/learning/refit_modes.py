@@ -154,8 +154,10 @@ def _op(step: Step) -> Learned:
 
 
 def _by_night(bound: Bound, step: Step) -> str:
-    """What a step's input is made of that does not reach over the night: groups and runs of rows."""
-    makers = {s.key: s for s in bound.needed_steps(step.fit_inputs.values()) if s.key != step.key}.values()
+    """What a step's input is made of, or filtered by, that does not reach over the night: groups and runs of rows."""
+    filters = [f for f in bound.filters_of(step.within) if f.depth < step.depth]
+    places = [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
+    makers = {s.key: s for s in bound.needed_steps(places) if s.key != step.key}.values()
     names = dict.fromkeys(type(s.op).__name__ for s in makers if s.op.groups_rows or s.op.run_columns)
     return f"{_few(names)} works within a night: a key in two nights is two runs of rows" if names else ""
 

@@ -144,6 +144,8 @@ def test_groups_and_runs_of_rows_are_said_to_end_with_the_night() -> None:
     assert "DifferenceLag works within a night" in reason(runs, "Normalize/x_difference_lag_1")
     groups = (["x"] >> ops.Groupby("a", aggs=["sum"]))["x_sum"] >> ops.Normalize()
     assert "Groupby works within a night" in reason(groups, "Normalize/x_sum")
+    filtered = (["x"] >> ops.DifferenceLag("a") >> ops.Dropna()) + (["y"] >> ops.Normalize())
+    assert "DifferenceLag works within a night" in reason(filtered, "Normalize/y")
 
 
 def test_a_side_table_that_changed_is_named_with_the_steps_behind_it(tmp_path: Path) -> None:

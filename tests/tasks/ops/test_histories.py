@@ -234,6 +234,18 @@ def test_lags_are_those_of_pandas_for_any_partition(
     assert found == {i: tuple(None if pd.isna(v) else v for v in pair) for i, *pair in values}
 
 
+def test_lists_of_items_and_of_the_next_items_stand_side_by_side(engine: str) -> None:
+    clicks = CLICKS.filter(pa.compute.is_valid(CLICKS["item"]))
+    lag = ["item"] >> ops.Lag("user", -1) >> ops.Rename(name="next")
+    lists = ["item", *[lag]] >> ops.Groupby("user", aggs={"item": ["list", "count"], "next": "list"})
+    sequences = lists >> ops.Filter("item_count > 1")
+    inputs = sequences["item_list", "next_list"] >> ops.ListSlice(0, -1)
+    assert made(inputs, clicks, "user", "time", engine) == {
+        "item_list": [[1, 2, 3], [7]],
+        "next_list": [[2, 3, 4], [8]],
+    }
+
+
 # what is refused
 
 
