@@ -188,6 +188,39 @@ def test_the_file_for_bad_lines_may_have_the_date_in_its_name(tmp_path: Path) ->
     assert job.request("pandas").source.bad_lines == str(Path("2026-11-22/bad.jsonl").absolute())
 
 
+@pytest.mark.parametrize(
+    ("signs", "where"),
+    [
+        ({"delimiter": "#", "comment": "#"}, "source.comment"),
+        ({"quote": ","}, "source.quote"),
+        ({"escape": '"'}, "source.escape"),
+    ],
+)
+def test_one_character_is_one_sign(signs: dict[str, str], where: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with pytest.raises(JobError, match="of a text file") as error:
+        plan_of(tmp_path, **signs)
+    assert error.value.where == where
+
+
+@pytest.mark.parametrize("sign", ["ab", "\n", "é", "\0"])
+def test_a_sign_is_one_ascii_character(sign: str) -> None:
+    for name in ("quote", "escape", "comment"):
+        with pytest.raises(JobError, match="is no sign of a text file"):
+            Dataset("a.csv", **{name: sign})
+
+
+def test_a_fitted_workflow_keeps_the_signs_of_its_text(tmp_path: Path, engine: str) -> None:
+    for name, text in (("a", "x;y\n# 'it\n1;'a;\\''\n3;b\n"), ("b", "x;y\n2;'c;'\n# 9;'\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    fitted = Dataset(tmp_path / "a.csv", engine=engine, delimiter=";", comment="#", quote="'", escape="\\")
+    workflow = Workflow((["x"] >> ops.NormalizeMinMax()) + ["y"]).fit(fitted)
+    (frame,) = workflow.transform(fitted).frames()
+    assert to_list(frame["y"]) == ["a;'", "b"]
+    (frame,) = workflow.transform(Dataset(tmp_path / "b.csv", engine=engine)).frames()
+    assert (to_list(frame["x"]), to_list(frame["y"])) == ([0.5], ["c;"])
+
+
 def test_formats_without_lines_have_no_bad_ones(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(JobError, match="have no lines"):
