@@ -94,6 +94,16 @@ def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None
         rows(plan_of(tmp_path / "a.csv", 2**20))
     assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
     assert "source.bad_lines: skip" in error.value.do
+    (tmp_path / "a.csv").write_bytes(b"x,y\n\xff,1\n\n2,b\n3,c,d\n\xfe,a\n")
+    for columns, where in ((["y"], "row 3 (line 5 of the file)"), (["x"], "row 3 (line 5 of the file)")):
+        with pytest.raises(DataError, match="a text file does not parse") as error:
+            rows(plan_of(tmp_path / "a.csv", 2**20, schema={"x": "string"}), columns)
+        assert error.value.where == f"{tmp_path}/a.csv, {where}"
+    (tmp_path / "a.csv").write_bytes(b"x,y\n1,1\n\n# ,\n2,b\n\xfe,a\n")
+    for signs, limit in (({"comment": "#"}, 2), ({"comment": "#"}, 2**20)):
+        with pytest.raises(DataError, match="a text file does not parse") as error:
+            rows(plan_of(tmp_path / "a.csv", limit, schema={"x": "string"}, **signs), ["x"])
+        assert error.value.where.endswith("(line 6 of the file)")
     (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n\n{"x": 2\n')
     with pytest.raises(DataError, match="a line of JSON does not fit") as error:
         rows(plan_of(tmp_path / "a.jsonl", 2**20, schema={"x": "int64"}))
