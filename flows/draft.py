@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.plan import Partition
 from tasks.core.schema import Column
 from tasks.dataset import Dataset
+from tasks.engines.algorithms.text_times import format_of, times_in
 from tasks.engines.convert import libraries
+from tasks.engines.expression.text_functions import parse_number
 from tasks.errors import JobError, near
 from tasks.sources.reader import read
-from tasks.storage.files import refuse_inside
+from tasks.storage.files import expand, open_binary, refuse_inside
 
 SAMPLE_ROWS = 20_000
 LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
@@ -38,17 +42,27 @@ ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|i
 NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "Null", "None", "none", "nil", "-", "?", "\\N")
 NUMBER = r"^[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*$"
 TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( UTC|Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+LOOKED_AT, HEAD_LINES = 1 << 16, 200  # bytes and lines of the first file of text
+COMMA, POINT = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?'), re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
+# Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
+SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
+DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
+EITHER = {"%m/%d/%Y": "%d/%m/%Y"}  # formats that the same texts may have
+SHARED = 0.5  # of the values of the smaller of two columns, from which both columns get one vocabulary
 DAY_PARTS = ["weekday", "day", "month", "year"]
 ALL_PARTS = ["hour", "minute", *DAY_PARTS]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to become of one column, and why. Without `ops` the draft leaves the column out."""
+    """What is to become of one column, and why. Without `ops` the draft leaves the column out. The columns of `group`
+    share a vocabulary."""
 
     name: str
     why: str
     ops: tuple[Mapping[str, Any], ...] = ()
+    group: tuple[str, ...] = ()
 
 
 def draft(dataset: Any, label: str | None = None) -> str:
@@ -60,6 +74,9 @@ def draft(dataset: Any, label: str | None = None) -> str:
 
     The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
     at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
+    So do delimiter, encoding, decimal comma and lines before the header of the first file of a path.
+    Numbers and times in texts (1.234,50 or 31.01.2026) are read by an expression. Columns of texts, or of numbers whose
+    names end alike, that share half of their values get one vocabulary.
     Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
     DataError for a source without rows.
 
@@ -81,6 +98,8 @@ def draft(dataset: Any, label: str | None = None) -> str:
     ...
     """
     data = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    layout = {} if isinstance(dataset, Dataset) else _layout(data)
+    data = Dataset(dataset, **layout) if layout else data
     names = list(data.schema)
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
@@ -98,11 +117,64 @@ def draft(dataset: Any, label: str | None = None) -> str:
         for name in names
         if name != target
     ]
-    decisions = _without_clashes(decisions, names)
+    decisions = _joint(_without_clashes(decisions, names), sample)
     if not any(decision.ops for decision in decisions):
         reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
         raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
-    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None)) + "\n"
+    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, layout)) + "\n"
+
+
+def _layout(data: Dataset) -> dict[str, Any]:
+    """The settings with which the first file of CSV or TSV can be read, where those by default do not fit it: encoding,
+    delimiter, lines before the header, decimal comma, by its first 64 KiB."""
+    source = data.as_source()
+    if source is None:
+        return {}
+    first = expand(source["path"])[0]
+    if not first.path.lower().endswith((".csv", ".tsv")):
+        return {}
+    with open_binary(first) as file:
+        start = file.read(LOOKED_AT)
+    layout: dict[str, Any] = {}
+    if encoding := _encoding(start):
+        layout["encoding"] = encoding
+    text = start.decode(encoding or "utf-8", errors="replace")
+    lines = text.splitlines()[: -1 if len(start) == LOOKED_AT else None][:HEAD_LINES]
+    usual = "\t" if first.path.lower().endswith(".tsv") else ","
+    delimiter = usual if usual == "\t" else max(",;\t|", key=lambda sign: _regular(lines, sign))
+    if delimiter != usual:
+        layout["delimiter"] = delimiter
+    if before := _lines_before_header(lines, delimiter):
+        layout["skip_rows"] = before
+    fields = [field for line in lines[before + 1 :] for field in line.split(delimiter)] if delimiter != "," else []
+    if any(COMMA.fullmatch(field) for field in fields) and not any(POINT.fullmatch(field) for field in fields):
+        layout["decimal"] = ","
+    return layout
+
+
+def _encoding(start: bytes) -> str | None:
+    """The encoding of a file that begins so; None for UTF-8."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # the last letter may be cut off
+    except UnicodeDecodeError:
+        return "windows-1252" if any(0x80 <= byte < 0xA0 for byte in start) else "latin-1"
+    return None
+
+
+def _regular(lines: Sequence[str], sign: str) -> int:
+    """How many of these lines, from the last on, have the sign as often as the last; 0 where it has none."""
+    lines = [line for line in lines if line]
+    number = lines[-1].count(sign) if lines else 0
+    alike = list(takewhile(lambda line: line.count(sign) == number, reversed(lines)))
+    return len(alike) if number else 0
+
+
+def _lines_before_header(lines: Sequence[str], delimiter: str) -> int:
+    """How many lines without any delimiter come before lines that all have some."""
+    before = len(list(takewhile(lambda line: delimiter not in line, lines)))
+    return before if before < len(lines) and all(delimiter in line for line in lines[before:] if line) else 0
 
 
 def _sample(data: Dataset) -> pa.Table:
@@ -126,7 +198,8 @@ def _null_texts(data: Dataset, sample: pa.Table) -> list[str]:
         if name in data.own_types or not pa.types.is_string(column.type):
             continue
         others, marks = _marks(column)
-        if marks and len(others) and (_all_match(others, NUMBER) or _all_match(others, TIME)):
+        patterns = len(others) and (_all_match(others, NUMBER) or _all_match(others, TIME))
+        if marks and (patterns or written_number(others) or written_time(others)):
             texts.update(marks)
     return [text for text in NULL_TEXTS if text in texts]
 
@@ -136,6 +209,35 @@ def _marks(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[str]]:
     values = column.drop_null()
     is_mark = pc.is_in(values, value_set=pa.array(NULL_TEXTS))
     return values.filter(pc.invert(is_mark)), sorted(values.filter(is_mark).unique().to_pylist())
+
+
+def written_number(values: pa.ChunkedArray) -> tuple[str, str | None] | None:
+    """The decimal sign and the sign between groups of digits of texts that are all numbers; None for other texts, and
+    for digits alone, which are codes more often than amounts.
+
+    >>> written_number(pa.chunked_array([["1.234,50", "7"]])), written_number(pa.chunked_array([["12", "7"]]))
+    ((',', '.'), None)
+    """
+    distinct = pc.unique(values)
+    if not len(distinct) or not pc.any(pc.match_substring_regex(distinct, "[.,]")).as_py():
+        return None
+    return next((s for s in SIGNS if not parse_number(distinct, *s)[0].null_count), None)
+
+
+def written_time(values: pa.ChunkedArray) -> str | None:
+    """The format of texts that are all times, but not of ISO 8601; None for other texts.
+
+    >>> written_time(pa.chunked_array([["31.01.2026 12:30", "01.02.2026 00:00"]]))
+    '%d.%m.%Y %H:%M'
+    """
+    distinct = pc.unique(values)
+    formats = (f"{day}{clock}" for day in DAYS for clock in CLOCKS)
+    return next((f for f in formats if len(distinct) and _is_written(distinct, f)), None)
+
+
+def _is_written(distinct: pa.Array, format: str) -> bool:
+    first = distinct.slice(0, 100)
+    return not any(times_in(texts, format_of(format)).null_count for texts in (first, distinct))
 
 
 def _all_match(values: pa.ChunkedArray, pattern: str) -> bool:
@@ -183,6 +285,8 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
         return Decision(name, f"{kind}, a time: its parts, in UTC", ({"op": "DateParts", **parts},))
     named_id = bool(ID.search(name) or ID.search(name.lower()))
     text = pa.types.is_string(dtype)
+    if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
+        return decision
     if text and pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT and distinct > len(values) // 2:
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
     if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
@@ -192,6 +296,31 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
     if text or pa.types.is_boolean(dtype) or named_id or few:
         return _category(name, f"{kind}, {distinct:,} value(s){where}", distinct, few and not named_id, values)
     return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
+
+
+def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> Decision | None:
+    """What is to become of texts that write times or numbers; None for other texts."""
+    others, marks = _marks(values)
+    lost = f"; {', '.join(map(json.dumps, marks))} in it becomes null" if marks else ""
+    if written := written_time(others):
+        day = written.split(" %H")[0].split(" %I")[0]
+        either = EITHER.get(day)
+        if either and _is_written(pc.unique(others), written.replace(day, either)):
+            lost += f"; it might be {either}, too: look which it is"
+        parse = {"op": "Lambda", "expression": f"parse_time(_, {written!r})"}
+        parts: dict[str, Any] = {"parts": DAY_PARTS} if written == day else {}
+        why = f"string, a time as {written}: its parts, in UTC{lost}"
+        return Decision(name, why, (parse, {"op": "DateParts", **parts}))
+    if signs := written_number(others):
+        decimal, group = signs
+        arguments = f"decimal={decimal!r}" + (f", group={group!r}" if group else "")
+        numbers = pa.chunked_array([parse_number(others.combine_chunks(), decimal, group)[0]])
+        amount = _amount(
+            name, f"string, a number with {arguments}", numbers, nulls + len(values) - len(others), whole, False
+        )
+        parse = {"op": "Lambda", "expression": f"parse_number(_, {arguments})"}
+        return Decision(name, f"{amount.why}{lost}", (parse, *amount.ops) if amount.ops else ())
+    return None
 
 
 def _category(name: str, seen: str, distinct: int, few: bool, values: pa.ChunkedArray) -> Decision:
@@ -235,21 +364,71 @@ def _without_clashes(decisions: Iterable[Decision], names: Sequence[str]) -> lis
     """The same decisions; parts of times get another prefix where a column has their name already."""
     taken, result = set(names), []
     for decision in decisions:
-        if decision.ops and decision.ops[0]["op"] == "DateParts":
+        if decision.ops and decision.ops[-1]["op"] == "DateParts":
             prefix = decision.name
             while any(f"{prefix}_{part}" in taken for part in ALL_PARTS):
                 prefix += "_part"
             if prefix != decision.name:
-                decision = Decision(decision.name, decision.why, ({**decision.ops[0], "prefix": prefix},))
+                decision = Decision(
+                    decision.name, decision.why, (*decision.ops[:-1], {**decision.ops[-1], "prefix": prefix})
+                )
         result.append(decision)
     return result
+
+
+def _joint(decisions: Sequence[Decision], sample: pa.Table) -> list[Decision]:
+    """The same decisions; columns of ids that share most of their values share a vocabulary.
+
+    Numbers count from 1 in every table: they share one only where their names end alike, such as user_id and
+    friend_user_id.
+    """
+    values = {
+        d.name: pc.unique(sample.column(d.name).drop_null())
+        for d in decisions
+        if d.ops and d.ops[0]["op"] == "Categorify" and not is_list(sample.schema.field(d.name).type)
+    }
+    groups: dict[str, list[str]] = {}
+    for name in values:
+        for other in values:
+            if other == name:
+                groups[name] = [name]
+                break
+            if groups[other][0] == other and _shares(name, other, values):
+                groups[name] = groups[other]
+                groups[name].append(name)
+                break
+    specs = {d.name: d.ops[0] for d in decisions if d.ops}
+    result = []
+    for decision in decisions:
+        members = tuple(groups.get(decision.name, ()))
+        if len(members) > 1:
+            largest = max((specs[member] for member in members), key=len)
+            decision = Decision(decision.name, decision.why, (largest,), members)
+        result.append(decision)
+    return result
+
+
+def _shares(name: str, other: str, values: Mapping[str, pa.Array]) -> bool:
+    one, two = values[name], values[other]
+    if one.type != two.type or min(len(one), len(two)) < UNIQUE_FROM:
+        return False
+    if not pa.types.is_string(one.type) and not (name.endswith(f"_{other}") or other.endswith(f"_{name}")):
+        return False
+    smaller, larger = sorted((one, two), key=len)
+    return bool(pc.sum(pc.is_in(smaller, value_set=larger)).as_py() >= SHARED * len(smaller))
 
 
 # The text
 
 
 def _written(
-    data: Dataset, sample: pa.Table, nulls: list[str], decisions: list[Decision], target: str | None, named: bool
+    data: Dataset,
+    sample: pa.Table,
+    nulls: list[str],
+    decisions: list[Decision],
+    target: str | None,
+    named: bool,
+    layout: Mapping[str, Any],
 ) -> Iterable[str]:
     rows = data.num_rows
     yield "# yaml-language-server: $schema=job.schema.json"
@@ -268,15 +447,20 @@ def _written(
         yield "  path: data  # the rows came from a frame: name the files here"
         source = {"path": "data"}
     else:
+        if layout:
+            yield f"  # The first lines of the first file need this: {', '.join(layout)}."
         yield from _source_lines(source, nulls)
     yield "features:"
-    groups: dict[str, list[Decision]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}
     for decision in decisions:
         if decision.ops:
-            groups.setdefault(_flow(list(decision.ops)), []).append(decision)
-    for ops, members in groups.items():
+            groups.setdefault((_flow(list(decision.ops)), decision.group), []).append(decision)
+    for (ops, group), members in groups.items():
         yield from (f"  # {_name(member.name)}: {_line(member.why)}" for member in members)
-        yield f"  - columns: {_flow([member.name for member in members])}"
+        if group:
+            yield "  # They share most of their values, so that they share ids: a list in the list is one vocabulary."
+        columns = [member.name for member in members]
+        yield f"  - columns: {_flow([columns] if group else columns)}"
         yield f"    ops: {ops}"
     if left_out := [decision for decision in decisions if not decision.ops]:
         yield "# Left out:"

@@ -87,7 +87,7 @@ TEMPORAL = ("date", "datetime", "time")
 KINDS = {  # by the beginning of pydantic's names for what a value is not
     "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",
     "string": "a text", "list": "a list", "tuple": "a list", "set": "a list", "dict": "a map", "mapping": "a map",
-    "model": "a map", "dataclass": "a map",
+    "model": "a map", "dataclass": "a map", "frame": "a frame",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST, VERSION
+from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, VERSION
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -72,15 +72,20 @@ class Manifest:
         names = self.data["output"].get("partition_on")
         if not names:
             return None
-        schema = Schema.from_json(self.data["schema"])
-        return ds.partitioning(Schema(schema[name] for name in names).to_arrow(), flavor="hive")
+        return ds.partitioning(Schema(self.schema[name] for name in names).to_arrow(), flavor="hive")
 
     def to_merlin(self) -> str:
         """The columns as the text of Merlin's `schema.pbtxt`: types, tags, ranges of ids, list lengths, embeddings.
 
         Path("schema.pbtxt").write_text(Manifest.load("out/toy").to_merlin())
         """
-        return merlin_text(Schema.from_json(self.data["schema"]))
+        return merlin_text(self.schema)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns with types, tags, ranges of ids and embedding sizes; `schema.with_tag(Tags.TARGET)` selects by
+        tag."""
+        return Schema.from_json(self.data["schema"])
 
     @property
     def seconds(self) -> float:
@@ -220,8 +225,8 @@ def seal(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outputs(folder: Path) -> list[Path]:
-    """The output folders behind a path: itself, or `train` and `valid` in it."""
+    """The output folders behind a path: itself, or `train`, `valid` and `test` in it."""
     folder = current(folder)
     if (folder / MANIFEST).exists():
         return [folder]
-    return [folder / name for name in ("train", "valid") if (folder / name / MANIFEST).exists()]
+    return [folder / name for name in SPLITS if (folder / name / MANIFEST).exists()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.plan import Plan
-from tasks.core.schema import ROW, Column, Schema, check_kinds, embeddings_of
+from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
 from tasks.core.settings import Output, checked
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import resolve_engine
@@ -234,7 +234,9 @@ class Workflow:
         output."""
         fitted = self._fitted_columns
         do = "workflow.remove_inputs(['{}']) is the workflow without the outputs that need it"
-        left_out = labels_without(self.final, fitted, there, targets_of(self.final, fitted), where, do)
+        left_out = labels_without(
+            self.final, fitted, there, targets_of(self.final, fitted, Tags.SAMPLE_WEIGHT), where, do
+        )
         if left_out and left_out not in self._logged_targets:
             self._logged_targets.append(left_out)
             log.warning("left out, since %s lacks their columns: %s", where, ", ".join(left_out))
@@ -335,8 +337,29 @@ class Workflow:
             if name not in self.schema:
                 raise JobError(f"the workflow has no input {name!r}", do=near(name, self.schema))
         bound = Bound(self.final, self.schema)
-        outputs = [t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))]
-        other = Workflow(Node("pick", (self.final,), selection=tuple(outputs)))
+        return self._with_outputs(
+            t[1] for t in bound.targets if not set(names) & set(bound.source_columns([t], training=False))
+        )
+
+    def select(self, names: Sequence[str] = (), tags: str | Sequence[str] = ()) -> Workflow:
+        """A workflow with the outputs of these names, and behind them those with any of these tags (texts or `Tags`).
+
+        What was learned is shared with this workflow. A JobError before a fit, and for a name or tag that no output
+        has.
+
+        >>> import pyarrow as pa
+        >>> from millrace import ops
+        >>> made = Workflow((["x"] >> ops.Normalize()) + (["s"] >> ops.Categorify()))
+        >>> table = pa.table({"x": [1.0, 2.0], "s": ["a", "b"]})
+        >>> made.fit(table).select(tags=["categorical"]).transform(table).to_pydict()
+        {'s': [3, 4]}
+        """
+        schema = self.output_schema
+        chosen = [schema[name].name for name in ([names] if isinstance(names, str) else names)]
+        return self._with_outputs([*chosen, *(schema.with_any_tag(tags) if tags else ())])
+
+    def _with_outputs(self, names: Iterable[str]) -> Workflow:
+        other = Workflow(Node("pick", (self.final,), selection=tuple(dict.fromkeys(names))))
         other.schema, other.state, other.reading = self.schema, self.state, self.reading
         return other
 

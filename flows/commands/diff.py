@@ -12,8 +12,6 @@ import typer
 from flows.commands.console import terminal
 from tasks.errors import DataError, JobError
 
-SPLITS = ("train", "valid")
-
 
 def diff(
     before: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
@@ -34,6 +32,7 @@ def diff(
     """
     from flows.commands.launch import importable
     from tasks.gate.diff import difference
+    from tasks.storage.own_files import SPLITS
 
     importable(Path.cwd())
     first = _output(before)
@@ -71,6 +70,7 @@ def contract(
     """
     from tasks.gate.contract import proposed
     from tasks.gate.history import read_profile
+    from tasks.storage.own_files import SPLITS
 
     folder = _output(out)
     folder = folder / SPLITS[0] if (folder / SPLITS[0]).is_dir() else folder

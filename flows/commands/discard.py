@@ -70,7 +70,7 @@ def discarded(out: Path, why: str = "") -> list[str]:
             "this is no version of an output", where=str(out), do="name one: millrace discard out/nightly/v0006"
         )
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
-        raise JobError("train and valid are discarded together", where=str(out), do=f"name {version.parent}")
+        raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
     if not mark(version, why):
         noted = read_mark(version)
         return [f"{out} was discarded before, by {noted['who']} at {noted['when']}"]

@@ -17,6 +17,7 @@ from rich.text import Text
 from flows.commands.console import terminal
 from flows.preview.tables import print_rows, print_table, text_table
 from tasks.core.dtypes import dtype_name
+from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema, embeddings_of
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import rows_listed
@@ -28,6 +29,7 @@ from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
 from tasks.manifest import Manifest, current, dated_lines, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.installed import classes_of, entries
+from tasks.ops.side_tables import SideFrame
 from tasks.report.growth import growth
 from tasks.report.learned import (
     distinct_values,
@@ -43,10 +45,9 @@ from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import read_mark
 from tasks.storage.metadata_forms import damaged
-from tasks.storage.own_files import FITTED, MANIFEST, OWN, WORKFLOW
+from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, WORKFLOW, splits_of
 from tasks.storage.sample_data import made_up_text
 
-SPLITS = ("train", "valid")
 NEEDED = "needed"
 
 
@@ -82,7 +83,7 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
             whole.append(f"{split}whole: {counts}")
     if folders[0] != current(out):
         names = {folder.name for folder in folders}
-        damaged += [f"{split}: {MANIFEST} is missing" for split in SPLITS if split not in names]
+        damaged += [f"{split}: {MANIFEST} is missing" for split in splits_of(current(out)) if split not in names]
     return whole, damaged + _damaged_workflow(current(out))
 
 
@@ -213,6 +214,14 @@ def embeddings_json(out: Path) -> str:
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()) + "\n}"
 
 
+def merlin_schema(out: Path) -> str:
+    """The columns of an output (of train, where it has splits) or of a saved workflow, as Merlin's schema.pbtxt."""
+    if (current(out) / FITTED).exists():
+        final, schema, state, _ = load_fitted(out)
+        return merlin_text(Bound(final, schema, state.values).output)
+    return Manifest.load(folders_of(out)[0]).to_merlin()
+
+
 def _show_embeddings(out: Path, console: Console) -> None:
     console.print("\nembeddings", style="bold")
     console.print(embeddings_json(out), markup=False, soft_wrap=True)
@@ -328,6 +337,7 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str]]:
     """Name, type and default of every parameter."""
     for name, info in cls.model_fields.items():
         kind = inspect.formatannotation(info.annotation).replace("typing.", "").replace("NoneType", "None")
+        kind = kind.replace(f"{SideFrame.__module__}.{SideFrame.__name__}", "frame")
         default = NEEDED if info.is_required() else repr(info.get_default(call_default_factory=True))
         yield name, kind, default
 

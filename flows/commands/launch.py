@@ -13,17 +13,69 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from flows.commands.progress import Watch, shown
-from infra.environment import INTERNAL_LEVEL
+from flows.commands.console import debugging
 from infra.workers.garbage import loading
 from tasks.errors import GiveUpError, JobError, MillraceError
 
+if TYPE_CHECKING:
+    from flows.commands.progress import Watch
+
+MOST_TEXT = 1_000_000  # bytes of a job file that is looked at before it is read
 SOURCES = {"started": "the start of the run: no --date", "begun": "begun earlier and not published"}
+
+
+@contextmanager
+def begin(
+    console: Console, what: str, module: str, job: str | None = None, changes: Sequence[str] = ()
+) -> Iterator[None]:
+    """Say what is being started before anything heavy is imported, and begin to load what its workers need.
+
+    That takes as long as all that this process imports, and goes on beside it; it ends where the block, which makes the
+    job and launches it, fails before there are workers. The workers are those of this host unless the job says
+    something else: where its file, its recipe or a change has the word cluster, they wait until the job is known.
+
+    Args:
+        console: Where the line goes.
+        what: The job as typed.
+        module: The module of the flow, such as flows.fit.
+        job: The file of the job, or the name of its recipe; None where it has neither.
+        changes: The changes of the job as typed.
+    """
+    console.print(f"starting {what}: loads Prefect, looks for its server, starts workers", soft_wrap=True, markup=False)
+    text = "" if job is None else _job_text(job)
+    begun = False
+    if text is not None and not any("cluster" in words for words in (text, *changes)):
+        _quiet_children(debugging())
+        with loading():
+            from flows.run.worker_imports import worker_imports
+            from infra import gpus
+            from infra.workers import forkserver
+
+            begun = not gpus.visible() and forkserver.start((*worker_imports(module).tasks, "millrace.cli"))
+    try:
+        yield
+    except BaseException:
+        if begun and not _running:
+            forkserver.stop()
+        raise
+
+
+def _job_text(job: str) -> str | None:
+    """The text of a job file or a recipe; None where there is none, or more than a job has."""
+    import flows
+
+    for path in (Path(job), Path(flows.__file__).parent / "recipes" / f"{job}.yaml"):
+        try:
+            if path.is_file() and path.stat().st_size < MOST_TEXT:
+                return path.read_text(errors="replace")
+        except OSError:
+            return None
+    return None
 
 
 def job_of(source: str, changes: Sequence[str], sample: bool = False, date: str | None = None) -> dict[str, Any]:
@@ -102,6 +154,7 @@ def launch(
         typer.Exit: The run failed. The server has it as a Failed run, and the cause is on the screen.
     """
     name = module.rpartition(".")[2]
+    from flows.commands.progress import Watch, shown
     from infra.workers.failed_starts import check_address_space
 
     check_address_space()
@@ -109,16 +162,21 @@ def launch(
     with loading():
         job, server, flow = _ready(data, console, module, load_flow)
     from prefect import tags
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.commands.stopping import stoppable
     from flows.run.session import load_outputs
 
-    splits: tuple[str, ...] = () if name == "fit" else ("train", "valid") if job.source.valid else ("",)
+    splits: tuple[str, ...] = () if name == "fit" else job.source.splits
     watch = Watch(_staging(job) / "progress.json", splits, console, learns=name != "apply")
     pages: list[str] = []
+    _running.append(True)
     _started.append(partial(_at_start, watch, pages, server.ui_url))
+    # The thread of Prefect's heartbeats sleeps a second at a time, and the end of a run would wait for it. The run has
+    # signs of life of its own, every ten seconds (flows/run/signs_of_life.py).
+    silent = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     try:
-        with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch):
+        with ends_without_memory(), stoppable(_started), tags("millrace"), _warnings_to(console), shown(watch), silent:
             output = flow(**data)
             manifests = [] if name == "fit" else load_outputs(output)
             if output:
@@ -199,6 +257,7 @@ def _job(data: Mapping[str, Any], module: str) -> Any:
     return job
 
 
+_running: list[bool] = []  # whether a flow has begun to run in this process
 # A hook travels with its flow to the workers, so it must be a function of a module; what it tells stays here.
 _started: list[Callable[[Any], None]] = []
 
@@ -316,10 +375,7 @@ def _quiet(debug: bool) -> None:
     """Prefect's and Dask's own lines go to the server, not to the screen; also in the workers, by the environment."""
     if debug:
         return
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault(INTERNAL_LEVEL, "CRITICAL")  # of events that it could not send, say
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    _quiet_children(debug)
     logging.raiseExceptions = False  # of a server that takes no logs a warning tells
     import dask.config
     import distributed  # noqa: F401  # it sets its loggers when it is imported
@@ -327,6 +383,18 @@ def _quiet(debug: bool) -> None:
     dask.config.set({"logging.distributed": "critical"})  # imported before the environment was set, as a rule
     for name in ("distributed", "distributed.client", "tornado.application", "prefect._internal"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _quiet_children(debug: bool) -> None:
+    """The variables for it, which processes have from their start, or with which Prefect is imported."""
+    if debug:
+        return
+    from infra.environment import INTERNAL_LEVEL
+
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault(INTERNAL_LEVEL, "CRITICAL")  # of events that it could not send, say
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
 
 
 class _Warnings(logging.Handler):

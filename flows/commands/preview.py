@@ -33,13 +33,13 @@ def preview(
 
       millrace preview ecommerce --set source.path=/data/shop --rows 10
     """
-    from flows.commands.launch import job_of
+    from flows.preview.own_process import PreviewProcess
 
-    console, data = terminal(), job_of(job, set_ or [], sample, date)
-    with console.status("looking at the job and its data"):
-        from flows.preview.own_process import looked
+    console = terminal()
+    with PreviewProcess() as process, console.status("looking at the job and its data"):
+        from flows.commands.launch import job_of
 
-        seen = looked(data)
+        seen = process.looked(job_of(job, set_ or [], sample, date))
         from flows.preview.text import show
     show(seen, rows, console)
     if seen.refused:

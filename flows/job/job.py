@@ -146,7 +146,7 @@ class Job(CheckedJob):
             node = Node("pick", tuple(nodes), selection=selection, name=title)
             for position, spec in enumerate(feature.ops):
                 try:
-                    node = Node("apply", (node,), ops.make_operator(spec), name=title)
+                    node = Node("apply", (node,), _without_frames(ops.make_operator(spec)), name=title)
                 except MillraceError as error:
                     raise _placed(error, f"{title}.ops[{position}]") from None
             nodes.append(node)
@@ -180,6 +180,17 @@ class Job(CheckedJob):
             request = refitting_request(source, base, self.refit, output, run, engine, day_of(self),
                                         graph_to_json(self.graph()), self.label)  # fmt: skip
         return replace(self.checked(request), dated=self.dated.to_json() if self.dated else {})
+
+
+def _without_frames(op: ops.Operator) -> ops.Operator:
+    """The operator; a JobError if a parameter of it is a frame in memory."""
+    if op.frames:
+        raise JobError(
+            f"{type(op).__name__} has a frame in memory, and a job has none",
+            why="another process, at another time, runs the job",
+            do="write the frame as a Parquet file and give its path, or use a Workflow in Python",
+        )
+    return op
 
 
 def day_of(job: DatedJob) -> date | None:
@@ -222,9 +233,12 @@ def make_application(data: Mapping[str, Any], date_of: DateOf = of_this_moment) 
     if is_pattern(fitted):
         check_fitted(application.fitted)
         read_fitted(Path(application.fitted))
-    for name in ("valid", "sample"):
+    for name in ("valid", "split", "sample"):
         if getattr(application.source, name) is not None:
             raise JobError(f"source.{name} is not for apply", do="give source.path; run it once per data set")
+    if application.source.downsample is not None:
+        raise JobError("source.downsample is not for apply", why="only rows that are learned from are down-sampled",
+                       do="leave rows out with source.filter")  # fmt: skip
     _check_filter(application.source)
     check_access(application)
     application.rules()
@@ -308,10 +322,24 @@ def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateO
         raise lines.placed(error) from None
     check_access(job, graph)
     check_refit(job.base, job.refit, graph, lines)
+    _check_split(job)
     job.rules()
     _refuse_inside(job)
     _exchange(job.run, job.cluster)
     return job
+
+
+def _check_split(job: Job) -> None:
+    """A JobError for a job that divides its source and has validation data, or a base, beside it."""
+    if job.source.split is None:
+        return
+    if job.source.valid is not None:
+        raise JobError("source.split and source.valid contradict each other", where="source.split",
+                       why="both say which rows are validation data", do="leave out one of the two")  # fmt: skip
+    if job.base not in (None, NO_BASE):
+        raise JobError("source.split is not for a job with a base", where="source.split, base",
+                       why="rows that were validation data of one night could be learned from in the next",
+                       do="leave out the base, or name validation data of their own: source.valid")  # fmt: skip
 
 
 def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | None = None) -> None:
@@ -410,6 +438,11 @@ def _check_filter(source: Source) -> None:
             parse(source.filter)
         except MillraceError as error:
             raise _placed(error, "source.filter") from None
+    if source.downsample is not None:
+        try:
+            parse(source.downsample.where)
+        except MillraceError as error:
+            raise _placed(error, "source.downsample.where") from None
 
 
 def with_recipe(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
     """The night of an output; None for a folder that is no output, and for one of no night."""
     if is_discarded(path):
         return None
-    notes = [_noted(path / name) for name in (MANIFEST, f"{SPLITS[0]}/{MANIFEST}", f"{SPLITS[1]}/{MANIFEST}", FITTED)]
+    notes = [_noted(path / name) for name in (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)]
     there = [note for note in notes if note]
     if not there:
         return None

@@ -101,7 +101,7 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
     refit: Refit = _valid(Refit, data).with_date(date_of)
     if refit.base == NO_BASE:
         raise JobError("a refit needs a base", where="base", do="name an output; millrace run learns without one")
-    for name in ("valid", "sample"):
+    for name in ("valid", "split", "sample"):
         if getattr(refit.source, name) is not None:
             raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
     _check_filter(refit.source)

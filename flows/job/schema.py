@@ -27,7 +27,7 @@ def job_schema() -> Schema:
 
     >>> schema = job_schema()
     >>> schema["properties"]["recipe"]["enum"]
-    ['criteo', 'ecommerce', 'pca', 'sessions', 'toy', None]
+    ['criteo', 'ecommerce', 'pca', 'sequences', 'sessions', 'toy', None]
     """
     whole = Job.model_json_schema(by_alias=True)
     definitions, properties = whole["$defs"], whole["properties"]

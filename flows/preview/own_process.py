@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tasks.errors import DataError, GiveUpError, MillraceError
 
@@ -27,33 +28,59 @@ CODE = (
 KILLED = signal.SIGKILL
 
 
-def looked(data: Mapping[str, Any], flow: str = "preprocess", run_date: RunDate | None = None) -> Preview:
-    """Return `flows.preview.plan.preview` of a job of plain values on a date, by default the job's own or that of this
-    moment; its errors are raised here.
+class PreviewProcess:
+    """The process that will look at a job, from its start on.
 
-    If a signal ends that process, a DataError names the files that it was reading.
+    It imports what it needs while the process that started it still reads the job. A block that ends, ends it.
     """
-    with tempfile.TemporaryDirectory(prefix="millrace-preview-") as folder:
-        place = Path(folder)
+
+    def __init__(self) -> None:
+        self._files = tempfile.TemporaryDirectory(prefix="millrace-preview-")
+        self.place = Path(self._files.name)
+        command = [sys.executable, "-P", "-c", CODE, json.dumps(sys.path), str(self.place)]
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.child.kill()
+        self.child.wait()
+        for pipe in (self.child.stdin, self.child.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._files.cleanup()
+
+    def looked(self, data: Mapping[str, Any], flow: str = "preprocess", run_date: RunDate | None = None) -> Preview:
+        """Return `flows.preview.plan.preview` of a job of plain values on a date, by default the job's own or that of
+        this moment; its errors are raised here.
+
+        If a signal ends the process, a DataError names the files that it was reading.
+        """
         request = {"data": dict(data), "flow": flow, "run_date": run_date, "blocks": "tasks.stages.task" in sys.modules}
-        (place / "request").write_bytes(pickle.dumps(request))
-        command = [sys.executable, "-P", "-c", CODE, json.dumps(sys.path), folder]
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        ) as child:
-            _load()  # meanwhile: the modules that unpickling the preview needs
-            try:
-                _, stderr = child.communicate()
-            except BaseException:
-                child.kill()
-                raise
-        if not (place / "answer").exists():
-            raise _ended(child.returncode, place, stderr.decode(errors="replace"))
-        kind, content = pickle.loads((place / "answer").read_bytes())  # noqa: S301  # this very program wrote it
-    if kind == "error":
-        raise content
-    result: Preview = content
-    return result
+        request["path"] = sys.path  # which has grown, if the job named a folder
+        (self.place / "unfinished-request").write_bytes(pickle.dumps(request))
+        (self.place / "unfinished-request").replace(self.place / "request")
+        assert self.child.stdin is not None
+        with suppress(BrokenPipeError):
+            self.child.stdin.close()  # the sign to begin
+        self.child.stdin = None
+        _load()  # meanwhile: the modules that unpickling the preview needs
+        _, stderr = self.child.communicate()
+        if not (self.place / "answer").exists():
+            raise _ended(self.child.returncode, self.place, stderr.decode(errors="replace"))
+        kind, content = pickle.loads((self.place / "answer").read_bytes())  # noqa: S301  # this very program wrote it
+        if kind == "error":
+            raise content
+        result: Preview = content
+        return result
+
+
+def looked(data: Mapping[str, Any], flow: str = "preprocess", run_date: RunDate | None = None) -> Preview:
+    """The same in a process that starts now."""
+    with PreviewProcess() as process:
+        return process.looked(data, flow, run_date)
 
 
 def _load() -> None:
@@ -84,14 +111,21 @@ def _ended(status: int, place: Path, stderr: str) -> MillraceError:
 
 
 def look(folder: str) -> None:
-    """Run in the preview's process: read the request, answer with the preview or the error."""
+    """Run in the preview's process: wait for the request, answer with the preview or the error."""
     from tasks.storage import files_being_read
 
     place = Path(folder)
+    not_imported = _import_all()
+    sys.stdin.read()
+    if not (place / "request").exists():  # the job was refused
+        os._exit(0)
     request = pickle.loads((place / "request").read_bytes())  # noqa: S301
+    sys.path[:] = request["path"]
     files_being_read.note_into(place / files_being_read.FOLDER)
     answer: tuple[str, Any]
     try:
+        if not_imported:
+            raise not_imported
         if request["blocks"]:
             import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
         from flows.job.dates import of_this_moment
@@ -108,6 +142,17 @@ def look(folder: str) -> None:
     unfinished.write_bytes(pickle.dumps(answer))
     unfinished.replace(place / "answer")
     os._exit(0)  # does not wait for threads of readers
+
+
+def _import_all() -> Exception | None:
+    """Import what the preview needs; the error where that fails."""
+    try:
+        import flows.job.dates
+        import flows.job.refit
+        import flows.preview.plan  # noqa: F401
+    except Exception as error:
+        return error
+    return None
 
 
 def _portable(error: Exception) -> Exception:

@@ -21,12 +21,14 @@ from tasks.cluster.parallelism import dividing_threads, partition_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
+from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text
 from tasks.job.request import Request
+from tasks.job.row_rules import condition_columns
 from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
@@ -36,7 +38,7 @@ from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.ingest import check_columns, same_schema
 from tasks.stages.needs import Needs, needs, too_small
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import Sampled, filter_columns, phases_of, sampled, used_columns
+from tasks.stages.trial import Sampled, phases_of, sampled, used_columns
 from tasks.storage.atomic import existing
 from tasks.storage.sample_data import made_up, made_up_text
 
@@ -94,24 +96,27 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     target_of(request.source)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
-        final, schema = subject(request, plans[request.splits[0]].schema)
+        final, schema = subject(request, plans[request.plan_names[0]].schema)
         used = used_columns(request, Bound(final, schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
-        bound = Bound(*subject(request, plans[request.splits[0]].schema))
+        bound = Bound(*subject(request, plans[request.plan_names[0]].schema))
         check_columns(request, bound)
-        sample = sampled(request, plans[request.splits[0]])
-    files = {s: number_of_files(request.output, int(p.rows * scale), len(workers.workers)) for s, p in plans.items()}
+        sample = sampled(request, plans[request.plan_names[0]])
+    files = {
+        s: number_of_files(request.output, int(plans[s if s in plans else ""].rows * scale), len(workers.workers))
+        for s in request.splits
+    }
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
         _check_order(request, plans, files)
     refused += _refused(request, wanted)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(
-        target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.splits[0]].schema,
+        target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.plan_names[0]].schema,
         sample=sample, readings=_readings(request, bound, plans, scale), needs=wanted, files=files if wanted else {},
         guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
-        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.splits[0]].schema),
-        differs=differences_of(request, plans[request.splits[0]]),
+        refused=refused, scale=scale, left_out=missing_labels(request, plans[request.plan_names[0]].schema),
+        differs=differences_of(request, plans[request.plan_names[0]]),
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
@@ -167,7 +172,8 @@ def _data(job: AnyJob, request: Request) -> Iterator[tuple[Request, float]]:
             if number and (Path(path).exists() or not sample.valid):
                 continue
             some = rows if number == 0 else max(1, rows // 5)
-            make_sample(sample.name, place, some, sample.seed + number, columns=sample.columns)
+            drift = sample.later and number > 0
+            make_sample(sample.name, place, some, sample.seed + number, drift=drift, columns=sample.columns)
             changed[name] = str(place)
         sections = {**request.sections, "source": {**request.sections["source"], **changed}}
         yield replace(request, sections=sections), sample.rows / rows
@@ -197,14 +203,19 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
     """The columns that `output.keys` and `sort_by` name exist."""
     for split, plan in plans.items():
         final, schema = subject(request, plan.schema)
-        order = make_order(request.output, plan, files[split])
+        order = make_order(request.output, plan, files[split if split in files else request.splits[0]])
         carried_columns(Work(plan, final, schema, "pandas"), order)
 
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.source, plans[request.splits[0]], filter_columns(request)
+    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source)
     readings = []
+    if source.unique:
+        names = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])]
+        names = [n for n in first.schema if n in {*names, *(parse(source.filter).columns if source.filter else ())}]
+        nbytes = int(first.nbytes * _share(first, names) * scale)
+        readings.append(Reading("ingest: rows with equal keys", names, nbytes))
     if source.keys:
         readings.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:
@@ -217,7 +228,8 @@ def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: 
         return readings
     filters = [place for f in bound.filters for place in f.inputs.values()]
     columns = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
-    for split, plan in plans.items():
+    for split in request.splits:
+        plan = plans.get(split, first)
         names = [n for n in plan.schema if n in {*columns, *always}]
         readings.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
     return readings

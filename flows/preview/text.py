@@ -136,7 +136,7 @@ def _steps(preview: Preview) -> list[dict[str, str]]:
     steps = [{"step": "ingest", "reads": "footers, or text once to count its rows", "bytes": ""}]
     steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in preview.readings]
     for split, files in preview.files.items():
-        rows = int(preview.plans[split].rows * preview.scale)
+        rows = int(preview.plans[split if split in preview.plans else ""].rows * preview.scale)
         left = round(rows * preview.sample.ratio)
         each = f"about {rows // files:,} rows each, if none are dropped" if files else ""
         if left < files:

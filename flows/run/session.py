@@ -155,12 +155,16 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("files that differ are united: %s", result.united)
     if result.bad_lines_of:
         log.warning("%s", result.bad_lines_of)
+    if result.repeated:
+        log.info("source.unique leaves out %s, whose keys other rows have", result.repeated)
     return result
 
 
 def learned(job: AnyJob, request: Request) -> StatisticsResult:
     """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
     result: StatisticsResult = run_stage(task.statistics, job, request)
+    if request.flow == "fit" and result.downsampled is not None:
+        get_run_logger().info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
     pass_gate(job, request, "statistics")
     return result
 
@@ -168,7 +172,14 @@ def learned(job: AnyJob, request: Request) -> StatisticsResult:
 def transformed(job: AnyJob, request: Request, split: str) -> TransformResult:
     """Run the stage transform; a job whose source holds a date ends here where its filter leaves no row."""
     result: TransformResult = run_stage(task.transform, job, request, split)
-    if not result.rows_out and split != "valid" and needs_rows(job):
+    log = get_run_logger()
+    if result.other_splits is not None:
+        log.info("%s: %s rows belong to other splits (source.split)", split, f"{result.other_splits:,}")
+    if result.null_in_train:
+        log.warning("%s rows are in train since the column of source.split is null", f"{result.null_in_train:,}")
+    if result.downsampled is not None:
+        log.info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
+    if not result.rows_out and split in ("", "train") and needs_rows(job):
         request.staging.clean()
         empty(job, f"none of {result.rows:,} rows is left by the filter")
     return result
@@ -239,10 +250,11 @@ def make_samples(job: Job) -> None:
         folder = Path(path)
         if sample and (sample.valid or not number) and not any(c in path for c in "*?[") and "://" not in path:
             rows = sample.rows if number == 0 else max(1, sample.rows // 5)
+            drift = sample.later and number > 0
             begun = read_json(folder / "_sample.json") or {}
             if not folder.exists() or (begun.get("rows"), begun.get("seed")) == (rows, sample.seed + number):
                 log.info("making %s look-alike rows of %s in %s", f"{rows:,}", sample.name, folder)
-                make_sample(sample.name, folder, rows, sample.seed + number, columns=sample.columns)
+                make_sample(sample.name, folder, rows, sample.seed + number, drift=drift, columns=sample.columns)
                 mark_made_up()
 
 

@@ -138,9 +138,16 @@ def _is_ours(port: int) -> bool:
     secret = _settings().api.auth_string
     user, _, password = secret.get_secret_value().partition(":") if secret else ("", "", "")
     known: dict[str, Any] = {"auth": (user, password)} if secret else {}
+    # Plain HTTP on the loopback has no certificates: without `verify` those of all authorities are loaded for nothing.
+    options: dict[str, Any] = {
+        "base_url": f"http://{HOST}:{port}/api/",
+        "timeout": 5,
+        "trust_env": False,
+        "verify": False,
+    }
     try:
-        health = httpx.get(f"http://{HOST}:{port}/api/health", timeout=5, trust_env=False)
-        version = httpx.get(f"http://{HOST}:{port}/api/admin/version", timeout=5, trust_env=False, **known)
+        with httpx.Client(**options) as client:
+            health, version = client.get("health"), client.get("admin/version", **known)
         return health.json() is True and _release(version.json()) == _release(prefect.__version__)
     except (httpx.HTTPError, ValueError):
         return False

@@ -16,7 +16,9 @@ from typing import Any
 
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
-from tornado.web import HTTPError, RequestHandler
+from tornado.web import Application, HTTPError, RequestHandler
+
+WHEN_OPENED = "millrace.dashboard-when-opened"  # setting of Dask: load the dashboard with its first page
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LOCAL, REMOTE, STATE, USER = 1, 2, 3, 7  # columns: addresses of this and of the other end, state, user of this end
@@ -25,10 +27,42 @@ ROOT = 0
 
 
 def dask_setup(server: Any) -> None:
-    """Refuse other users all pages of a scheduler or worker (a preload of Dask)."""
+    """Refuse other users all pages of a scheduler or worker (a preload of Dask); its dashboard is loaded when somebody
+    opens it, with the setting `WHEN_OPENED`."""
+    import dask.config
+
     application = getattr(server, "http_application", None)
     if application is not None:
         application.default_router.rules.insert(0, Rule(_Stranger(), _Refused))
+        if dask.config.get(WHEN_OPENED, False) and not application.applications:
+            application.add_application(_Dashboard(server))
+
+
+class _Dashboard(Application):
+    """Stands among the applications of a server for its dashboard, and loads it for the first page that no other has.
+
+    To import Bokeh takes half a second, in the process of the scheduler and again in each worker, before the first task
+    can begin. Most runs end before anybody looks.
+    """
+
+    def __init__(self, server: Any) -> None:
+        super().__init__()
+        self.server, self.loaded = server, False
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        """Nothing; the dashboard, which is the next application from now on, is asked next."""
+        from distributed import Scheduler
+
+        if self.loaded:
+            return None
+        self.loaded = True
+        with contextlib.suppress(ImportError):  # an installation without Bokeh has no dashboard
+            if isinstance(self.server, Scheduler):
+                from distributed.dashboard.scheduler import connect
+            else:
+                from distributed.dashboard.worker import connect
+            connect(self.server.http_application, self.server.http_server, self.server)
+        return None
 
 
 def user_of(connection: socket.socket) -> int | None:

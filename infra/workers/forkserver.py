@@ -8,15 +8,19 @@ Only for workers without a GPU: what CUDA has begun, no fork can go on with.
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 import dask.config
+import psutil
+import yaml
 
 from infra.environment import BEFORE_START, ENVIRONMENT, ROOT, cpu_environment, local_variables, packages_on
 from infra.workers.forked import FORKED, IMPORTS_VARIABLE
@@ -31,15 +35,26 @@ TOLD = ("DASK_", "MILLRACE_", "PREFECT_")  # settings, of which the server itsel
 _server: dict[str, str] = {}  # the variables of this process' server; none before it is started
 
 
-def start(modules: Sequence[str] = ()) -> None:
-    """Begin to load what workers need, `modules` among it, if this has not begun; returns at once."""
+def start(modules: Sequence[str] = ()) -> bool:
+    """Begin to load what workers need, `modules` among it; False if that has begun before. Returns at once."""
     if _server or sys.platform != "linux" or _finds_others():
-        return
+        return False
     remove_leftovers()
+    _load_settings_of_workers()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["infra.workers.preimport"])
     with _variables({**_of_server(), IMPORTS_VARIABLE: repr(list(modules))}):
         _server.update(os.environ)
         forkserver.ensure_running()
+    return True
+
+
+def stop() -> None:
+    """End the server of this process before it has forks: whoever reads this process' output would wait for it."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("multiprocessing.forkserver" in word for word in child.cmdline()):
+                child.kill()
+    _server.clear()
 
 
 def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
@@ -54,6 +69,15 @@ def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
         return {}
     left = [name for name in _server if name not in wanted]
     return {"env": {**wanted, FORKED: " ".join(left)}}
+
+
+def _load_settings_of_workers() -> None:
+    """Have Dask's own settings for what stands before a worker's start, where distributed is not imported yet: with its
+    import, which takes a third of a second, they come too late for a server that starts before it."""
+    spec = None if "distributed" in sys.modules else importlib.util.find_spec("distributed")
+    if spec is not None and spec.origin is not None:
+        text = Path(spec.origin).with_name("distributed.yaml").read_text()
+        dask.config.update_defaults(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506
 
 
 def _finds_others() -> bool:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pickle import PicklingError
 from typing import Any, Protocol
+
+from tasks.errors import JobError
 
 FAN_IN = 8  # partials that one merge takes
 Done = Callable[[int, Any], None]
 
 
 def pickled_bytes(value: Any) -> int:
-    """The bytes of the pickled value, buffers included; copies no buffer."""
+    """The bytes of the pickled value, buffers included; copies no buffer. A JobError for one that cannot be pickled."""
     from distributed.protocol import pickle
 
     buffers: list[Any] = []
-    head = pickle.dumps(value, buffer_callback=buffers.append)
+    try:
+        head = pickle.dumps(value, buffer_callback=buffers.append)
+    except (PicklingError, TypeError, AttributeError, NotImplementedError) as error:
+        raise JobError(
+            "the workflow cannot be sent to the workers of the cluster",
+            why=f"a function or an operator of it holds what only this process has: {error}",
+            do="open files, locks and connections inside of the function, or work without the Dask client",
+        ) from error
     return len(head) + sum(memoryview(buffer).nbytes for buffer in buffers)
 
 

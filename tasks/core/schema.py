@@ -28,6 +28,7 @@ class Tags(str, enum.Enum):  # noqa: UP042 (str() of a tag stays as it was)
     SESSION_ID = "session_id"
     CONTEXT = "context"
     TEXT = "text"
+    SAMPLE_WEIGHT = "sample_weight"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,14 @@ class Schema(Mapping[str, Column]):
         """The names of the columns that have a tag (a text, or one of `Tags`)."""
         tag = str(getattr(tag, "value", tag))
         return [c.name for c in self.columns if tag in c.tags]
+
+    def with_any_tag(self, tags: str | Iterable[str], where: str = "") -> list[str]:
+        """The names of the columns that have any of these tags, in their order; a JobError for a tag that none has."""
+        wanted = {str(getattr(tag, "value", tag)) for tag in ([tags] if isinstance(tags, str) else tags)}
+        known = sorted({tag for column in self.columns for tag in column.tags})
+        for tag in sorted(wanted - {*known}):
+            raise JobError(f"no column has the tag {tag!r}", where=where, do=near(tag, known))
+        return [c.name for c in self.columns if c.tags & wanted]
 
     def to_arrow(self) -> pa.Schema:
         """Names and types as an Arrow schema; tags and properties are left out."""

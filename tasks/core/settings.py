@@ -76,6 +76,18 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int |
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
+def split_value(value: Any) -> Any:
+    """Dates of YAML as text, also in lists."""
+    return [date_text(one) for one in value] if isinstance(value, list) else date_text(value)
+
+
+SplitScalar = bool | int | float | str
+SplitValue = Annotated[
+    SplitScalar | list[SplitScalar] | None,
+    BeforeValidator(split_value, json_schema_input_type=SplitScalar | list[SplitScalar] | None),
+]
+
+
 def some_path(path: Any) -> Any:
     for one in path if isinstance(path, list) else [path]:
         if isinstance(one, str) and not one.strip():
@@ -108,6 +120,78 @@ class Sample(Section):
     seed: Seed = 0
     columns: int | None = Field(None, ge=1, description="of the sample wide; 100 if nothing is said")
     valid: bool = Field(True, description="false: at source.path alone, never at source.valid")
+    later: bool = Field(False, description="of the sample ecommerce: the rows at source.valid are of the next month")
+
+    @model_validator(mode="after")
+    def _has_a_next_month(self) -> Sample:
+        if self.later and self.name != "ecommerce":
+            raise ValueError(f"later is of the sample ecommerce, not of {self.name}")
+        return self
+
+
+class Downsample(Section):
+    """Which rows of the training data stay only in part, and the column that makes up for it."""
+
+    where: str = Field(description="expression: the rows of which only a part stays: label == 0")
+    fraction: float = Field(gt=0, le=1, description="the part of these rows that stays: 0.1")
+    weight: str | None = Field(
+        None, description="name of a new column for features: 1 / fraction for these rows, 1 for others"
+    )
+    seed: Seed = Field(0, description="the same seed and the same rows: the same rows stay")
+
+
+class Unique(Section):
+    """Of the rows with equal keys one stays, over all files."""
+
+    keys: list[str] = Field(min_length=1, description="columns whose values together occur once; nulls are equal")
+    keep: Literal["first", "last"] = Field("first", description="which of the rows with equal keys stays")
+    by: str | None = Field(
+        None,
+        description="column in whose order first and last are meant, such as a time; the order of the files if empty",
+    )
+
+
+class SplitRule(Section):
+    """How the rows of one source become train, valid and test."""
+
+    by: Literal["time", "hash", "fraction", "column"] = Field(
+        description="time: from a moment on; hash: by the keys in together; fraction: by row; column: by its values"
+    )
+    column: str | None = Field(None, description="of by: time and by: column")
+    together: list[str] = Field([], description="of by: hash: rows with equal values are in one split, such as [user]")
+    valid: SplitValue = Field(None, description="where valid begins (time), its share (hash, fraction), its values")
+    test: SplitValue = Field(None, description="the same of test; either may be left out")
+    seed: Seed = Field(0, description="of by: hash and by: fraction")
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> SplitRule:
+        wants_column, wants_keys = self.by in ("time", "column"), self.by == "hash"
+        if wants_column != (self.column is not None):
+            raise ValueError(f"by: {self.by} {'needs a column' if wants_column else 'takes no column'}")
+        if wants_keys != bool(self.together):
+            raise ValueError(f"by: {self.by} {'needs' if wants_keys else 'takes no'} together; by: hash goes by it")
+        values = [value for value in (self.valid, self.test) if value is not None]
+        if not values:
+            raise ValueError("give valid, test or both")
+        if not wants_column:
+            numbers = [value for value in values if isinstance(value, (int, float)) and 0 < value < 1]
+            if len(numbers) < len(values) or sum(numbers) >= 1:
+                raise ValueError("valid and test are shares of the rows, above 0, and together below 1: 0.1")
+        if self.by == "time":
+            texts = [value for value in values if isinstance(value, str)]
+            numbers = [value for value in values if isinstance(value, (int, float))]
+            if len(texts) + len(numbers) < len(values):
+                raise ValueError("valid and test are the moments at which they begin: '2026-11-01'")
+            if texts and numbers:
+                raise ValueError("valid and test are both texts, or both numbers")
+            if len(values) == 2 and (texts != sorted({*texts}) or numbers != sorted({*numbers})):
+                raise ValueError("test begins after valid: give it the later moment")
+        return self
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """train, and what else is asked for."""
+        return ("train", *(name for name in ("valid", "test") if getattr(self, name) is not None))
 
 
 class Source(Section):
@@ -161,12 +245,26 @@ class Source(Section):
     keys: list[str] = []
     sort_by: list[str] = []
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
+    unique: Unique | None = Field(None, description="one row of each key stays, over all files, after the filter")
+    split: SplitRule | None = Field(
+        None, description="train, valid and test of these rows, after filter and unique; train alone is learned from"
+    )
+    downsample: Downsample | None = Field(
+        None, description="a part of some training rows stays, after filter, unique and split, never of source.valid"
+    )
     storage_options: str | dict[str, Any] | None = None
     sample: Sample | None = None
 
     model_config = ConfigDict(**Section.model_config, populate_by_name=True)
 
     _some = field_validator("path", "valid", mode="before")(some_path)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The sub-folders of the output: none, or train, valid and test, as far as there are any."""
+        if self.split:
+            return self.split.splits
+        return ("train", "valid") if self.valid else ("",)
 
     @field_validator("decimal")
     @classmethod

@@ -60,8 +60,8 @@ class IngestResult(StageResult):
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
     there is nothing to say. `united` names columns that some files lack or have in a narrower type. `bad_lines` cannot
-    be read and are left out, `bad_lines_of` says of which files. `again` files were learned before.
-    `estimate` has the needs of the run as lines of text.
+    be read and are left out, `bad_lines_of` says of which files. `again` files were learned before. `repeated` rows are
+    left out by `source.unique`, as text for each split. `estimate` has the needs of the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -80,6 +80,7 @@ class IngestResult(StageResult):
     united: str = ""
     bad_lines: int | None = None
     bad_lines_of: str = ""
+    repeated: str = ""
     again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 
@@ -93,7 +94,8 @@ class StatisticsResult(StageResult):
 
     `phases` passes over the source; `operators` entries of the graph learned something of `learned` units of columns.
     `decoded` bytes of columns stay in memory for transform. `profile` is the file of the staging folder with the
-    profile of the columns that were read; "" without one.
+    profile of the columns that were read; "" without one. `downsampled` rows were left out by `source.downsample`,
+    `other_splits` belong to valid and test; None without such rules.
     """
 
     stage: str = "statistics"
@@ -103,6 +105,8 @@ class StatisticsResult(StageResult):
     digest: str = _not_shown()
     tables: Mapping[str, TableRows] = _not_shown(default_factory=dict)
     decoded: int = 0
+    downsampled: int | None = None
+    other_splits: int | None = None
     profile: str = _not_shown(default="")
 
 
@@ -110,7 +114,9 @@ class StatisticsResult(StageResult):
 class TransformResult(StageResult):
     """`rows` of the source became `rows_out` rows in pieces, which wait in the `exchange` (memory or disk); `because`
     has the figures of that choice. `bad_lines` of its files are none of the rows. `profile` is the file of the
-    staging folder with the profile of the columns that statistics and transform have read; "" without one."""
+    staging folder with the profile of the columns that statistics and transform have read; "" without one.
+    `downsampled` rows were left out by `source.downsample`, and `other_splits` belong to another split; `null_in_train`
+    rows are in train since the column that decides is null. None without such rules."""
 
     stage: str = "transform"
     rows_out: int
@@ -118,6 +124,9 @@ class TransformResult(StageResult):
     exchange: str
     because: str
     bad_lines: int | None = None
+    downsampled: int | None = None
+    other_splits: int | None = None
+    null_in_train: int | None = None
     profile: str = _not_shown(default="")
 
 

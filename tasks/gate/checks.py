@@ -169,7 +169,7 @@ class _Night:
             now = self.profile.columns[name]
             past = self.columns_before(name)[1]
             level = self.level("constant", len(past))
-            if level is None or not past or now.values < 20 or round(now.distinct) != 1:
+            if level is None or not past or now.values < 20 or not now.is_constant:
                 continue
             fewest = min(round(column.distinct) for column in past)
             if fewest >= 2:
@@ -253,6 +253,8 @@ class _Night:
         if not key.column:
             return self.profile.rows, last.rows
         now, before = self.profile.columns[key.column], last.columns[key.column]
+        if key.check == "quantiles":
+            return now.in_bins, before.in_bins
         return (now.rows, before.rows) if key.check == "nulls" else (now.values, before.values)
 
     def passed(self, key: Key, column: ColumnProfile | None, expected: float) -> bool:
@@ -263,7 +265,7 @@ class _Night:
         q = float(key.part.split()[0]) / 100
         step = max(abs(expected) / 16, 1e-300)
         below, upto = share_below(column.bins, expected - step), share_below(column.bins, expected + step)
-        room = 0.05 + self.z * math.sqrt(q * (1 - q) / max(column.values, 1))
+        room = 0.05 + self.z * math.sqrt(q * (1 - q) / max(column.in_bins, 1))
         return below > q + room or upto < q - room
 
     def distributions(self) -> Iterator[Finding]:
@@ -410,7 +412,9 @@ class _Night:
     def many_values(self, name: str) -> bool:
         """Whether a column had a distinct value for every fifth row or more: new rows bring new values."""
         past = self.columns_before(name)[1]
-        return bool(past) and past[-1].distinct > 0.2 * past[-1].values
+        if not past or not all(column.is_distinct_known for column in (*past[-7:], self.profile.columns[name])):
+            return False
+        return past[-1].distinct > 0.2 * past[-1].values
 
     def growth(self, name: str) -> float:
         """By how much the number of distinct values has grown against the largest of the last seven nights."""
@@ -426,7 +430,7 @@ def _times(profile: Profile) -> int:
     """The number that divides the count of every value; 1 where there are few counts."""
     counts: list[Array] = []
     for column in profile.columns.values():
-        for part in (column.buckets, list(column.bins.values()) if column.bins else None):
+        for part in (column.buckets, list(column.bins.values()) if column.bins and column.sampled == 1 else None):
             if part:
                 counts.append(np.array(part, np.int64))
     every = np.concatenate(counts) if counts else np.zeros(0, np.int64)
@@ -441,8 +445,11 @@ def _same(one: Profile, other: Profile) -> bool:
         return False
 
     def parts(column: ColumnProfile) -> Mapping[str, Any]:
-        return {"nulls": column.nulls, "low": column.minimum, "high": column.maximum,
-                "bins": dict(column.bins or {}), "buckets": column.buckets}  # fmt: skip
+        figures = {"nulls": column.nulls, "low": column.minimum, "high": column.maximum, "buckets": column.buckets}
+        if column.sampled == 1:
+            return figures | {"bins": dict(column.bins or {})}
+        moments = [None if figure is None else f"{figure:.9g}" for figure in (column.mean, column.std)]
+        return figures | {"moments": moments}  # what is sampled depends on the order of the rows, these hardly do
 
     many = any(len(one.columns[name].bins or ()) > 8 or round(one.columns[name].distinct) > 50 for name in shared)
     return many and all(parts(one.columns[name]) == parts(other.columns[name]) for name in shared)

@@ -23,7 +23,8 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
     distinct, error, top, top_exact = _distinct(sketch)
     mean, std = _moments(sketch)
     plain = column_sketch.untabled(sketch)
-    bins = None if plain.bins is None else dict(zip(plain.bins[0].tolist(), plain.bins[1].tolist(), strict=True))
+    counted = plain.sample if plain.bins is None else plain.bins
+    bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
     low, high = sketch.low, sketch.high
     if sketch.kind == "time" and low is not None:
         low, high = _iso(low, leaf), _iso(high, leaf)
@@ -41,6 +42,7 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
         std=std,
         infinite=sketch.infinite,
         bins=bins,
+        sampled=1 if bins is None or plain.bins is not None else column_sketch.SAMPLED,
         buckets=buckets,
         top=top,
         top_exact=top_exact,
@@ -54,6 +56,8 @@ def _distinct(sketch: Sketch) -> tuple[float, float, list[tuple[Any, int]], bool
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
         return float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True
+    if sketch.least is None and sketch.sample_least is not None:
+        return column_sketch.estimate(sketch.sample_least)[0], math.inf, [], False
     if sketch.least is None:
         return 0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False
     return *column_sketch.estimate(sketch.least), [], False

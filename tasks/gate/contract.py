@@ -335,7 +335,7 @@ def _limits(column: ColumnProfile) -> list[str]:
     if few and column.top:
         return [f"values: [{', '.join(quoted(value) for value, _ in column.top)}]"]
     low, high = column.minimum, column.maximum
-    distinct = f"{round(column.distinct):,} distinct values"
+    distinct = ("" if column.is_distinct_known else "at least ") + f"{round(column.distinct):,} distinct values"
     if low is None or high is None or isinstance(low, str) or isinstance(high, str) or not math.isfinite(high - low):
         return [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
     if column.type.startswith(("int", "uint")) and column.distinct > 10_000:

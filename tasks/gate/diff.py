@@ -179,6 +179,7 @@ def _statistics(name: str, before: ColumnProfile, now: ColumnProfile) -> list[tu
     counts = [round(column.distinct) for column in (before, now)]
     if counts[0] != counts[1]:
         about = "about " if before.distinct_error or now.distinct_error else ""
+        about = about if before.is_distinct_known and now.is_distinct_known else "at least "
         texts = [f"{about}{count:,}" for count in counts]
         lines.append((name, "distinct", texts[0], texts[1], _change(counts[0], counts[1])))
     number = family(before) in ("number", "time") and family(now) in ("number", "time")

@@ -53,7 +53,8 @@ def figures_of(profile: Profile) -> dict[Key, float]:
         figures[Key("nulls", name)] = column.nulls / column.rows
         if not column.values:
             continue
-        figures[Key("distinct", name)] = float(column.distinct)
+        if column.is_distinct_known:
+            figures[Key("distinct", name)] = float(column.distinct)
         kind = family(column)
         if column.mean is not None and math.isfinite(column.mean) and kind in ("number", "moment", "time"):
             figures[Key("mean", name)] = column.mean * hours_of(column) if kind == "moment" else column.mean

@@ -135,7 +135,7 @@ def _test(finding: Finding, name: str, night: Profile, last: Profile | None, con
             for one in check_values(Profile(column.rows, {name: column}), contract, finding.level)[0]
         )
     if finding.check == "constant":
-        return lambda column: column.values > 0 and round(column.distinct) == 1
+        return lambda column: column.is_constant
     if finding.check == "new_values":
         new = {(type(value), value) for value in finding.now}
         return lambda column: any((type(value), value) in new for value, _ in column.top)

@@ -26,14 +26,17 @@ class ColumnProfile:
     """The figures of one column of the source, over all rows that were read (after `source.filter`, before filters of
     the graph). Of a list column the elements are the rows; null lists are counted as null elements. NaN is null.
 
-    `distinct` values without null; their number is within `distinct_error` (relative, two standard errors; 0: exact).
+    `distinct` values without null; their number is within `distinct_error` (relative, two standard errors; 0: exact;
+    infinite: those among one of `sampled` rows, so that there are at least about as many).
     `minimum`, `maximum`, `mean` and `std` (ddof 1) are those of finite values; `infinite` values are counted apart.
     Numbers are numbers (bools 0 and 1, decimals the nearest float64); times count in microseconds since 1970, dates in
     days, durations and times of the day in microseconds, and their extremes are ISO texts (of durations numbers).
     `bins` has the number of values by the upper 16 bits of the order-preserving uint64 of their float64; None for
-    texts. `buckets` has the number of values by the lower ten bits of their MurmurHash3 (texts, integers, bools), else
-    None. `top` are the most frequent of these values with their counts, largest count first, equal counts by value;
-    empty unless `top_exact`: with too many distinct values nobody has counted each.
+    texts. They are of one of `sampled` rows: of 1 all; of more, a share of them is within sqrt(p (1 - p) / n) (one
+    standard error, n = `in_bins`) of that of all rows. `buckets` has the number of values by the lower ten bits of
+    their MurmurHash3 (texts, integers, bools), else None. `top` are the most frequent of these values with their
+    counts, largest count first, equal counts by value; empty unless `top_exact`: with too many distinct values nobody
+    has counted each.
     """
 
     name: str
@@ -48,6 +51,7 @@ class ColumnProfile:
     std: float | None = None
     infinite: int = 0
     bins: Mapping[int, int] | None = None
+    sampled: int = 1
     buckets: list[int] | None = None
     top: list[tuple[Any, int]] = field(default_factory=list)
     top_exact: bool = False
@@ -56,6 +60,23 @@ class ColumnProfile:
     def values(self) -> int:
         """The number of values that are not null."""
         return self.rows - self.nulls
+
+    @property
+    def in_bins(self) -> int:
+        """The number of values in `bins`; that of all values if they have none."""
+        return sum(self.bins.values()) if self.bins else self.values
+
+    @property
+    def is_distinct_known(self) -> bool:
+        """Whether `distinct` is of all rows, not of a sample of them."""
+        return math.isfinite(self.distinct_error)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are one."""
+        return (
+            self.values > 0 and round(self.distinct) == 1 and (self.is_distinct_known or self.minimum == self.maximum)
+        )
 
     def quantile(self, q: float) -> float:
         """The value at the fraction `q` of the finite values: the middle of its bin, within 1/16 of the exact value,
@@ -82,13 +103,15 @@ class ColumnProfile:
         return value
 
     def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = encoded(asdict(self))
-        data["bins"] = None if self.bins is None else [[b, self.bins[b]] for b in sorted(self.bins)]
-        return data
+        counts = {"bins": None if self.bins is None else [[b, self.bins[b]] for b in sorted(self.bins)],
+                  "buckets": self.buckets}  # fmt: skip
+        return {name: counts[name] if name in counts else encoded(value) for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ColumnProfile:
-        values = {name: value for name, value in decoded(data).items() if name in cls.__dataclass_fields__}
+        plain = ("bins", "buckets")  # integers only
+        values = {name: value if name in plain else decoded(value) for name, value in data.items()
+                  if name in cls.__dataclass_fields__}  # fmt: skip
         if values.get("bins") is not None:
             values["bins"] = {int(b): int(n) for b, n in values["bins"]}
         values["top"] = [(value, int(count)) for value, count in values.get("top", [])]
@@ -163,9 +186,9 @@ class Profile:
             format=data["format"],
         )
 
-    def text(self) -> str:
-        """As JSON of one spelling."""
-        return json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
+    def text(self, **more: Any) -> str:
+        """As JSON of one spelling, on one line, with further fields."""
+        return json.dumps({**self.to_json(), **more}, allow_nan=False)
 
 
 def bin_of(value: float) -> int:

@@ -56,6 +56,7 @@ class Bound:
         self.selections: dict[int, tuple[Entry, ...]] = {}
         self.origins: dict[tuple[int, str], tuple[int, str]] = {}
         self.steps: dict[tuple[int, str], Step] = {}
+        self._grouped_from: dict[int, int] = {}  # by node that groups rows: the rows that it groups
         self._silent: list[Step] = []  # learned steps that make no column, since they learned to drop theirs
         self.gone: dict[int, frozenset[str]] = {
             SOURCE: frozenset()
@@ -214,12 +215,8 @@ class Bound:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
             space = self._one_space([self.origin(*t) for t in fit_inputs.values()], node)
-            if op.removes_rows and space != SOURCE:
-                raise JobError(
-                    f"{type(op).__name__} cannot stand after Groupby",
-                    where=title(node),
-                    do="filter the rows before they are grouped; Groupby(.., min_length=2) drops short groups",
-                )
+            if op.groups_rows:
+                self._grouped_from[i] = space
             step = Step(key, i, op, unit, inputs, fit_inputs, outputs, depth, space)
             if not outputs and key in self.fitted:
                 self._silent.append(step)
@@ -293,8 +290,50 @@ class Bound:
 
     @cached_property
     def filters(self) -> list[Step]:
-        """The steps that remove rows, in graph order. They hold for the whole table."""
+        """The steps that remove rows, in graph order. They hold for the whole table: of the source's rows, or of those
+        that a Groupby made."""
         return sorted({s.key: s for s in self.steps.values() if s.op.removes_rows}.values(), key=lambda s: s.node)
+
+    def filters_of(self, space: int) -> list[Step]:
+        """The filters of some rows, and of the rows that these were grouped from, in graph order."""
+        spaces = {space}
+        while space in self._grouped_from:
+            space = self._grouped_from[space]
+            spaces.add(space)
+        return [f for f in self.filters if f.within in spaces]
+
+    def filters_for(self, targets: Iterable[tuple[int, str]]) -> list[Step]:
+        """The filters that hold for the rows of some columns, in graph order."""
+        origins = {self.origin(*t) for t in targets}
+        spaces = {SOURCE, *(self.steps[at].space for at in origins if at[0] != SOURCE)}
+        keys = {f.key for space in spaces for f in self.filters_of(space)}
+        return [f for f in self.filters if f.key in keys]
+
+    def filter_rounds(self, filters: Iterable[Step]) -> list[list[Step]]:
+        """The filters in rounds, one after another; the filters of a round look at the same rows.
+
+        Rows of the source come before those that are grouped, and what needs fewer phases of learning comes first. A
+        filter of what is made of runs (a history, say) comes after those that are not, so that no run holds the rows
+        that they remove, and after the filters that it stands behind.
+        """
+        rounds: dict[tuple[int, int, int], list[Step]] = {}
+        for f in filters:
+            rounds.setdefault((f.within, f.depth, self._wave(f)), []).append(f)
+        return [rounds[place] for place in sorted(rounds)]
+
+    def _wave(self, step: Step) -> int:
+        before = [s for s in self.needed_steps(step.inputs.values()) if s.within == step.within]
+        if not any(s.op.run_columns for s in before):
+            return 0
+        return 1 + max([self._wave(s) for s in before if s.op.removes_rows], default=0)
+
+    @cached_property
+    def made_of_runs(self) -> frozenset[str]:
+        """The keys of the steps whose values depend on other rows of their run; of grouped rows, all."""
+        return frozenset(
+            s.key for s in self.steps.values()
+            if any(t.op.run_columns for t in [s, *self.needed_steps(s.inputs.values())])
+        )  # fmt: skip
 
     def _settle_depths(self) -> None:
         """Make every learned step wait for all filters that do not depend on it: it must not learn removed rows."""
@@ -308,7 +347,9 @@ class Bound:
                 depth = max([self.depth(*t) for t in step.fit_inputs.values()], default=0)
                 if _learns_from_data(step.op):
                     waits = [
-                        self.steps[f.node, f.outputs[0].name].depth for f in filters if step.key not in behind[f.key]
+                        self.steps[f.node, f.outputs[0].name].depth
+                        for f in self.filters_of(step.within)
+                        if step.key not in behind[f.key]
                     ]
                     depth = max([depth, *waits]) + 1
                 if depth != step.depth:
@@ -348,8 +389,11 @@ class Bound:
     @cached_property
     def silent(self) -> list[Step]:
         """The learned steps that make no column, since they learned to drop theirs: a refit looks at their columns."""
-        waits = max([f.depth for f in self.filters], default=0)
-        depths = [max([waits, *(self.depth(*place) for place in s.fit_inputs.values())]) for s in self._silent]
+        waits = [[f.depth for f in self.filters_of(s.within)] for s in self._silent]
+        depths = [
+            max([0, *depths, *(self.depth(*place) for place in s.fit_inputs.values())])
+            for s, depths in zip(self._silent, waits, strict=True)
+        ]
         return [replace(step, depth=depth + 1) for step, depth in zip(self._silent, depths, strict=True)]
 
     @cached_property

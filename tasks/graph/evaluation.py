@@ -29,6 +29,7 @@ class Evaluation:
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
         self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
+        self.left_out: dict[str, int] = {}  # which rule on rows of the source left out how many
         self.met: dict[str, dict[str, int]] = {}  # step -> what it met -> how often
         self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
         self.computed: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
@@ -105,17 +106,40 @@ class Evaluation:
             self.met[step.key] = dict(context.met)
 
     def rows_kept(self, filters: Sequence[Step]) -> Any:
-        """The places of the rows that all filters keep; None if they keep every row."""
+        """The places of the rows that all filters, which look at the same rows, keep; None if they keep every row."""
         xp, mask = self.context.engine.xp, None
         for step in filters:
             try:
-                context = self._counting(self.context)
-                mask_of_step = step.op.keep(self.inputs(step, fitting=False), step.unit, context)
+                inputs = self.inputs(step, fitting=False)
+                context = self._counting(self.contexts[step.within])
+                mask_of_step = step.op.keep(inputs, step.unit, context)
                 self._note(step, context)
             except Exception as error:
                 raise explained(error, step, self.where) from error
             mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
+
+    def keep(self, space: int, places: Any) -> None:
+        """Go on with some rows: of the source, or of the node that grouped them.
+
+        Columns of the source's rows are made again of what stays, but for those that are made of runs: these were made
+        for a filter, and do not change because it removes rows.
+        """
+        context, engine = self.contexts[space], self.context.engine
+        order = None if context.order is None else context.order.take(places)
+        self.contexts[space] = replace(context, rows=context.rows.take(places), order=order)
+        if space == SOURCE:
+            self.context, runs = self.contexts[space], self.bound.made_of_runs
+            self.met = {key: met for key, met in self.met.items() if key in runs}
+            steps = {at: self.bound.steps.get(at) for at in self.computed}
+            self.computed = {at: self.computed[at] for at, s in steps.items() if s is None or s.key in runs}
+            self.computed = engine.take(self.computed, places)
+            return
+        rows = {at: column for at, column in self.computed.items() if self._space(at) == space}
+        self.computed |= engine.take(rows, places)
+
+    def _space(self, at: tuple[int, str]) -> int:
+        return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
 
     def _as_promised(self, values: Any, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine
@@ -162,20 +186,13 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
 
 
 def filtered(
-    bound: Bound, source: Columns, state: State, context: Context, where: str = "", depth: int | None = None,
-    failed: FailedCasts | None = None,
+    bound: Bound, source: Columns, state: State, context: Context, where: str = "",
+    filters: Sequence[Step] | None = None, failed: FailedCasts | None = None,
 ) -> Evaluation:  # fmt: skip
-    """The evaluation of the rows that the graph's filters keep; filters run in the order of their depth.
-
-    With `depth`, only filters that need nothing that is learned at this depth or later.
-    """
-    levels = sorted({f.depth for f in bound.filters if depth is None or f.depth < depth})
+    """The evaluation of the rows that the graph's filters keep: all of them, or `filters`."""
     evaluation = Evaluation(bound, source, state, context, where, failed)
-    for level in levels:
-        places = evaluation.rows_kept([f for f in bound.filters if f.depth == level])
+    for together in bound.filter_rounds(bound.filters if filters is None else filters):
+        places = evaluation.rows_kept(together)
         if places is not None:
-            order = None if context.order is None else context.order.take(places)
-            context = replace(context, rows=context.rows.take(places), order=order)
-            source = context.engine.take(source, places)
-            evaluation = Evaluation(bound, source, state, context, where, evaluation.failed)
+            evaluation.keep(together[0].within, places)
     return evaluation

@@ -24,19 +24,20 @@ from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
-from tasks.engines.expression.evaluation import true_rows
+from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import Evaluation, filtered
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
+from tasks.graph.row_rules import Downsampling, RowRules, Splitting
 from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
 
-SOURCE_FILTER = "source.filter"
+SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
 _loading, _binding = threading.Lock(), threading.Lock()
 
@@ -52,7 +53,7 @@ class StateFolder:
         with _loading:
             if (self.path, self.digest) not in _loaded:
                 _loaded.clear()
-                _loaded[self.path, self.digest] = State.load(Path(self.path), partials=False)
+                _loaded[self.path, self.digest] = State.load_for_run(Path(self.path))
             return _loaded[self.path, self.digest]
 
 
@@ -77,6 +78,7 @@ class Work(PickledFields):
     cache: CacheKey | None = None  # columns that passes over the same rows leave for each other
     first_row: int = 0
     profile: tuple[str, ...] | None = None
+    rules: RowRules = field(default_factory=RowRules)
 
     @cached_property
     def kernels(self) -> ModuleType:
@@ -103,23 +105,41 @@ class Work(PickledFields):
 
     @property
     def _conditions(self) -> Sequence[str]:
-        """The columns of the source filter."""
-        return self.condition.columns if self.condition else ()
+        """The columns that decide which rows are left out."""
+        return (*(self.condition.columns if self.condition else ()), *self._split_columns, *self._thinning_columns)
+
+    @property
+    def _split_columns(self) -> tuple[str, ...]:
+        return self.rules.splitting.columns if self.rules.splitting else ()
+
+    @property
+    def _thinning_columns(self) -> Sequence[str]:
+        return self._thinning.condition.columns if self._thinning else ()
+
+    @property
+    def _thinning(self) -> Downsampling | None:
+        """The down-sampling of training rows; None where all rows stay."""
+        return self.rules.downsampling if self.training else None
+
+    @property
+    def _weight(self) -> str | None:
+        """The column that down-sampling makes: it is part of the schema, and of no file."""
+        return self.rules.downsampling.weight if self.rules.downsampling else None
 
     def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
-        failed, where = Counter[str](), _place(partition)
+        noted, where = FailedCasts(), _place(partition)
         with at(where):
             needed = self._needed(targets)
             more = [name for name in self.profile or () if name not in needed]
-            source, rows, order = self._load(partition, [*needed, *more], self._plain(targets), failed)
+            source, rows, order, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
         context = Context(self.kernels, rows, self.training, order, met=None if self.profile is None else Counter())
-        noted: FailedCasts = {(SOURCE_FILTER, text): count for text, count in failed.items()}
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
-        evaluation = filtered(bound, frame, self.learned, context, where, self.depth, noted)
+        evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted)
         evaluation.read = read, context
+        evaluation.left_out = left
         return evaluation
 
     def seen(
@@ -143,14 +163,14 @@ class Work(PickledFields):
         return self.bound.source_columns(self._with_filters(targets), self.training)
 
     def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        return [*targets, *(place for f in self.filters for place in f.inputs.values())]
+        return [*targets, *(place for f in self.filters_for(targets) for place in f.inputs.values())]
 
     def _plain(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
         if self.engine != "pandas" or self.cache is not None:
             return []
         bound = self.bound
-        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters]
+        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters_for(targets)]
         uses = [(bound.origin(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
         uses += [(bound.origin(*place), False) for place in targets]
         uses += [((SOURCE, name), False) for name in self._conditions]
@@ -158,18 +178,27 @@ class Work(PickledFields):
         return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]
 
     def _read_for(self, columns: Sequence[str]) -> list[str]:
-        """These columns, those of the source filter, and the row numbers where they are a column."""
-        return list(dict.fromkeys([*columns, *self._conditions, *([ROW] if ROW in self.schema else [])]))
+        """These columns but the weight, those of conditions, and the row numbers where they are a column."""
+        in_files = [name for name in columns if name != self._weight]
+        return list(dict.fromkeys([*in_files, *self._conditions, *([ROW] if ROW in self.schema else [])]))
 
     @property
     def filters(self) -> list[Step]:
         """The graph's filters that hold in this phase."""
-        return [f for f in self.bound.filters if self.depth is None or f.depth < self.depth]
+        return [f for f in self.bound.filters if self._holds(f)]
+
+    def filters_for(self, targets: Sequence[tuple[int, str]]) -> list[Step]:
+        """The graph's filters that hold in this phase for the rows of the targets."""
+        return [f for f in self.bound.filters_for(targets) if self._holds(f)]
+
+    def _holds(self, step: Step) -> bool:
+        return self.depth is None or step.depth < self.depth
 
     def _load(
-        self, partition: Partition, columns: list[str], plain: list[str], failed: Counter[str]
-    ) -> tuple[Columns, Any, Any]:
-        """(the source columns, row numbers, order numbers if they differ) of the rows that the source filter keeps."""
+        self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
+    ) -> tuple[Columns, Any, Any, dict[str, int]]:
+        """(the source columns, row numbers, order numbers if they differ) of the rows that filter, unique, split and
+        down-sampling keep, and how many rows the last two leave out."""
         engine, keyed = self.kernels, ROW in self.schema
         source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
@@ -178,15 +207,54 @@ class Work(PickledFields):
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
         if self.first_row:
             rows = rows + engine.xp.uint64(self.first_row)
+        mask, thinning, left, weight = None, self._thinning, dict[str, int](), None
         if self.condition:
-            try:
-                passing = true_rows(self.condition, source, failed)
-            except DataError as error:
-                where = f"{SOURCE_FILTER}, {_place(partition)}"
-                raise DataError(error.what, where=where, why=error.why, do=error.do) from None
-            source, rows = engine.take({n: source[n] for n in columns}, passing), rows.take(passing)
-            order = None if order is None else order.take(passing)
-        return {n: source[n] for n in columns}, rows, order
+            mask = _true_mask(self.condition, SOURCE_FILTER, source, partition, noted)
+        if self.rules.repeated:
+            fresh = engine.xp.asarray(~self.rules.repeated.members(partition.first_row, partition.rows))
+            mask = fresh if mask is None else mask & fresh
+        names = [name for name in columns if name != self._weight]
+        if mask is not None:
+            wanted = [*names, *self._split_columns, *self._thinning_columns]
+            source, rows, order = _taken(engine, source, wanted, rows, order, engine.xp.flatnonzero(mask))
+        if self.rules.splitting:
+            own = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
+            places, before = engine.xp.flatnonzero(own), len(rows)
+            wanted = [*names, *self._thinning_columns]
+            source, rows, order = _taken(engine, source, wanted, rows, order, places)
+            left["other_splits"] = before - len(rows)
+        if thinning:
+            thinned = _true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, partition, noted)
+            places, before = engine.xp.flatnonzero(~thinned | thinning.stay(rows, engine)), len(rows)
+            source, rows, order = _taken(engine, source, names, rows, order, places)
+            left["downsampled"] = before - len(rows)
+            weight = engine.xp.where(thinned.take(places), 1 / thinning.fraction, 1.0)
+        if self._weight in columns:
+            weight = engine.xp.ones(len(rows)) if weight is None else weight
+            source = {**source, self._weight: engine.from_numbers(weight.astype(engine.xp.float32))}
+        return {n: source[n] for n in columns}, rows, order, left
+
+    def _of_split(
+        self,
+        rule: Splitting,
+        source: Columns,
+        rows: Any,
+        partition: Partition,
+        noted: FailedCasts,
+        left: dict[str, int],
+    ) -> Any:
+        """Which rows belong to the split of this pass; `left` gets how many train has because their value is null."""
+        if rule.column is None:
+            return rule.of_hashes(source, rows, self.kernels)
+        taken = self.kernels.xp.zeros(len(rows), dtype=bool)
+        for name, condition in rule.parsed:
+            mask = _true_mask(condition, SOURCE_SPLIT, source, partition, noted)
+            if name == rule.name:
+                return mask & ~taken
+            taken = taken | mask
+        null = self.kernels.null_rows([source[rule.column]])
+        left["null_in_train"] = 0 if null is None else int(null.sum())
+        return ~taken
 
     def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
@@ -233,6 +301,27 @@ class Work(PickledFields):
         """The cache of a whole partition; None for a part of one that was divided because memory is short."""
         whole = self.cache and partition.rows == self.source.partitions[partition.number].rows
         return self.cache if whole else None
+
+
+def _true_mask(condition: Expression, title: str, source: Columns, partition: Partition, noted: FailedCasts) -> Any:
+    """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`."""
+    failed = Counter[str]()
+    try:
+        mask = true_mask(condition, source, failed)
+    except DataError as error:
+        where = f"{title}, {_place(partition)}"
+        raise DataError(error.what, where=where, why=error.why, do=error.do) from None
+    for text, count in failed.items():
+        noted[title, text] = count
+    return mask
+
+
+def _taken(
+    engine: ModuleType, source: Columns, names: Sequence[str], rows: Any, order: Any, places: Any
+) -> tuple[Columns, Any, Any]:
+    """The rows at these places: columns, row numbers, order numbers."""
+    columns = engine.take({name: source[name] for name in names}, places) if names else {}
+    return columns, rows.take(places), None if order is None else order.take(places)
 
 
 def _place(partition: Partition) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from tasks.graph.history import check_history, save_history
 from tasks.graph.node import Node, graph_from_json, graph_to_json
 from tasks.graph.state import FORMAT, State, copy_saved, read_json
 from tasks.manifest import current, seal
-from tasks.ops.base import make_operator
+from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
 from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged
 from tasks.storage.own_files import FITTED, README, WORKFLOW
 from tasks.storage.sample_data import made_up_text
+
+log = logging.getLogger("millrace")
 
 SOURCE = """
 ## How its source was read
@@ -45,6 +48,9 @@ def save_fitted(
     `history` are the nights that it has learned, and the table of their files (`tasks.graph.history`).
     """
     bound, graph = Bound(final, schema, state.values), graph_to_json(final)
+    for path in _of_the_script(graph):
+        text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
+        log.warning(text, path)
     folder.mkdir(parents=True, exist_ok=True)
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -65,6 +71,12 @@ def save_fitted(
     readme = README + (SOURCE + "".join(lines) if lines else "")
     (folder / "README.md").write_text(readme)
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
+
+
+def _of_the_script(graph: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Import paths of functions and operators of the script, or notebook, that this process runs."""
+    named = [node["op"].get(key) for node in graph if "op" in node for key in ("op", "function")]
+    return sorted({path for path in named if isinstance(path, str) and path.startswith("__main__:")})
 
 
 def fitted_folder(path: Path) -> Path:
@@ -125,6 +137,9 @@ def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
     check_history(folder, data)
     final, schema = graph_from_json(data["graph"]), Schema.from_json(data["schema"])
     check_bound(final, schema, state, folder)
+    for step in Bound(final, schema, state.values).learned_from_parameters:
+        if isinstance(step.op, Learned) and step.op.frames:
+            step.op.restore_frames(state.values[step.key])
     return final, schema, state, data["source"]
 
 

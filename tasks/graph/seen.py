@@ -19,12 +19,14 @@ Met = dict[str, dict[str, int]]  # step -> what it met (rows, out_of_vocabulary,
 
 @dataclass
 class Seen:
-    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took."""
+    """Some rows of the source: their number, sketches of columns by name, what steps met, the seconds that it took, and
+    how many further rows each rule of the source left out."""
 
     rows: int = 0
     columns: dict[str, Sketch] = field(default_factory=dict)
     met: Met = field(default_factory=dict)
     seconds: float = 0.0
+    left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +59,21 @@ def added(parts: Iterable[Seen]) -> Seen:
             for what, count in figures.items():
                 total[what] = total.get(what, 0) + count
     columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
-    return Seen(sum(p.rows for p in several), columns, met, sum(p.seconds for p in several))
+    seconds, left_out = sum(p.seconds for p in several), summed(p.left_out for p in several)
+    return Seen(sum(p.rows for p in several), columns, met, seconds, left_out)
+
+
+def summed(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums of counts by name.
+
+    >>> summed([{"a": 1}, {"a": 2, "b": 0}])
+    {'a': 3, 'b': 0}
+    """
+    total: dict[str, int] = {}
+    for counts in several:
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    return total
 
 
 def packed_sum(texts: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ PART = 1 << 19  # rows of a file
 BESIDE = 4  # from this format on there are files beside state.json
 CHANGES_FORMAT = 1
 SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
+NIGHT = "of_night.json"  # names tables that only the run that has learned them uses
 SUFFIX = ".vocab"  # Parquet, under a name that no reader of a folder takes for data
 
 
@@ -47,18 +48,22 @@ class State:
 
     `partials` (by step) are for a refit, `changes` are what the refit that made this state changed ({} for a fit):
     `base` and `rows` as in `changes.json`, and `steps`. If they are functions, these are called when they are first
-    needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials.
+    needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials. `of_night` are
+    tables of steps that a refit has just learned (`Grown.of_night`), which are not saved with it: `save_night`.
     """
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None,
         partials: Mapping[str, dict[str, Any]] | Callable[[], tuple[dict[str, dict[str, Any]], int]] | None = None,
         changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None, rows: int = 0,
+        of_night: Mapping[str, pa.Table] | None = None,
     ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
         self._rows = rows
+        self.of_night = dict(of_night or {})
+        self._whole: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
         self._prepared: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -96,9 +101,16 @@ class State:
             return None
         with self._lock:
             if (key, engine.NAME) not in self._prepared:
-                self._prepared[key, engine.NAME] = _prepared(key, op, self.values[key], engine)
+                whole = partial(self._prepare, key, op, engine)
+                of_night = self.of_night.get(key)
+                self._prepared[key, engine.NAME] = (
+                    whole() if of_night is None else op.prepare_night(of_night, self.values[key], whole, engine)
+                )
                 engines.synchronize()
             return self._prepared[key, engine.NAME]
+
+    def _prepare(self, key: str, op: Learned, engine: ModuleType) -> Any:
+        return _prepared(key, op, self._whole(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"values": self.values, "partials": self.partials, "changes": self.changed, "rows": self.rows}
@@ -144,10 +156,55 @@ class State:
         in the folder until somebody wants them; they are checked then. Without `partials` nobody will.
         """
         data = _checked(folder, digest)
-        if not partials:
-            return State(_read(folder, data["fitted"]))
         values = _read(folder, data["fitted"])
+        if not partials:
+            return State(values)
         return State(values, partial(_read_partials, folder, data), partial(_read_changes, folder, data))
+
+    @staticmethod
+    def load_for_run(folder: Path) -> State:
+        """The state in the staging folder of a run, to be applied.
+
+        Of steps whose table of the night `save_night` has saved there, the other tables stay in the folder until a row
+        has a value that the night does not have.
+        """
+        of_night = _read_night(folder)
+        if not of_night:
+            return State.load(folder, partials=False)
+        fitted = _checked(folder)["fitted"]
+        first = {
+            key: {n: v for n, v in values.items() if key not in of_night or not _files(v)}
+            for key, values in fitted.items()
+        }
+        state = State(_read(folder, first), of_night=of_night)
+        state._whole = lambda key: _read(folder, {key: fitted[key]})[key]
+        return state
+
+
+def save_night(folder: Path, of_night: Mapping[str, pa.Table], digest: str) -> None:
+    """Save the tables of the night (`Grown.of_night`), by step, beside the state of this digest for workers of the run.
+
+    They are no part of the state: a copy of it does not have them.
+    """
+    with Saving(folder) as saving:
+        steps = _packed({key: {"of_night": table} for key, table in of_night.items()}, "night-", saving)
+        content = {"state": digest, "steps": encoded(_waited(steps, _noted))}
+    _write(folder / NIGHT, _text(content).encode())
+
+
+def _read_night(folder: Path) -> dict[str, pa.Table]:
+    """What `save_night` has saved; {} where it has not, or not for this state, or where it is damaged: the state has it
+    all."""
+    if not (folder / NIGHT).exists():
+        return {}
+    try:
+        content = read_json(folder / NIGHT)
+        if content["state"] != _digest(folder / "state.json"):
+            return {}
+        _check_tables(folder / NIGHT, "steps", content["steps"])
+        return {key: values["of_night"] for key, values in _read(folder, content["steps"]).items()}
+    except (DataError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 class Saving:

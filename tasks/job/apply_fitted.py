@@ -18,6 +18,7 @@ from tasks.graph.node import Node, graph_from_json
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
+from tasks.job.row_rules import with_weight
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
@@ -29,7 +30,7 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
     digest = data.get("state") or hashlib.sha256(saved_files(folder)[0].read_bytes()).hexdigest()
-    labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]))
+    labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
                        fitted={"path": str(folder), "state": digest, "schema": data["schema"],
                                "fit": asdict(fit), "made_up": _made_up(data)})  # fmt: skip
@@ -60,6 +61,8 @@ def _as_base(request: Request, plan: Plan) -> Plan:
     places = [place for step in bound.filters for place in step.inputs.values()]
     places += [place for step in bound.learned for place in step.fit_inputs.values()]
     needed = bound.source_columns([*bound.targets, *places], training=True)
+    weight = request.source.downsample.weight if request.source.downsample else None
+    needed = [name for name in needed if name != weight]
     for name in needed:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
@@ -90,7 +93,7 @@ def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     if request.base:
         return without(request.final, request.fitted_schema, source, ())
     if not request.fitted:
-        return request.final, source
+        return request.final, with_weight(source, request.source)
     return without(request.final, request.fitted_schema, source, missing_labels(request, source))
 
 
@@ -142,9 +145,10 @@ def _missing(name: str, source: Schema, why: str, where: str, do: str = "") -> D
     return DataError(what, where=where, why=why, do=near(name, source) + (f"; {do}" if do else ""))
 
 
-def targets_of(final: Node, fitted: Schema) -> list[str]:
-    """The outputs that are tagged as target."""
-    return [c.name for c in Bound(final, fitted).output.columns if Tags.TARGET.value in c.tags]
+def targets_of(final: Node, fitted: Schema, *more: Tags) -> list[str]:
+    """The outputs that are tagged as target, or with one of `more` tags."""
+    tags = {tag.value for tag in (Tags.TARGET, *more)}
+    return [c.name for c in Bound(final, fitted).output.columns if tags & c.tags]
 
 
 def needed_columns(bound: Bound) -> list[str]:

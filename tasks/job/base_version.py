@@ -20,7 +20,7 @@ from tasks.manifest import Manifest, outputs, versions_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW, splits_of
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _checked(version: Path, thorough: bool) -> BaseVersion:
         if thorough and (lines := damages(folder)):
             raise DataError(lines[0], where=str(folder))
     if (version / SPLITS[0]).is_dir() and not (version / FITTED).exists():
-        for split in SPLITS:
+        for split in splits_of(version):
             if not (version / split / MANIFEST).exists():
                 raise DataError(f"{split}/{MANIFEST} is missing", where=str(version))
     folder = fitted_folder(version)

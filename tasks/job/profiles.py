@@ -14,7 +14,7 @@ from tasks.graph.evaluation import titled
 from tasks.graph.failed_casts import Record
 from tasks.graph.seen import Seen
 from tasks.job.request import Request
-from tasks.storage.atomic import read_json, write_json
+from tasks.storage.atomic import read_json, write_text
 from tasks.storage.checksum import digest
 
 STATISTICS = "profile-statistics.json"  # in the staging folder: what statistics read
@@ -53,7 +53,7 @@ def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, Step
 
 def save(request: Request, name: str, profile: Profile, fingerprint: str) -> None:
     """Write a profile into the staging folder, with the fingerprint of the work that it is of."""
-    write_json(request.staging.folder / name, {**profile.to_json(), "fingerprint": fingerprint})
+    write_text(request.staging.folder / name, profile.text(fingerprint=fingerprint))
 
 
 def saved(request: Request, name: str, fingerprint: str = "") -> Profile | None:
@@ -74,5 +74,5 @@ def publish_profile(request: Request, split: str, folder: Path) -> list[Mapping[
     if profile is None:
         return []
     path = folder / PROFILE
-    write_json(path, profile.to_json())
+    write_text(path, profile.text())
     return [{"path": PROFILE, "bytes": path.stat().st_size, "xxh3_128": digest(path)}]

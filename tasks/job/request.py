@@ -20,11 +20,13 @@ from tasks.core.versions import millrace_version
 from tasks.errors import DataError
 from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
+from tasks.graph.row_rules import RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.planning import BOUNDS, read_options
 from tasks.sources.reading_rules import Fit
 from tasks.storage.allowed_roots import allowed_roots
 from tasks.storage.atomic import read_json
+from tasks.storage.checksum import digest
 from tasks.storage.files_being_read import FOLDER
 from tasks.storage.source_changes import are_same
 from tasks.storage.staging import Staging
@@ -114,8 +116,13 @@ class Request(PickledFields):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The sub-folders of the output: none, or train and valid."""
-        return ("train", "valid") if self.source.valid else ("",)
+        """The sub-folders of the output: none, or train, valid and test, as far as the job has them."""
+        return self.source.splits
+
+    @property
+    def plan_names(self) -> tuple[str, ...]:
+        """The splits that have a plan of their own; the splits of one source share one, whose name is empty."""
+        return ("",) if self.source.split else self.splits
 
     @property
     def side_files(self) -> list[Any]:
@@ -130,7 +137,8 @@ class Request(PickledFields):
         return fingerprint(
             self.code,
             self.engine,
-            self.source.model_dump(exclude={"filter", "sample", *BOUNDS}),
+            self.source.model_dump(exclude={"filter", "downsample", "sample", *BOUNDS}),
+            *([self.source.filter] if self.source.unique else []),
             self.run.min_partition_size,
             *([self.contract] if self.contract else []),
             *self._fitted,
@@ -196,17 +204,25 @@ class PlanOf:
     def sources(self, split: str) -> tuple[tuple[File, ...], Mapping[str, Any]]:
         """(the files of the source that a split was planned from, the options of their storage)."""
         plan = self.plan(split)
-        origins = self.data.get("origins", {}).get(split)
+        origins = self.data.get("origins", {}).get(self._name(split))
         files = plan.files if origins is None else tuple(File(*item) for item in origins)
         return files, plan.options["storage_options"]
 
-    def set_plans(self, plans: Mapping[str, Plan], origins: Mapping[str, Any]) -> None:
-        """Remember the plans, and the files of the source where those of the plan are made of them."""
+    def set_plans(
+        self, plans: Mapping[str, Plan], origins: Mapping[str, Any], repeated: Mapping[str, Any] | None = None
+    ) -> None:
+        """Remember the plans, the files of the source where those of the plan are made of them, and by split the rows
+        that `source.unique` leaves out (path, digest, rows)."""
         saved = {split: plan.to_json() for split, plan in plans.items()}
         digests = {split: fingerprint(plan, origins.get(split)) for split, plan in saved.items()}
-        self.data = {"plans": saved, "origins": dict(origins), "digests": digests}
+        self.data = {"plans": saved, "origins": dict(origins), "digests": digests, "repeated": dict(repeated or {})}
+
+    def _name(self, split: str) -> str:
+        """The plan that a split is of: splits of one source share one."""
+        return "" if self.source.split else split
 
     def plan(self, split: str) -> Plan:
+        split = self._name(split)
         try:
             saved = self.data["plans"][split]
             if fingerprint(saved, self.data["origins"].get(split)) != self.data["digests"][split]:
@@ -221,6 +237,21 @@ class PlanOf:
             ) from None
         plan = replace(plan, options={**plan.options, OPTION: str(self.path.parent / FOLDER)})
         return plan.with_storage_options(read_options(self.source)["storage_options"])
+
+    def repeated(self, split: str) -> RowSet | None:
+        """The rows that `source.unique` leaves out of the plan of a split; None where no row is left out by number."""
+        saved = self.data.get("repeated", {}).get(self._name(split))
+        return RowSet(saved["path"], saved["digest"]) if saved and saved["path"] else None
+
+    def repeated_count(self, split: str) -> int | None:
+        """How many rows of a split `source.unique` leaves out; None without it."""
+        saved = self.data.get("repeated", {}).get(self._name(split))
+        return int(saved["rows"]) if saved else None
+
+    def repeated_whole(self, splits: Sequence[str]) -> bool:
+        """True if the files of the rows that are left out are there as they were written."""
+        sets = [rows for split in splits if (rows := self.repeated(split))]
+        return all(Path(rows.path).exists() and digest(rows.path) == rows.digest for rows in sets)
 
     @property
     def made_up(self) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from tasks import engines
 from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool, merged
@@ -64,13 +66,14 @@ def conclude_refit(
     engine: str,
     seen: Callable[[Seen], None] = lambda _: None,
     tables_of: Callable[[str, list[Any]], None] = lambda key, tables: None,
+    of_night: Callable[[str, pa.Table], None] = lambda key, table: None,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(fitted values, partials for a refit, questions for another pass, what changed) by step: `conclude` of a refit.
 
     Partials of the new rows are merged as in a fit. Tables of keys then come to this process, which has those of the
     base; other partials are finished in a task, which gets what the base has learned, and large tables that are learned
     anew as in a fit. `tables_of(step, tables)` is called with the tables of the new rows, before they are merged with
-    the base's.
+    the base's, `of_night(step, table)` with the step's table of the night (`Grown`).
     """
     counts = _row_counts(pool, observed, halved, failed, seen)
     keyed = {k: s for k, s in steps.items() if isinstance(s.op, Keyed) and not base.starts(s).anew}
@@ -86,7 +89,7 @@ def conclude_refit(
         starts = {key: base.starts(steps[key]) for key in others}
         done, questions = pool.values(pool.call(refit.finalize, [(of_others, starts)]))[0]
     for key, (values, for_refit) in large_tables.finalize(pool, anew, counts, known).items():
-        done[key] = values, for_refit, refit.change_anew(steps[key], base, values)
+        done[key] = refit.Finished(values, for_refit, refit.change_anew(steps[key], base, values))
     tables: dict[str, Any] = {}
     if single:
         (on_host,) = pool.values(pool.call(refit.tables_on_host, [(of_single,)]))
@@ -97,6 +100,9 @@ def conclude_refit(
     for key, several in tables.items():
         tables_of(key, several)
     done |= refit.finish_tables(pool, keyed, tables, base, engine, known)
+    for key, learned in done.items():
+        if learned.of_night is not None:
+            of_night(key, learned.of_night)
     fitted, partials, changes = ({key: learned[i] for key, learned in done.items()} for i in range(3))
     return _in_order(fitted, counts), _in_order(partials, counts), questions, _in_order(changes, counts)
 

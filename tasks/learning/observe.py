@@ -26,6 +26,7 @@ from tasks.graph.evaluation import explained, titled
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work, block_offsets
+from tasks.graph.row_rules import ALL_ROWS, RowRules
 from tasks.graph.seen import Seen, counted, together
 from tasks.graph.state import State
 from tasks.learning import large_tables
@@ -47,7 +48,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
           cache: CacheKey | None = None,
           failed: Callable[[list[Record]], None] | None = None,
           base: Base | None = None,
-          seen: Callable[[Seen], None] | None = None) -> State:  # fmt: skip
+          seen: Callable[[Seen], None] | None = None,
+          rules: RowRules = ALL_ROWS,
+          left_out: Callable[[Mapping[str, int]], None] | None = None) -> State:  # fmt: skip
     """The state of a graph over all rows of the plan; with `base`, of these and of all rows that the base has learned.
     `progress(phase, rows)` is called as partitions are done.
 
@@ -56,7 +59,8 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     large tables has learned while other steps are worked on. A phase is one pass; steps whose operator left a question
     open (exact quantiles) share further passes over their columns alone, without `progress`. The columns of
     `cache` stay decoded on the workers. `seen` is called once, with what was seen of the rows: each column that was
-    read, over all rows.
+    read, over all rows. `rules` leave out rows beyond the filter; `left_out(counts)` is called with how many rows
+    split and down-sampling left out, where a pass was needed.
     """
     bound = Bound(final, schema)
     state = State(*from_parameters(bound, base))
@@ -70,11 +74,12 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
         changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
     passes_seen: list[Seen] = []
+    of_night: dict[str, pa.Table] = {}
     for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
         done = functools.partial(_report, progress, plan, number) if progress else None
         values = _applied_values(bound, depth, state, unchanged) if base else state.values
-        work = Work(source, final, schema, engine, State(values), filter, training=True, depth=depth,
-                    cache=cache, first_row=base.first_row if base else 0)  # fmt: skip
+        work = Work(source, final, schema, engine, State(values, of_night=of_night), filter, training=True, depth=depth,
+                    cache=cache, first_row=base.first_row if base else 0, rules=rules)  # fmt: skip
         phase = Phase(work, depth, floor, unchanged=unchanged)
         columns: dict[str, str] = {}
         if seen:
@@ -87,8 +92,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             if base:
                 steps = {step.key: step for step in phase.steps}
                 fitted, partials, questions, changed = conclude_refit(
-                    pool, observed, *hooks, steps, base, engine, passes_seen.append, counts.add
-                )
+                    pool, observed, *hooks, steps, base, engine, passes_seen.append, counts.add,
+                    of_night.__setitem__
+                )  # fmt: skip
                 changes |= {key: change_of(steps[key], base.mode(steps[key]), c) for key, c in changed.items()}
             else:
                 fitted, partials, questions = conclude(pool, observed, *hooks, passes_seen.append)
@@ -99,6 +105,8 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             phase, done, columns = replace(phase, work=work, questions=questions), None, {}
     if seen:
         seen(together(passes_seen))
+    if left_out and passes_seen:
+        left_out(passes_seen[0].left_out)
     if base:
         bound = Bound(final, schema, state.values)
         order = [s.key for s in (*bound.learned_from_parameters, *bound.learning)]
@@ -108,8 +116,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             "steps": {key: changes[key] for key in order if key in changes},
         }
         partials = {k: state.partials[k] for k in order} | base.left_out(order)
-        state = State({k: state.values[k] for k in order}, partials, changed, base.first_row + plan.rows)
-        return state
+        return State({k: state.values[k] for k in order}, partials, changed, base.first_row + plan.rows, of_night)
     return State(state.values, state.partials, rows=plan.rows)
 
 
@@ -170,6 +177,8 @@ def from_parameters(bound: Bound, base: Base | None = None) -> tuple[dict[str, A
         if base and base.mode(step).mode == "frozen":
             fitted[step.key] = base.state.values[step.key]
             continue
+        if base and step.op.frames and step.key in base.state.values:
+            step.op.restore_frames(base.state.values[step.key])
         try:
             fitted[step.key] = step.op.finalize_unit(None, step.unit)
         except Exception as error:
@@ -222,6 +231,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
             raise explained(error, step, evaluation.where) from error
         partials[step.key] = Partial(step, tree)
     seen = Seen() if work.profile is None else work.seen(evaluation, partition, moments)
+    seen.left_out = evaluation.left_out
     return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,11 +20,19 @@ from tasks.graph.evaluation import explained, titled
 from tasks.graph.state import State
 from tasks.learning.large_table_types import Chain
 from tasks.learning.partials import Observed, whole_of
-from tasks.ops.base import Learned, Night
+from tasks.ops.base import Grown, Learned, Night
 from tasks.ops.keyed import Keyed
 
 __all__ = ["Base", "Mode"]
-Finished = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # fitted values, those for a refit, what changed
+
+
+class Finished(NamedTuple):
+    """What a step has learned: its values, those for a refit, what changed; and its `Grown.of_night`."""
+
+    fitted: dict[str, Any]
+    for_refit: dict[str, Any]
+    change: dict[str, Any]
+    of_night: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str,
             if start.anew and (question := op.refine(whole)) is not None:
                 questions[key] = question
                 continue
-            done[key] = _finished(partial.step, whole, start)
+            done[key] = _finished(partial.step, whole, start)._replace(of_night=None)
         except Exception as error:
             raise explained(error, partial.step, "statistics") from error
     engines.synchronize()
@@ -144,10 +152,10 @@ def _finished(step: Step, partial: Any, start: Start) -> Finished:
     assert isinstance(op, Learned)
     if start.anew:
         learned = op.finalize_unit(partial, unit)
-        return *op.parted(partial, learned), op.change(fitted, op.parted(partial, learned)[0], unit)
+        return Finished(*op.parted(partial, learned), op.change(fitted, op.parted(partial, learned)[0], unit))
     if start.mode.mode == "appended" or (start.mode.mode == "merged" and isinstance(op, Keyed)):
-        learned, change = op.grown(partial, fitted, saved, unit, start.night)
-        return *op.parted(None, learned), change
+        grown = Grown(*op.grown(partial, fitted, saved, unit, start.night))
+        return Finished(*op.parted(None, grown.learned), grown.change, grown.of_night)
     try:
         whole = op.merge(op.restored(fitted, saved, unit), partial)
     except KeyError:
@@ -160,8 +168,8 @@ def _finished(step: Step, partial: Any, start: Start) -> Finished:
         whole = partial
     new, for_refit = op.parted(whole, op.finalize_unit(whole, unit))
     if start.mode.mode == "frozen":
-        return dict(fitted), for_refit, {"would": op.would(fitted, new, unit)}
-    return new, for_refit, op.change(fitted, new, unit)
+        return Finished(dict(fitted), for_refit, {"would": op.would(fitted, new, unit)})
+    return Finished(new, for_refit, op.change(fitted, new, unit))
 
 
 def tables_on_host(observed: Observed) -> dict[str, pa.Table]:
@@ -206,8 +214,8 @@ def _grown(
         if engine == "pandas" or not is_out_of_memory(error):
             raise explained(error, step, "statistics") from error
         done = _on("pandas", step, table, start)  # the GPU has no room for it
-    known(done[0])
-    known(done[1])
+    known(done.fitted)
+    known(done.for_refit)
     return done
 
 

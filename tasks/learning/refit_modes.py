@@ -42,7 +42,7 @@ def learned_steps(bound: Bound) -> dict[str, Step]:
 
 def behind(bound: Bound, step: Step) -> list[Step]:
     """The learned steps that a step is behind: what it learns from is made of their outputs, or filtered by them."""
-    filters = [f for f in bound.filters if f.depth < step.depth] if _op(step).passes else []
+    filters = [f for f in bound.filters_of(step.within) if f.depth < step.depth] if _op(step).passes else []
     places = [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
     todo, learned, seen = [bound.origin(*place) for place in places], dict[str, Step](), set[str]()
     while todo:

@@ -476,10 +476,5 @@ def loader(
     source = Loader(str(path), columns=None if columns is None else tuple(columns), **settings)
     if not tags:
         return source
-    wanted = [str(getattr(tag, "value", tag)) for tag in ([tags] if isinstance(tags, str) else tags)]
-    known = sorted({tag for column in source.schema.columns for tag in column.tags})
-    for tag in wanted:
-        if tag not in known:
-            raise JobError(f"no column has the tag {tag!r}", where=str(path), do=near(tag, known))
-    tagged = [column.name for column in source.schema.columns if column.tags.intersection(wanted)]
+    tagged = source.schema.with_any_tag(tags, str(path))
     return replace(source, columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tasks.errors import JobError
-from tasks.loading import Batches, Shard, arrays, check_order, loader
+from tasks.errors import HostError, JobError
+from tasks.loading import Batches, Loader, Shard, arrays, check_order, jagged, loader
 
 
 class Rows(IterableDataset):  # type: ignore[misc]
@@ -31,6 +32,11 @@ class Rows(IterableDataset):  # type: ignore[misc]
     `state_dict` and `load_state_dict` stop and go on in the middle of an epoch. `tags` selects columns as in `loader`.
     The other parameters and the errors are those of `Loader`.
 
+    `jagged` names columns that come as one KeyedJaggedTensor of TorchRec, `batch["jagged"]`, instead of tensors of
+    their own; a map {name: columns} makes several, `batch[name]`. A column of single values has lists of length 1.
+    Columns of integers of several types become int64. Errors: a HostError where TorchRec is not installed; a JobError
+    for an unknown column, for integers beside floats, and for a name that is a column of the batch.
+
     Tensors have the columns' types (uint16 becomes int32, uint32 and uint64 become int64); a null float is NaN, and a
     null in any other column a DataError. A list column gives its elements, and `<column>_offsets` as
     torch.nn.EmbeddingBag(include_last_offset=True) takes them. Needs PyTorch.
@@ -44,10 +50,15 @@ class Rows(IterableDataset):  # type: ignore[misc]
         *,
         rank: int | None = None,
         ranks: int | None = None,
+        jagged: Sequence[str] | Mapping[str, Sequence[str]] = (),
         **settings: Any,
     ) -> None:
         super().__init__()
         self.loader = loader(path, columns, batch_size=batch_size, **settings)
+        self.jagged = {} if not jagged else _jagged_names(jagged)
+        if self.jagged:
+            _keyed_jagged_tensor()
+            self.loader = _with_columns(self.loader, self.jagged)
         default = _rank()
         self.rank, self.ranks = default[0] if rank is None else rank, default[1] if ranks is None else ranks
         Shard(self.rank, self.ranks)
@@ -102,7 +113,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         count = max(workers, 1)
         return sum(self.loader.batches_of(Shard(self.rank, self.ranks, worker, count)) for worker in range(count))
 
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         epoch, taken, by = self._place.tolist()
@@ -118,7 +129,51 @@ class Rows(IterableDataset):  # type: ignore[misc]
         for table in Batches(self.loader, epoch, shards[mine], counts[mine]):
             if info is None and self._taken is not None:
                 self._taken += 1
-            yield {name: torch.from_numpy(_owned(values)) for name, values in arrays(table).items()}
+            yield self._tensors(arrays(table))
+
+    def _tensors(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        columns = {name: _owned(values) for name, values in columns.items()}
+        inside = {part for names in self.jagged.values() for name in names for part in (name, f"{name}_offsets")}
+        batch: dict[str, Any] = {n: torch.from_numpy(values) for n, values in columns.items() if n not in inside}
+        for key, names in self.jagged.items():
+            batch[key] = _keyed(columns, names)
+        return batch
+
+
+def _jagged_names(jagged: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    named = jagged if isinstance(jagged, Mapping) else {"jagged": [jagged] if isinstance(jagged, str) else jagged}
+    return {key: list(names) for key, names in named.items()}
+
+
+def _with_columns(loader: Loader, jagged: Mapping[str, Sequence[str]]) -> Loader:
+    """The loader that also reads the columns of jagged tensors; a JobError for an unknown one, or a second name."""
+    inside = [name for names in jagged.values() for name in names]
+    for key in jagged:
+        if key in {*loader.names} - {*inside}:
+            raise JobError(f"a jagged tensor and a column are both called {key!r}", where=loader.path,
+                           do="name the tensor otherwise: jagged={'ids': [..]}")  # fmt: skip
+    return replace(loader, columns=tuple(dict.fromkeys([*loader.names, *inside])))
+
+
+def _keyed_jagged_tensor() -> Any:
+    """The class of TorchRec; a HostError where it cannot be imported."""
+    try:
+        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+    except (ImportError, OSError) as error:
+        raise HostError(
+            "jagged tensors need TorchRec", why=str(error),
+            do="pip install 'millrace[torchrec]'; without it millrace.jagged gives keys, values and lengths as arrays",
+        ) from None  # fmt: skip
+    return KeyedJaggedTensor
+
+
+def _keyed(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> Any:
+    """The KeyedJaggedTensor of columns of a batch."""
+    if len({columns[name].dtype for name in names}) > 1 and all(columns[name].dtype.kind == "i" for name in names):
+        columns = {**columns, **{name: columns[name].astype(np.int64) for name in names}}
+    parts = jagged(columns, names)
+    values, lengths = torch.from_numpy(parts["values"]), torch.from_numpy(parts["lengths"])
+    return _keyed_jagged_tensor()(keys=parts["keys"], values=values, lengths=lengths)
 
 
 def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:

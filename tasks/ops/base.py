@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -87,6 +87,18 @@ def _day_number(day: date) -> int:
     return (day - date(1970, 1, 1)).days
 
 
+class Grown(NamedTuple):
+    """What an operator has learned in a refit (`Learned.grown`).
+
+    learned: the learned values of all nights. change: what changed, for changes.json.
+    of_night: a table in host memory of which `prepare_night` makes what `apply` takes for rows of the night.
+    """
+
+    learned: dict[str, Any]
+    change: dict[str, Any]
+    of_night: pa.Table | None = None
+
+
 class Operator(BaseModel):
     """Base of all operators: an immutable set of checked parameters, and the verbs that work with them.
 
@@ -141,6 +153,11 @@ class Operator(BaseModel):
     @property
     def files(self) -> tuple[str, ...]:
         """Files read besides the source; when one has changed, what was learned with it is learned again."""
+        return ()
+
+    @property
+    def frames(self) -> tuple[Any, ...]:
+        """Frames among the parameters (`tasks.ops.side_tables.SideFrame`): a job has no place for them."""
         return ()
 
     @property
@@ -338,11 +355,12 @@ class Learned(Operator):
 
     def grown(
         self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """(the learned values after a refit, what changed) of an operator with `on_refit` "appended".
 
         `partial` is of the rows of the night alone, `fitted` and `saved` are as in `restored`. What changed are plain
-        JSON values and Arrow tables, which changes.json names beside operator and columns.
+        JSON values and Arrow tables, which changes.json names beside operator and columns. A `Grown` may have besides
+        what `prepare_night` takes.
         """
         raise TypeError(f"{type(self).__name__} does not define grown")
 
@@ -369,6 +387,10 @@ class Learned(Operator):
         for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
         return fitted, self.kept_partial(partial, learned) | for_refit
 
+    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+        """Give `frames` that were saved by their digest alone what was learned from them, for another fit."""
+        return
+
     def report(self, fitted: dict[str, Any]) -> list[dict[str, Any]] | None:
         """Rows of plain values worth showing in the statistics stage's artifact, the most telling first; None:
         nothing."""
@@ -377,6 +399,16 @@ class Learned(Operator):
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """What `apply` gets as `fitted`, made once per process and engine (look-up tables)."""
         return fitted
+
+    def prepare_night(
+        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: ModuleType
+    ) -> Any:
+        """What `apply` gets as `fitted` in the run of a refit, made of `Grown.of_night`: it costs what the night costs.
+
+        `fitted` has no tables. `whole` makes what `prepare` makes, for values that the night does not have. Default:
+        that.
+        """
+        return whole()
 
 
 def _identical(a: Any, b: Any) -> bool:

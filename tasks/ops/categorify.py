@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
@@ -18,9 +18,9 @@ from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError, JobError, near
-from tasks.ops.base import Columns, Context, Entry, Night, Unit
+from tasks.ops.base import Columns, Context, Entry, Grown, Night, Unit
 from tasks.ops.continuous import DURATION
-from tasks.ops.keyed import Keyed, ascending_place, in_types, matches, names_of, one_chunk
+from tasks.ops.keyed import Keyed, NightLookup, ascending_place, in_types, matches_of, names_of, on_host, one_chunk
 
 PADDING, NULL, FIRST = 0, 1, 2
 
@@ -219,7 +219,7 @@ class Categorify(Keyed):
 
     def grown(
         self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> Grown:
         """The vocabulary with the newcomers behind it: values whose count over all nights is at least `freq_threshold`.
 
         Newcomers are ordered by count over all nights, largest first, then by value; `max_size` takes the first of
@@ -238,12 +238,18 @@ class Categorify(Keyed):
         is_new = np.ones(len(night_table), dtype=bool)
         known = _counted(values, night.keep_ids_only)
         rest_counts, seen = _counted(rest), raw(one_array(rest["seen"])).copy()
+        lookup = engine.Lookup([one_array(night_table[key]) for key in keys]) if len(night_table) else None
+        places_of_night = np.full(len(night_table), -1, dtype=np.int64)
         for base, totals in ((values, known), (rest, rest_counts)):
-            places, of = matches(base.select(keys), night_table.select(keys), engine)
+            if not len(base) or lookup is None:
+                continue
+            places, of = matches_of(base.select(keys), lookup, engine)
             totals[places] += counts[of]
             is_new[of] = False
             if base is rest:
                 seen[places] = night.number
+            else:
+                places_of_night[of] = places
         stays = np.ones(len(rest), dtype=bool)
         if night.forget_days is not None:
             stays = night.number - seen < night.forget_days
@@ -290,7 +296,13 @@ class Categorify(Keyed):
             "waiting": len(waiting),
             "forgotten": int((~stays).sum()),
         }
-        return learned, change
+        types, of_values = (t.select(keys).schema.types for t in (night_table, learned["values"]))
+        if lookup is None or len(night_table) >= size or types != of_values:
+            return Grown(learned, change)
+        of = on_host(lookup.codes(list(engine.from_arrow(one_chunk(appended.select(keys))).values())))
+        places_of_night[of[of >= 0]] = old_size + np.flatnonzero(of >= 0)  # others have waited since nights before
+        of_night = pa.table([*night_table.select(keys).columns, pa.array(places_of_night)], [*keys, "place"])
+        return Grown(learned, change, of_night)
 
     def _rest(self, saved: Mapping[str, Any], like: pa.Table, night: Night) -> pa.Table:
         """The values without an id, with the day on which each was seen last; none where counts begin anew."""
@@ -316,6 +328,11 @@ class Categorify(Keyed):
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         table = fitted["values"].slice(0, fitted["size"])
         return engine.Lookup([table.column(n).combine_chunks() for n in table.column_names[:-1]])
+
+    def prepare_night(
+        self, of_night: pa.Table, fitted: dict[str, Any], whole: Callable[[], Any], engine: ModuleType
+    ) -> Any:
+        return NightLookup(of_night, fitted["size"], whole, engine)
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         engine = context.engine
@@ -382,8 +399,9 @@ def _in_order(counted: pa.Table, keys: Sequence[str], engine: ModuleType) -> pa.
 
 def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:
     """The counts of a table, to add to; zeros where they begin anew."""
-    counts = raw(one_array(table["count"]))
-    return np.zeros(len(table), dtype=np.int64) if anew else counts.copy()
+    if anew or not len(table):
+        return np.zeros(len(table), dtype=np.int64)
+    return np.concatenate([raw(chunk) for chunk in table["count"].chunks])
 
 
 def _with(table: pa.Table, counts: np.ndarray, seen: np.ndarray | None = None) -> pa.Table:

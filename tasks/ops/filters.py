@@ -22,7 +22,8 @@ class _RowFilter(Operator):
     """Keeps some rows of the whole table; the selected columns stay what they are.
 
     A removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
-    not depend on. Filters act as early as their columns exist; of several a row has to pass all.
+    not depend on. Filters act as early as their columns exist; of several a row has to pass all. After Groupby the rows
+    are its groups.
     """
 
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
@@ -41,11 +42,13 @@ class Filter(_RowFilter):
     `expression` may name any column ("price > 0 and brand is not None"). `function` is an import path `module:name`, or
     a function; it gets the frame of the selected columns and returns one boolean (or number, true unless 0) per row. A
     removed row is gone for every output column, and for the statistics of every operator that the filter's inputs do
-    not depend on. Of several filters a row has to pass all. A filter cannot stand after Groupby, whose `min_length`
-    drops short groups. Types and values stay. A cast or a parse that fails is null, counted and reported; with `strict`
-    it is a DataError that names value, column and row. Errors: a JobError unless exactly one of the two is given, for
-    an expression that cannot be read or is not of booleans, and for a function that returns another number of rows,
-    another order or another type; a HostError for a function that cannot be imported here.
+    not depend on. Of several filters a row has to pass all. A filter of what is made of runs (History, Rolling ..) acts
+    after the others, and the runs stay as they were: "len(item_history) > 0" takes no event out of the histories of
+    later ones. After Groupby a filter keeps groups, for the columns and statistics of groups. Types and values stay. A
+    cast or a parse that fails is null, counted and reported; with `strict` it is a DataError that names value, column
+    and row. Errors: a JobError unless exactly one of the two is given, for an expression that cannot be read or is not
+    of booleans, and for a function that returns another number of rows, another order or another type; a HostError for
+    a function that cannot be imported here.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow
@@ -113,7 +116,7 @@ class Dropna(_RowFilter):
     """Drop the rows with a null in any of the selected columns.
 
     NaN is null; a null list is, a list with null elements is not. Types and other values stay. A dropped row is gone
-    for all output columns and statistics, as with Filter.
+    for all output columns and statistics, as with Filter; after Groupby rows are groups.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow

@@ -37,8 +37,8 @@ def function_path(function: Any) -> str | None:
     if name is None or "<" in name or _imported(path) is not function:
         raise JobError(
             f"the function {name or repr(function)} cannot be saved",
-            why="it has no import path",
-            do="define it at the top of a module",
+            why="it has no import path: lambdas and functions within functions exist in this process alone",
+            do="define it at the top of a module; in memory, Workflow.transform applies it as it is",
         )
     return path
 
@@ -57,7 +57,8 @@ class Lambda(Operator):
     from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
     function and expression is given, for an expression that cannot be read, and for a result of another type, order or
     number of rows; a HostError for a function that cannot be imported here; a DataError for a value that `dtype` does
-    not hold, and for an error in the function. A workflow with a function that has no import path cannot be saved.
+    not hold, and for an error in the function. A lambda, or a function within another, has no import path: fit and
+    transform apply it, here and on the workers of a Dask client, but a workflow with it cannot be saved.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"price": [1.5, None], "count": [2, 3]})

@@ -14,13 +14,14 @@ from tasks.core.dtypes import dtype_name, kind_of, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
-from tasks.ops.side_tables import read_side_table, side_schema
+from tasks.ops.side_tables import SideFrame, SideTable, frames_in, read_side_table, side_schema, whole
 
 
 class JoinExternal(Learned):
     """Add the columns of a side table (a Parquet or CSV file) to the selected ones; the rows keep their order.
 
-    `table` is the path of a file, or of a folder of Parquet files, with at most 4 GiB in memory. `on` names the key
+    `table` is the path of a file, or of a folder of Parquet files, with at most 4 GiB in memory; in Python also a
+    pandas, Arrow or cuDF frame, as it is then, without its index, which a job has no place for. `on` names the key
     columns, or maps the rows' names to the table's. `columns` are the columns to add (default: all but the keys). `how`
     is left: a row whose key the table lacks gets nulls. A null key matches a null key. Added columns have the table's
     types. A key that occurs twice in the table is an error, or its first row counts (`duplicates`: error or first). The
@@ -42,7 +43,7 @@ class JoinExternal(Learned):
     >>> folder.cleanup()
     """
 
-    table: str
+    table: SideTable
     on: str | list[str] | dict[str, str]
     how: Literal["left"] = "left"
     columns: list[str] | None = None
@@ -65,7 +66,15 @@ class JoinExternal(Learned):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (self.table,)
+        return (self.table,) if isinstance(self.table, str) else ()
+
+    @property
+    def frames(self) -> tuple[SideFrame, ...]:
+        return frames_in(self.table)
+
+    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+        for frame in self.frames:
+            frame.restore(fitted["table"])
 
     def units(self, selection: Sequence[Entry]) -> list[Unit]:
         alone = super().units(selection)
@@ -78,7 +87,7 @@ class JoinExternal(Learned):
         wanted = [n for n in known if n not in self.keys.values()] if self.columns is None else self.columns
         for name in (*wanted, *self.keys.values()):
             if name not in known:
-                raise JobError(f"the side table has no column {name!r}", where=self.table, do=near(name, known))
+                raise JobError(f"the side table has no column {name!r}", where=str(self.table), do=near(name, known))
         return list(wanted)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -94,13 +103,13 @@ class JoinExternal(Learned):
             if kind_of(mine) != kind_of(other):
                 raise DataError(
                     f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",
-                    where=self.table,
+                    where=str(self.table),
                     do="cast one of them to the other's type",
                 )
             if mine != other and (pa.types.is_decimal(mine) or pa.types.is_decimal(other)):
                 raise DataError(
                     f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",
-                    where=self.table,
+                    where=str(self.table),
                     why="decimals are equal only where they have the same digits behind the point",
                     do="write both in one type",
                 )
@@ -128,8 +137,8 @@ class JoinExternal(Learned):
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
         table = fitted["table"].combine_chunks()
-        lookup = engine.Lookup([_whole(table[k]) for k in self.keys.values()])
-        added = {n: _whole(table[n]) for n in self._added(table.column_names)}
+        lookup = engine.Lookup([whole(table[k]) for k in self.keys.values()])
+        added = {n: whole(table[n]) for n in self._added(table.column_names)}
         added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
         return lookup, engine.from_arrow(pa.table(added)), len(table)
 
@@ -140,7 +149,3 @@ class JoinExternal(Learned):
             context.met.update(rows=len(codes), unmatched=int(context.engine.xp.count_nonzero(codes < 0)))
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
         return {**{name: columns[name] for name in unit}, **joined}
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks import engines
-from tasks.engines.algorithms.arrow_arrays import one_array
+from tasks.engines.algorithms.arrow_arrays import one_array, raw
+from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError
 from tasks.ops.base import Learned, Night, Unit
 
@@ -101,6 +103,40 @@ class Keyed(Learned):
         return learned, change | {"groups": {"old": len(old), "new": len(table), "changed": len(places)}}
 
 
+class NightLookup:
+    """The places of the values of a night in the vocabulary that it has made larger, as the engine's `Lookup` has them.
+
+    `night` are the values of the night, of which there are few, as columns; the last column is their `place` in the
+    vocabulary of `size` values, -1 without one. `whole` makes the `Lookup` of the vocabulary, once a row has another
+    value. Any thread may use it.
+    """
+
+    def __init__(self, night: pa.Table, size: int, whole: Callable[[], Any], engine: ModuleType) -> None:
+        *keys, places = (one_array(column) for column in night.columns)
+        self.night, self.places = engine.Lookup(keys), engine.xp.asarray(raw(places))
+        self.size, self.engine = size, engine
+        self._make, self._whole, self._lock = whole, None, threading.Lock()
+
+    def codes(self, columns: Sequence[Any]) -> Any:
+        """The place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
+        if self._whole is None:
+            xp, of_night = self.engine.xp, self.night.codes(columns)
+            absent = of_night < 0
+            if not any_true(absent):
+                return self.places.take(of_night)
+            null = self.engine.null_rows(columns)
+            if null is not None and not any_true(absent & ~null):
+                return xp.where(absent, -1, self.places.take(xp.maximum(of_night, 0)))
+        return self._of_all().codes(columns)
+
+    def _of_all(self) -> Any:
+        with self._lock:
+            if self._whole is None:
+                self._whole = self._make()
+                engines.synchronize()
+            return self._whole
+
+
 def ascending_place(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """Values by their own order, strings by code points (which is the order of their UTF-8 bytes), nulls first."""
     return tuple((row[name] is not None, row[name]) for name in names)
@@ -135,14 +171,18 @@ def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.nd
     """
     if not len(base) or not len(wanted):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    lookup = engine.Lookup([one_array(c) for c in wanted.columns])
+    return matches_of(base, engine.Lookup([one_array(c) for c in wanted.columns]), engine)
+
+
+def matches_of(base: pa.Table, lookup: Any, engine: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+    """`matches` of a base that has rows, by the look-up of what is wanted."""
     step = PROBED[engine.NAME]
 
     def probed(start: int) -> tuple[np.ndarray, np.ndarray]:
         part = engine.from_arrow(one_chunk(base.slice(start, step)))
         codes = lookup.codes(list(part.values()))
         rows = engine.xp.flatnonzero(codes >= 0)
-        return _on_host(rows) + start, _on_host(codes[rows])
+        return on_host(rows) + start, on_host(codes[rows])
 
     pairs = list(_side_by_side(probed, range(0, len(base), step), engine))
     places, of = zip(*pairs, strict=True)
@@ -158,7 +198,7 @@ def _side_by_side(work: Any, items: Sequence[int], engine: ModuleType) -> Iterat
         yield from threads.map(work, items)
 
 
-def _on_host(numbers: Any) -> np.ndarray:
+def on_host(numbers: Any) -> np.ndarray:
     """The numbers of an array of either engine as int64 in host memory."""
     host: np.ndarray = numbers if isinstance(numbers, np.ndarray) else numbers.get()
     return host.astype(np.int64, copy=False)

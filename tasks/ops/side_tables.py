@@ -1,29 +1,164 @@
-"""Small tables beside the data: Parquet or CSV files that every worker needs whole."""
+"""Small tables beside the data, which every worker needs whole: Parquet or CSV files, or frames in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
+from pydantic import GetJsonSchemaHandler, PlainSerializer, WrapValidator
+from pydantic_core import PydanticOmit, core_schema
 
-from tasks.core.dtypes import plain_type
+from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.schema import check_names
 from tasks.core.units import amount
+from tasks.engines.convert import libraries
 from tasks.errors import DataError, JobError
 from tasks.storage.allowed_roots import allowed_name, check_files_in
 
 MOST_BYTES = 4 << 30
+IN_MEMORY = "a frame in memory"  # the place in messages
 
 
-def read_side_table(path: str, columns: list[str] | None = None) -> pa.Table:
-    """The whole table of a Parquet or CSV file (or a folder of Parquet files); strings plain, NaN null.
+class SideFrame:
+    """A side table that was a frame in Python: what it held when its operator was made, or, in a saved workflow, its
+    digest, number of rows and columns alone."""
+
+    def __init__(self, table: pa.Table | None, facts: Mapping[str, Any] | None = None) -> None:
+        self._table, self._facts = table, facts
+
+    @staticmethod
+    def of(table: pa.Table) -> SideFrame:
+        """The table with strings plain and NaN null; a JobError for a larger one than workers take."""
+        check_names(table.column_names, IN_MEMORY)
+        columns = _small(table, IN_MEMORY).columns
+        return SideFrame(pa.table([_plain(column) for column in columns], table.column_names))
+
+    @property
+    def table(self) -> pa.Table:
+        """What the frame held; a JobError where nothing but its digest is here."""
+        if self._table is None:
+            raise JobError(
+                "the frame of a side table is not here",
+                why="its digest alone was saved, and what an operator learned from it",
+                do="load the whole workflow with Workflow.load, or give the frame again",
+            )
+        return self._table
+
+    def restore(self, table: pa.Table) -> None:
+        """Take what an operator has saved of the frame where the frame itself is not here."""
+        if self._table is None:
+            self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        if self._facts is None:
+            return self.table.schema
+        return pa.schema([(name, parse_dtype(dtype)) for name, dtype in self._facts["columns"].items()])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What a saved workflow says of the frame: sha256 of its content (as uncompressed Parquet), rows, columns."""
+        if self._facts is not None:
+            return dict(self._facts)
+        digest = hashlib.sha256()
+        pq.write_table(
+            self.table.combine_chunks(), pa.PythonFile(_Hashed(digest), "w"), row_group_size=1 << 20,
+            compression="none", use_dictionary=False, write_statistics=False, store_schema=False,
+        )  # fmt: skip
+        columns = {field.name: dtype_name(field.type) for field in self.table.schema}
+        return {"frame": digest.hexdigest(), "rows": self.table.num_rows, "columns": columns}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        return core_schema.custom_error_schema(
+            core_schema.is_instance_schema(cls), "frame_type", custom_error_message="needs a frame"
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        raise PydanticOmit  # a job has no frames
+
+    @staticmethod
+    def is_saved(value: Any) -> bool:
+        """Whether a value of JSON is what `facts` gave."""
+        return isinstance(value, Mapping) and set(value) == {"frame", "rows", "columns"}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SideFrame) and self.facts == other.facts
+
+    def __hash__(self) -> int:
+        return hash(self.facts["frame"])
+
+    def __str__(self) -> str:
+        return IN_MEMORY
+
+    def __repr__(self) -> str:
+        rows = self._facts["rows"] if self._facts is not None else self.table.num_rows
+        return f"<{rows:,} rows in memory: {', '.join(self.schema.names)}>"
+
+
+class _Hashed:
+    """A file whose bytes are digested, not stored."""
+
+    closed = False
+
+    def __init__(self, digest: Any) -> None:
+        self._digest, self._place = digest, 0
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        self._place += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._place
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def side_table(value: Any, checked: Callable[[Any], Any]) -> Any:
+    """A parameter that is a path, a frame, or what a saved workflow says of a frame."""
+    if SideFrame.is_saved(value):
+        return SideFrame(None, value)
+    if isinstance(value, SideFrame):
+        return value
+    table = libraries.copied(value)
+    return SideFrame.of(table) if table is not None else checked(str(value) if isinstance(value, Path) else value)
+
+
+def _as_saved(value: Any) -> Any:
+    """A side table as JSON: the path, or what identifies the frame."""
+    return value.facts if isinstance(value, SideFrame) else value
+
+
+AS_SAVED = PlainSerializer(_as_saved)
+SideTable = Annotated[str | SideFrame, WrapValidator(side_table), AS_SAVED]
+
+
+def frames_in(*values: Any) -> tuple[SideFrame, ...]:
+    """The frames among parameters."""
+    return tuple(value for value in values if isinstance(value, SideFrame))
+
+
+def read_side_table(source: str | SideFrame, columns: list[str] | None = None) -> pa.Table:
+    """The whole table of a frame, of a Parquet or CSV file, or of a folder of Parquet files; strings plain, NaN null.
 
     A JobError if there is no such file or it is neither; a DataError if it cannot be read.
     """
+    if isinstance(source, SideFrame):
+        return source.table if columns is None else source.table.select(columns)
+    path = source
     file = _existing(path)
     try:
         with _opened(file) as name:
@@ -36,17 +171,24 @@ def read_side_table(path: str, columns: list[str] | None = None) -> pa.Table:
         raise DataError(
             "the side table cannot be read", where=path, why=str(error), do="mend or replace the file"
         ) from None
+    return pa.table([_plain(c) for c in _small(table, path).columns], table.column_names)
+
+
+def _small(table: pa.Table, where: str) -> pa.Table:
     if table.nbytes > MOST_BYTES:
         raise JobError(
             f"the side table has {amount(table.nbytes)}; it is copied to every worker",
-            where=path,
+            where=where,
             do=f"name fewer columns, or join so large a table before (at most {amount(MOST_BYTES)})",
         )
-    return pa.table([_plain(c) for c in table.columns], table.column_names)
+    return table
 
 
-def side_schema(path: str) -> pa.Schema:
-    """Names and types of the columns, from the footer (of a CSV file: from its text)."""
+def side_schema(source: str | SideFrame) -> pa.Schema:
+    """Names and types of the columns, from the footer (of a CSV file: from its text; of a frame: as they are)."""
+    if isinstance(source, SideFrame):
+        return source.schema
+    path = source
     file = _existing(path)
     if file.suffix in (".csv", ".tsv"):
         schema = read_side_table(path).schema
@@ -57,6 +199,11 @@ def side_schema(path: str) -> pa.Schema:
         except (pa.ArrowException, OSError) as error:
             raise DataError("the side table cannot be read", where=path, why=str(error)) from None
     return pa.schema([(field.name, plain_type(field.type)) for field in schema])
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column of a table in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 @contextmanager

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import WrapValidator
 
 from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Learned, Unit
-from tasks.ops.side_tables import read_side_table
+from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_table, side_table, whole
 
-Features = str | list[list[int]]
+WEIGHTED = ["features", "weights"]  # the lists of a feature table with weights
+
+
+def _feature_table(value: Any, checked: Any) -> Any:
+    """A parameter that is a feature table in any of its forms."""
+    if library(value) in ("scipy", "cupyx") and hasattr(value, "tocsr"):
+        return SideFrame.of(_of_sparse(value))
+    return side_table(value, checked)
+
+
+FEATURES = WrapValidator(_feature_table)
 
 
 class ColumnSimilarity(Learned):
@@ -24,13 +36,16 @@ class ColumnSimilarity(Learned):
 
     The columns hold row numbers, integers from 0: `a` of the feature table `left`, `b` of `right` (default: `left`).
     Row i of a feature table is the list of the feature ids (integers from 0) of thing i; an id that occurs twice counts
-    twice. A feature table is a list of such lists, or the path of a Parquet file with one list column. `metric`: inner
-    is the dot product of the counts; cosine is the dot product of the rows scaled to length 1; tfidf (default) is
-    cosine after each feature is weighted with ln((1 + n) / (1 + rows that have it)) + 1, n the number of rows. A thing
-    without features has similarity 0. A null, and a number without a row, give null. The features are saved with the
-    workflow; a refit reads their files again. Errors: a JobError for a group that is not of two columns, and for a file
-    without exactly one list column; a DataError for columns that are not of integers, for an empty feature table, and
-    for feature ids below 0. Source: TfidfTransformer and cosine_similarity of scikit-learn.
+    twice. A feature table is a list of such lists, or the path of a Parquet file with one list column, or with two
+    list columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas,
+    Arrow or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing i (a
+    weight 0 is no feature). `metric`: inner is the dot product of the counts; cosine is the dot product of the rows
+    scaled to length 1; tfidf (default) is cosine after each feature is weighted with ln((1 + n) / (1 + rows that have
+    it)) + 1, n the number of rows. A thing without features has similarity 0. A null, and a number without a row, give
+    null. The features are saved with the workflow; a refit reads their files again. Errors: a JobError for a group that
+    is not of two columns, and for a file without such columns; a DataError for columns that are not of integers, for an
+    empty feature table, for feature ids below 0, and for weights that are null or not finite, or that are not one for
+    each feature. Source: TfidfTransformer and cosine_similarity of scikit-learn.
 
     >>> from millrace import Workflow
     >>> features = [[0, 1], [0], [2]]
@@ -40,8 +55,8 @@ class ColumnSimilarity(Learned):
     {'seen_shown_sim': [2.0, 1.0, 0.0]}
     """
 
-    left: Features
-    right: Features | None = None
+    left: Annotated[str | list[list[int]] | SideFrame, FEATURES, AS_SAVED]
+    right: Annotated[str | list[list[int]] | SideFrame | None, FEATURES, AS_SAVED] = None
     metric: Literal["tfidf", "cosine", "inner"] = "tfidf"
     grouped = True
     passes: ClassVar[int] = 0
@@ -49,6 +64,15 @@ class ColumnSimilarity(Learned):
     @property
     def files(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
+
+    @property
+    def frames(self) -> tuple[SideFrame, ...]:
+        return frames_in(self.left, self.right)
+
+    def restore_frames(self, fitted: Mapping[str, Any]) -> None:
+        for features, name in ((self.left, "left"), (self.right, "right")):
+            if isinstance(features, SideFrame):
+                features.restore(fitted[name])
 
     def check(self, unit: Unit, schema: Schema) -> None:
         super().check(unit, schema)
@@ -70,7 +94,7 @@ class ColumnSimilarity(Learned):
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """Per side (first entry of each row, features, weights), rows' features ascending, in arrays of the engine."""
-        rows = [_weighted(fitted[side]["features"].combine_chunks(), self.metric) for side in ("left", "right")]
+        rows = [_weighted(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
         width = max([int(features.max()) + 1 for _, features, _ in rows if len(features)], default=1)
         (starts, features, weights), (begins, others, theirs) = rows
         keys = np.repeat(np.arange(len(begins) - 1), np.diff(begins)) * width + others
@@ -106,44 +130,74 @@ def _rows(numbers: tuple[Any, Any], count: int, xp: Any) -> tuple[Any, Any]:
     return xp.where(known, values, 0).astype(xp.int64), known
 
 
-def _read(source: Features) -> pa.Table:
-    if not isinstance(source, str):
-        features = pa.array(source, pa.list_(pa.int64()))
-    else:
-        table = read_side_table(source)
-        names = [n for n in table.column_names if is_list(table.schema.field(n).type)]
-        if len(names) != 1:
-            raise JobError(
-                f"the feature table has {len(names)} list columns",
-                where=source,
-                do="keep only the column with the lists of feature ids",
-            )
-        features = table[names[0]].combine_chunks().cast(pa.list_(pa.int64()))
-    if len(features) == 0:
-        raise DataError(
-            "there are no feature rows", where=source if isinstance(source, str) else "", do="give at least one"
+def _of_sparse(matrix: Any) -> pa.Table:
+    """The rows of a sparse matrix as lists of features and weights, both of them without zeros."""
+    rows = matrix.tocsr(copy=True)
+    rows = rows.get() if library(rows) == "cupyx" else rows
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    ends, values = rows.indptr.astype(np.int64), (rows.indices.astype(np.int64), rows.data.astype(np.float64))
+    return pa.table([pa.LargeListArray.from_arrays(ends, column) for column in values], WEIGHTED)
+
+
+def _read(source: str | list[list[int]] | SideFrame) -> pa.Table:
+    """The table of a side: the list column `features`, and `weights` where there are any."""
+    if isinstance(source, list):
+        return _checked(pa.table({"features": pa.array(source, pa.list_(pa.int64()))}), "")
+    table = read_side_table(source)
+    names = [n for n in table.column_names if is_list(table.schema.field(n).type)]
+    if sorted(names) != WEIGHTED and len(names) != 1:
+        raise JobError(
+            f"the feature table has {len(names)} list columns",
+            where=str(source),
+            do="keep only the column with the lists of feature ids, or name the columns features and weights",
         )
-    if len(features.flatten()) and (features.flatten().null_count or np.asarray(features.flatten()).min() < 0):
+    weights = {"weights": table["weights"].cast(pa.list_(pa.float64()))} if len(names) == 2 else {}
+    features = table["features" if weights else names[0]].cast(pa.list_(pa.int64()))
+    return _checked(pa.table({"features": features, **weights}).combine_chunks(), str(source))
+
+
+def _checked(table: pa.Table, where: str) -> pa.Table:
+    if len(table) == 0:
+        raise DataError("there are no feature rows", where=where, do="give at least one")
+    features, *weights = (whole(column) for column in table.columns)
+    ids = features.flatten()
+    if len(ids) and (ids.null_count or np.asarray(ids).min() < 0):
         raise DataError(
             "feature ids are integers from 0",
-            where=source if isinstance(source, str) else "",
+            where=where,
             why="a list of the feature table holds a null or a negative number",
             do="leave these entries out of the lists",
         )
-    return pa.table({"features": features})
+    if not weights:
+        return table
+    counts, others = (np.asarray(lists.value_lengths().fill_null(0)) for lists in (features, *weights))
+    if (counts != others).any():
+        row = int(np.flatnonzero(counts != others)[0])
+        what = f"row {row:,} of the feature table has {counts[row]} features and {others[row]} weights"
+        raise DataError(what, where=where, do="give one weight for each feature")
+    values = weights[0].flatten()
+    if values.null_count or not np.isfinite(np.asarray(values)).all():
+        raise DataError("a weight of the feature table is null or not finite", where=where, do="give finite numbers")
+    return table
 
 
-def _weighted(features: pa.Array, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(first entry of each row and the end, features ascending in each row, weights) of lists of ids."""
+def _weighted(table: pa.Table, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(first entry of each row and the end, features ascending in each row, weights) of lists of ids.
+
+    The weights of an id that occurs several times in a list are added up: without weights they are counts.
+    """
+    features, *weighting = (whole(column) for column in table.columns)
     lengths = np.asarray(features.value_lengths().fill_null(0), dtype=np.int64)
     rows, ids = np.repeat(np.arange(len(lengths)), lengths), np.asarray(features.flatten(), dtype=np.int64)
     width = int(ids.max()) + 1 if len(ids) else 1
-    keys, counts = np.unique(rows * width + ids, return_counts=True)
-    rows, ids, weights = keys // width, keys % width, counts.astype(np.float64)
+    keys, places = np.unique(rows * width + ids, return_inverse=True)
+    each = np.asarray(weighting[0].flatten()) if weighting else None
+    rows, ids, weights = keys // width, keys % width, np.bincount(places, each, len(keys)).astype(np.float64)
     if metric == "tfidf":
         having = np.bincount(ids, minlength=width)
         weights *= (np.log((1 + len(lengths)) / (1 + having)) + 1)[ids]
     if metric != "inner":
         size = np.sqrt(np.bincount(rows, weights=weights * weights, minlength=len(lengths)))
-        weights /= size[rows]
+        weights /= np.where(size > 0, size, 1.0)[rows]
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(lengths)))]), ids, weights

@@ -1,4 +1,5 @@
-"""Rows of one key: differences and windows inside their run, and one row made of them all. They need `source.keys`."""
+"""Rows of one key: differences, windows and histories inside their run, and one row made of them all. They need
+`source.keys`."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from pydantic import field_validator, model_validator
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.algorithms.key_runs import Aggregate, difference, find_runs, rolling
+from tasks.engines.algorithms.key_runs import Aggregate, Histories, difference, find_runs, lagged, rolling
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
+from tasks.ops.continuous import _fits
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
 RollingAgg = Literal["mean", "sum", "min", "max"]
@@ -135,6 +137,120 @@ class Rolling(_RunOperator):
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         least = self.window if self.min_periods is None else self.min_periods
         return {title: rolling(columns[n], runs, self.window, agg, least) for title, n, agg in self._named(unit)}
+
+
+class Lag(_RunOperator):
+    """Take the value `shift` rows before each row in its run: `<column>_lag_<shift>`, of the column's own type.
+
+    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`, ties in the order of the source; a
+    null key is a key like any other. `shift` is a number of rows (default 1), or a list; a negative one looks ahead:
+    the lag of -1 is the next value, the target of a model that predicts the next item. A null stays null, the result is
+    null outside the run too. Tags and the number of distinct values stay; an infinity is a value like others. Errors: a
+    JobError for a shift of 0, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
+    `partition_cols`.
+
+    >>> from millrace import Dataset, Workflow
+    >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [8, 7, 9]})
+    >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
+    >>> lag = Workflow(["item"] >> Lag("user", [1, -1])).fit_transform(clicks).head(3)
+    >>> [lag["item_lag_1"].tolist(), lag["item_lag_-1"].tolist()]
+    [[<NA>, 7, 8], [8, 9, <NA>]]
+    """
+
+    partition_cols: str | list[str]
+    shift: int | list[int] = 1
+    takes = ALL_KINDS
+    makes_nan = False
+    run_columns = "partition_cols"
+
+    @field_validator("shift")
+    @classmethod
+    def _moves(cls, value: int | list[int]) -> int | list[int]:
+        if 0 in _several(value):
+            raise ValueError("a shift of 0 is the row itself")
+        return value
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        return tuple(_several(self.partition_cols))
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
+        return ((f"{name}_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        return [replace(schema[name], name=title) for title, name, _ in self._named(unit)]
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
+        return {title: lagged(columns[name], runs, n) for title, name, n in self._named(unit)}
+
+
+class History(_RunOperator):
+    """List for each row the values of the rows before it in its run, oldest first: `<column>_history`.
+
+    A run is the rows with equal `partition_cols`, in the order of `source.sort_by`, ties in the order of the source; a
+    null key is a key like any other. A history has the last `length` rows before the row, or fewer at the start of the
+    run, where it is empty. The row itself is left out, so that its value can be the target; with `include_current` it
+    is the last of the `length`. With `time_col`, a column by which the source is sorted, rows that are equal in it
+    (nulls too) do not stand in each other's histories: nothing there is as late as the row. The rows of a history are
+    the same for all selected columns; null values stay in it, an infinity is a value like others.
+
+    A history of fewer than `min_length` rows (default 0) is a null list, so that Dropna removes its row. With `pad`
+    ("left" or "right") histories are filled up there with `pad_value` (default 0) to `length`; a null list stays null.
+    Tags and the number of distinct values stay; the tag `list` is added. Errors: a JobError for a length below 1, a
+    min_length below 0 or above length, and unless `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of
+    `partition_cols`; a DataError for columns of lists, for a `pad_value` that a column's type does not hold exactly,
+    and for histories of more than 2^31 - 1 values in one partition.
+
+    >>> from millrace import Dataset, Workflow
+    >>> table = pa.table({"user": ["u", "u", "v", "u"], "t": [2, 1, 1, 3], "item": [8, 7, 5, 9]})
+    >>> clicks = Dataset(table, engine="pandas").shuffle_by_keys("user", sort_by="t")
+    >>> out = Workflow(["item"] + (["item"] >> History(2, "user"))).fit_transform(clicks).head(4)
+    >>> sorted((int(item), [int(x) for x in history]) for item, history in zip(out["item"], out["item_history"]))
+    [(5, []), (7, []), (8, [7]), (9, [7, 8])]
+    >>> padded = Workflow(["item"] >> History(3, "user", pad="left")).fit_transform(clicks).head(4)
+    >>> sorted([int(x) for x in history] for history in padded["item_history"])
+    [[0, 0, 0], [0, 0, 0], [0, 0, 7], [0, 7, 8]]
+    """
+
+    length: int
+    partition_cols: str | list[str]
+    include_current: bool = False
+    time_col: str | None = None
+    min_length: int = 0
+    pad: Literal["left", "right"] | None = None
+    pad_value: Any = 0
+    takes = ALL_KINDS - {"list"}
+    makes_nan = False
+    run_columns = "partition_cols"
+
+    @model_validator(mode="after")
+    def _lengths(self) -> History:
+        if self.length < 1:
+            raise ValueError(f"length has to be 1 or more, it is {self.length}")
+        if not 0 <= self.min_length <= self.length:
+            raise ValueError(f"min_length has to be from 0 to length ({self.length}), it is {self.min_length}")
+        return self
+
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*_several(self.partition_cols), *([self.time_col] if self.time_col else [])]))
+
+    def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
+        size = {"value_count": {"min": self.length, "max": self.length}} if self.pad else {}
+        columns = []
+        for name in unit:
+            column = schema[name]
+            if self.pad:
+                _fits(self.pad_value, column.dtype, name, "History", "pad_value")
+            tags, properties = column.tags | {Tags.LIST.value}, {**column.properties, **size}
+            columns.append(Column(f"{name}_history", pa.list_(column.dtype), tags, properties))
+        return columns
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
+        ties = None if self.time_col is None else columns[self.time_col]
+        histories = Histories(runs, self.length, ties, self.include_current)
+        rules = self.min_length, self.pad, self.pad_value
+        return {f"{name}_history": histories.lists(columns[name], *rules) for name in unit}
 
 
 class Groupby(_RunOperator):

@@ -28,17 +28,18 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
         cut_part = partial(_cut, cutting)
         parts = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while parts:  # one after another: what is copied to the host is let go on the GPU
-        pieces, rows_in, rows_out, failed, seen = parts.pop(0)
+        pieces, rows_in, rows_out, failed, seen, left_out = parts.pop(0)
         cut.pieces.append(to_host(pieces, work.engine, cutting.shares) if cutting.on_host else pieces)
         cut.rows_in += rows_in
         cut.rows_out += rows_out
         cut.failed.append(failed)
+        cut.left_out.append(left_out)
         cut.seen += [] if seen is None else [seen]
     monitor.count(cut.rows_in, partition.nbytes)
     return cut
 
 
-def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record], Seen | None]:
+def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Record], Seen | None, dict[str, int]]:
     work, order, engine = cutting.work, cutting.order, cutting.work.kernels
     carried = carried_columns(work, order)
     targets = work.bound.targets + list(carried.values())
@@ -60,4 +61,5 @@ def _cut(cutting: Cutting, partition: Partition) -> tuple[Any, int, int, list[Re
     seen = None if work.profile is None else work.seen(evaluation, partition)
     pieces = engine.cut(out, positions, order.edges)
     engines.synchronize()
-    return pieces, partition.rows, len(context.rows), records(evaluation.failed), seen
+    rows_out = len(context.rows)
+    return pieces, partition.rows, rows_out, records(evaluation.failed), seen, evaluation.left_out

@@ -19,6 +19,7 @@ from tasks.errors import JobError, near
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import ALL_ROWS, RowRules
 from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.shuffle.order import RANGES_PER_FILE, Order
 from tasks.shuffle.parts import Part
@@ -49,11 +50,12 @@ def key_blocks(rows: int) -> int:
 
 
 def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str], engine: str, pool: Pool, folder: Path,
-            partition_size: int, floor: int = 0) -> Plan:  # fmt: skip
+            partition_size: int, floor: int = 0, rules: RowRules = ALL_ROWS) -> Plan:  # fmt: skip
     """The plan's rows sorted by (hash of the keys, keys, sort_by, row number), in Arrow files under `folder`.
 
     Nulls are keys like any other and come first. The row number stays with the row as the column `__row__`; a row's
     place in the new order is its order number. Blocks hold whole keys, so that runs of a key never cross a partition.
+    Rows that `rules` leave out are not written.
     """
     for name in (*keys, *sort_by):
         if name not in plan.schema:
@@ -64,7 +66,7 @@ def by_keys(source: Any, plan: Plan, keys: Sequence[str], sort_by: Sequence[str]
     blocks = key_blocks(plan.rows)
     order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, tuple(keys), tuple(sort_by), keep_row=True)
     everything = Node("pick", selection=tuple(plan.schema), name="source")
-    work = Work(source, everything, plan.schema, engine)
+    work = Work(source, everything, plan.schema, engine, rules=rules)
     schema = Schema([*plan.schema.columns, Column(ROW, pa.uint64())])
     exchange = memory_exchange(pool)
     with no_space(folder):

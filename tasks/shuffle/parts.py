@@ -120,7 +120,9 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
     rows = int(ends[-1])
     if not rows:
         raise DataError(
-            "no row is left to write", why="filters removed every row", do="check source.filter against the data"
+            "no row is left to write",
+            why="filters removed every row, or source.split gives this split none",
+            do="check source.filter and source.split against the data",
         )
     if order.mode == "key":
         each = [(f * RANGES_PER_FILE, (f + 1) * RANGES_PER_FILE) for f in range(files)]

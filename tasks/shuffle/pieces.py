@@ -28,13 +28,15 @@ def shares_of(ranges: int, workers: int) -> tuple[int, ...]:
 
 @dataclass
 class PartitionPieces(PiecesResult):
-    """A partition's pieces (several where it had to be halved), with the rows that came in and went out."""
+    """A partition's pieces (several where it had to be halved), with the rows that came in and went out, and those that
+    rules of the source left out."""
 
     pieces: list[Any] = field(default_factory=list)
     rows_in: int = 0
     rows_out: int = 0
     failed: list[list[Record]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
+    left_out: list[dict[str, int]] = field(default_factory=list)
 
     @property
     def counts(self) -> np.ndarray:
@@ -99,7 +101,7 @@ class CutSummary:
 
     `counts` are the rows of each range of position; `rows_in` rows were read, `rows_out` are in the pieces; `halved`
     says how often a partition was divided because memory was short. `seen` is what was seen of the rows (`Seen`,
-    packed).
+    packed). `left_out` are rows that split and down-sampling left out, by the name of the count.
     """
 
     counts: np.ndarray
@@ -109,13 +111,14 @@ class CutSummary:
     halved: int
     failed_casts: list[Record]
     seen: str = ""
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 def summary(cut: PartitionPieces) -> CutSummary:
     """The summary of one partition's pieces."""
     return CutSummary(
         np.asarray(cut.counts), cut.rows_in, cut.rows_out, cut.nbytes, len(cut.pieces) - 1, added(cut.failed),
-        rows_seen.added(cut.seen).packed() if cut.seen else "",
+        rows_seen.added(cut.seen).packed() if cut.seen else "", rows_seen.summed(cut.left_out),
     )  # fmt: skip
 
 
@@ -130,4 +133,5 @@ def totals(summaries: Sequence[CutSummary]) -> CutSummary:
         halved=sum(s.halved for s in summaries),
         failed_casts=added(s.failed_casts for s in summaries),
         seen=rows_seen.packed_sum([s.seen for s in summaries if s.seen]),
+        left_out=rows_seen.summed(s.left_out for s in summaries),
     )

@@ -11,7 +11,9 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import RowRules
 from tasks.job.request import Request
+from tasks.job.row_rules import downsampling_of, with_weight
 from tasks.shuffle.choice import spare, spare_on_device
 from tasks.shuffle.order import carried_columns, make_order
 from tasks.sources.formats import FORMATS
@@ -70,7 +72,8 @@ def read_again(request: Request, plan: Plan, bound: Bound) -> tuple[str, ...]:
     source, output = request.source, request.output
     if not bound.learned:
         return ()
-    work = Work(plan, request.final, plan.schema, request.engine, filter=source.filter, training=True)
+    schema, rules = with_weight(plan.schema, source), RowRules(downsampling=downsampling_of(source))
+    work = Work(plan, request.final, schema, request.engine, filter=source.filter, training=True, rules=rules)
     first = min(step.depth for step in bound.learned)
     later = [step for step in bound.learned if step.depth > first or step.op.passes > 1]  # type: ignore[attr-defined]
     places = [place for step in later for place in step.fit_inputs.values()]

@@ -185,7 +185,7 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
     plan = PlanOf(request).plan(request.splits[0])
-    schema = request.fitted_schema if request.fitted or request.base else plan.schema
+    schema = request.fitted_schema if request.fitted or request.base else subject(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     sample = PlanOf(request).made_up
     learned_from = [
@@ -234,6 +234,8 @@ def _manifest(
         stages=stages,
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
+        **({"splits": list(request.splits)} if request.source.split else {}),
+        **({"row_rules": rules} if (rules := _row_rules(request, results, written.split)) else {}),
         **({"united": united} if (united := PlanOf(request).data.get("united")) else {}),
         **({"bad_lines": bad} if (bad := _bad_lines(request, written.split)) else {}),
         **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
@@ -247,6 +249,22 @@ def _bad_lines(request: Request, split: str) -> list[dict[str, Any]]:
     """The lines of a split's files that were left out, by file: count, and line and why of the first."""
     shown = ("path", "count", "line", "why")
     return [{name: file[name] for name in shown} for file in PlanOf(request).bad_lines(split)]
+
+
+def _row_rules(request: Request, results: Sequence[StageResult], split: str) -> dict[str, Any]:
+    """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
+    source, rules = request.source, dict[str, Any]()
+    repeated = PlanOf(request).repeated_count(split)
+    if source.unique and repeated is not None:
+        rules["unique"] = {**source.unique.model_dump(mode="json"), "rows": repeated}
+    transformed = next((result for result in results if isinstance(result, TransformResult)), None)
+    if source.split and transformed:
+        rules["split"] = {**source.split.model_dump(mode="json"), "rows": transformed.other_splits}
+        null = transformed.null_in_train
+        rules["split"] |= {} if null is None else {"null_in_train": null}
+    if source.downsample and transformed and transformed.downsampled is not None:
+        rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": transformed.downsampled}
+    return rules
 
 
 def _figures(result: StageResult) -> dict[str, Any]:

@@ -22,13 +22,16 @@ from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, NoInputError
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
+from tasks.graph.row_rules import RowRules
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
 from tasks.job.refitting import copied_base, history_before
 from tasks.job.request import PlanOf, Request
+from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
+from tasks.shuffle.repeated_rows import check_unique, repeated_rows
 from tasks.sources.bad_lines import BadLine, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.planning import (
     NoRowsError,
@@ -69,7 +72,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     plans = {split: saved.plan(split) for split in paths}
     rows = sum(plan.rows for plan in plans.values())
     progress(rows, rows)
-    first = plans[request.splits[0]]
+    first = plans[request.plan_names[0]]
     bound = Bound(*subject(request, first.schema))
     check_columns(request, bound)
     return IngestResult(
@@ -91,10 +94,21 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         united="; ".join(dict.fromkeys(grown)),
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
+        repeated=_repeated_text(request, saved),
         again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
     )
+
+
+def _repeated_text(request: Request, saved: PlanOf) -> str:
+    """How many rows of each split `source.unique` leaves out; "" without it.
+
+    The numbers are of the rows that the filter keeps.
+    """
+    counts = {split: saved.repeated_count(split) for split in request.plan_names}
+    lines = [f"{count:,} rows{f' of {split}' if split else ''}" for split, count in counts.items() if count is not None]
+    return ", ".join(lines)
 
 
 def _paths(source: Source) -> dict[str, Any]:
@@ -141,12 +155,19 @@ def _plan(
     saved = PlanOf(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
-    users = fingerprint(request.graph, request.source.filter, request.output.keys, request.output.sort_by)
+    users = fingerprint(
+        request.graph,
+        request.source.filter,
+        condition_columns(request.source),
+        request.output.keys,
+        request.output.sort_by,
+    )
     reused = (
         saved.data.get("fingerprint") == wanted
         and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.splits))
+        and saved.repeated_whole(request.splits)
     )
     target = target_of(request.source)
     reused = reused and not (target and not target.exists())
@@ -156,15 +177,16 @@ def _plan(
         origins: dict[str, Any] = {}
         learned: list[list[Any]] = []
         with_bad: dict[str, tuple[Plan, list[BadLine]]] = {}
+        repeated: dict[str, Any] = {}
         plans = {
-            split: _planned(request, split, path, pool, origins, learned, notes, grown, with_bad)
+            split: _planned(request, split, path, pool, origins, learned, notes, grown, with_bad, repeated)
             for split, path in paths.items()
         }
         if target:
             write_bad_lines(target, [*with_bad.values()])
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
-        saved.set_plans(plans, origins)
+        saved.set_plans(plans, origins, repeated)
         saved.data["learned_files"] = learned
         saved.data["bad_lines"] = {split: files for split, (_, files) in with_bad.items() if files}
         saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
@@ -196,12 +218,12 @@ def _naming_valid(split: str) -> Iterator[None]:
 
 def _planned(
     request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
-    notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[BadLine]]],
+    notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[BadLine]]], repeated: dict[str, Any],
 ) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
-    column that the contract has a rule for, `grown` one for each used column about which files differ, and
-    `with_bad` the plan of the files with their bad lines."""
+    column that the contract has a rule for, `grown` one for each used column about which files differ, `with_bad` the
+    plan of the files with their bad lines, and `repeated` the rows that `source.unique` leaves out."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -226,8 +248,15 @@ def _planned(
     plan = without_unused(plan, used)
     check_columns(request, bound)  # columns and types, before any row is read
     grown += uniting_notes(plan, used)
-    if split == request.splits[0] and not request.fitted:
+    if split == request.plan_names[0] and not request.fitted:
         learned += _digested(plan, read_options(source)["storage_options"], pool)
+    rows = None
+    if source.unique:
+        path = request.staging.folder / f"repeated{split}.bits"
+        rows, count = repeated_rows(plan, plan, source.unique, source.filter, request.engine, pool, path, run.exchange,
+                                    run.min_partition_size)  # fmt: skip
+        file = {"path": "", "digest": ""} if source.keys else {"path": rows.path, "digest": rows.digest}
+        repeated[split] = {**file, "rows": count}  # rows brought together by keys are written without them
     if not source.keys:
         return plan
     if request.flow != "fit":
@@ -236,13 +265,27 @@ def _planned(
     size = partition_size(source, plan.nbytes, threads, run.min_partition_size, limit=limit)
     folder = request.staging.folder / f"keyed{split}"
     origins[split] = [file.to_json() for file in plan.files]
-    return by_keys(plan, plan, source.keys, source.sort_by, request.engine, pool, folder, size, run.min_partition_size)
+    return by_keys(
+        plan,
+        plan,
+        source.keys,
+        source.sort_by,
+        request.engine,
+        pool,
+        folder,
+        size,
+        run.min_partition_size,
+        RowRules(rows),
+    )
 
 
 def check_columns(request: Request, bound: Bound) -> None:
     """Refuse what the columns and their types do not allow."""
     source, output = request.source, request.output
     check_runs(bound, source.keys)
+    if source.unique:
+        check_unique(bound.source, source.unique)
+    check_splitting(bound.source, source)
     if request.flow != "fit":
         hive.check_columns(output.partition_on, bound.output)
         check_types(output, bound.output)

@@ -19,6 +19,7 @@ from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
 from tasks.shuffle.choice import choose, spare, spare_on_device
+from tasks.shuffle.repeated_rows import exchange_of
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
@@ -99,16 +100,20 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     largest = max(largest, min(int(largest * scale), most))
     at_once = min(computing_threads(request.engine, workers), max(len(plan.partitions) for plan in plans.values()))
     working, in_memory = copies(request.engine) * largest * at_once, max(pieces.values()) if kind == "memory" else 0
-    train = request.splits[0]
+    train = request.plan_names[0]
+    learned = plans.get(train)  # None for the validation data alone, before they are brought together
     on_gpu = request.engine == "cudf"
     decoded = 0  # columns that statistics caches for transform in host memory, until pieces need the memory
-    kept_there = on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
-    if is_costly(plans[train]) and not request.fitted and not kept_there:
+    cached_there = learned is not None and on_gpu and spare_on_device(run.exchange, rows[train], bounds[train], workers)
+    if learned is not None and is_costly(learned) and not request.fitted and not cached_there:
         each = spare(run.exchange, rows[train], bounds[train], workers, request.engine)
-        decoded = min(each * len(workers.workers), int(plans[train].nbytes * scale))
+        decoded = min(each * len(workers.workers), int(learned.nbytes * scale))
     if on_gpu and workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # further partitions wait
+    finding = [exchange_of(p, source.unique, run.exchange, workers, request.engine) for p in plans.values()
+               if source.unique]  # fmt: skip
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
+    scratch = max(scratch, *(int(need * scale) for where, need in finding if where == "disk"), 0)
     if on_gpu:
         host = largest * at_once + max(in_memory if on_host else 0, decoded)
     else:
@@ -174,7 +179,7 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
     if not any(disk.short for disk in estimate.disks):
         return estimate
     try:
-        sample = sampled(request, plans[request.splits[0]])
+        sample = sampled(request, next(iter(plans.values())))
     except MillraceError:
         return estimate  # the stage that reads all rows reports what is wrong with them
     if not sample.after.num_rows:

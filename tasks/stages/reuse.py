@@ -15,6 +15,7 @@ from tasks.graph.partition_work import StateFolder, Work
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.request import PlanOf, Request
+from tasks.job.row_rules import row_rules
 from tasks.manifest import seal
 from tasks.shuffle.choice import Choice, make_exchange
 from tasks.shuffle.order import carried_columns, make_order
@@ -58,10 +59,10 @@ def prepared(request: Request, split: str) -> Prepared:
     folder = request.staging.folder / "state"
     state = StateFolder(str(folder), (read_json(folder / "manifest.json") or {})["digest"])
     final, schema = subject(request, plan.schema)
-    training = split != "valid" and not request.fitted
+    training = split in ("", "train") and not request.fitted
     cache = taking_key(request, plan) if training else None
     work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache,
-                first_row=request.first_row if training else 0)  # fmt: skip
+                first_row=request.first_row if training else 0, rules=row_rules(request, split))  # fmt: skip
     if request.run.profile:
         work = replace(work, profile=_unprofiled(request, work, plan, training))
     shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)

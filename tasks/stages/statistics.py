@@ -7,6 +7,7 @@ folder, and decoded columns in the workers' memory for transform.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import date
 from itertools import zip_longest
@@ -23,11 +24,12 @@ from tasks.graph.binding import Bound
 from tasks.graph.changes import Mode
 from tasks.graph.failed_casts import Record, largest
 from tasks.graph.seen import Seen
-from tasks.graph.state import Saving, State, check_saved
+from tasks.graph.state import Saving, State, check_saved, save_night
 from tasks.job import profiles
 from tasks.job.apply_fitted import subject
 from tasks.job.refitting import copied_base
 from tasks.job.request import PlanOf, Request
+from tasks.job.row_rules import row_rules
 from tasks.learning import observe
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
@@ -71,6 +73,8 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
         tables=manifest.get("tables", {}),
         halved=manifest.get("halved", 0),
         failed_casts=manifest.get("failed_casts", ()),
+        downsampled=manifest.get("left_out", {}).get("downsampled"),
+        other_splits=manifest.get("left_out", {}).get("other_splits"),
         decoded=column_cache.cached_bytes(pool, cache),
         profile=profiles.STATISTICS if request.run.profile else "",
         seconds=time.perf_counter() - start,
@@ -87,6 +91,7 @@ def _learned(
     halved: list[int] = []
     failed: list[list[Record]] = []
     seen: list[Seen] = []
+    left: list[Mapping[str, int]] = []
     side_files = request.side_files
     with ExitStack() as stack:
         with no_space(folder):
@@ -95,7 +100,8 @@ def _learned(
         state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
                                  saving.begin, cache, failed.append, base_of(request),
-                                 seen.append if run.profile else None)  # fmt: skip
+                                 seen.append if run.profile else None, row_rules(request, request.splits[0]),
+                                 left.append)  # fmt: skip
         check_unchanged(*PlanOf(request).sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
@@ -103,9 +109,12 @@ def _learned(
             if request.base:
                 tables = {f"On top of {request.base['version']}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
+            if state.of_night:
+                save_night(partial, state.of_night, digest)
             casts = largest(failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}
+            manifest |= {"left_out": dict(left[0])} if left else {}
             for rows in seen:
                 profile = profiles.profile_of(rows, bound, casts)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)

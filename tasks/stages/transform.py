@@ -51,6 +51,9 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
         bad_lines=sum(file["count"] for file in PlanOf(request).bad_lines(split))
         if request.source.bad_lines != "error"
         else None,
+        downsampled=summary.left_out.get("downsampled"),
+        other_splits=summary.left_out.get("other_splits"),
+        null_in_train=summary.left_out.get("null_in_train"),
         profile=profiles.whole_name(split) if request.run.profile else "",
     )
 

@@ -21,9 +21,11 @@ from tasks.engines.convert.libraries import decoded
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import Record, added, records
 from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import RowRules
 from tasks.graph.state import State
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
+from tasks.job.row_rules import condition_columns, downsampling_of
 from tasks.learning.observe import learn
 from tasks.ops.base import Learned
 from tasks.shuffle.group_by_keys import by_keys
@@ -95,14 +97,16 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     with tempfile.TemporaryDirectory(prefix="millrace-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
         own = sample if isinstance(sample, Plan) else sample.plan
-        names = {*table.column_names, ROW}
+        rules = RowRules(downsampling=downsampling_of(source))
+        weight = rules.downsampling.weight if rules.downsampling else None
+        names = {*table.column_names, ROW, *([weight] if weight else [])}
         columns = [column for column in schema.columns if column.name in names]
         if ROW in own.schema and ROW not in schema:
             columns.append(own.schema[ROW])
         bound_to = Schema(columns)
         if state is None:
-            state = learn(sample, own, final, bound_to, "pandas", LocalPool(), source.filter)
-        work = Work(sample, final, bound_to, "pandas", state, source.filter, training=not request.fitted)
+            state = learn(sample, own, final, bound_to, "pandas", LocalPool(), source.filter, rules=rules)
+        work = Work(sample, final, bound_to, "pandas", state, source.filter, training=not request.fitted, rules=rules)
         failed: list[list[Record]] = []
         tables = [_transformed(work, partition, failed) for partition in own.partitions]
     after = pa.concat_tables(tables) if tables else work.bound.output.to_arrow().empty_table()
@@ -133,19 +137,17 @@ def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: 
     places = list(bound.targets) + [place for f in bound.filters for place in f.inputs.values()]
     if not request.fitted:
         places += [place for s in bound.learned for place in s.fit_inputs.values()]
-    names = {*bound.source_columns(places, training=not request.fitted), *keys, *sort_by, *filter_columns(request)}
+    names = {
+        *bound.source_columns(places, training=not request.fitted),
+        *keys,
+        *sort_by,
+        *condition_columns(request.source),
+    }
     output = request.output
     if output.shuffle == "key":
         names |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
-    return [name for name in bound.source if name in names and name != ROW]
-
-
-def filter_columns(request: Request) -> tuple[str, ...]:
-    """The columns that `source.filter` reads."""
-    from tasks.engines.expression.syntax import parse
-
-    condition = request.source.filter
-    return tuple(parse(condition).columns) if condition else ()
+    weight = request.source.downsample.weight if request.source.downsample else None
+    return [name for name in bound.source if name in names and name not in (ROW, weight)]
 
 
 def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
@@ -170,20 +172,24 @@ def _head(plan: Plan, block: Block, rows: int) -> Block:
 
 
 def phases_of(bound: Bound) -> list[list[str]]:
-    """The source columns that each pass of the statistics reads."""
-    depths = sorted({s.depth for s in bound.learned})
-    steps = [[s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)] for depth in depths]
-    return [
-        bound.source_columns([place for s in of_depth for place in s.fit_inputs.values()], training=True)
-        for of_depth in steps
-    ]
+    """The source columns that each pass of the statistics reads, those of the filters that hold in it too."""
+    phases = []
+    for depth in sorted({s.depth for s in bound.learned}):
+        steps = [s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)]
+        places = [place for s in steps for place in s.fit_inputs.values()]
+        filters = [f for f in bound.filters_for(places) if f.depth < depth]
+        places += [place for f in filters for place in f.inputs.values()]
+        phases.append(bound.source_columns(places, training=True))
+    return phases
 
 
 def used_columns(request: Request, bound: Bound) -> set[str]:
-    """The source columns that a run reads: for learning, for the output, for its order and for the filter."""
+    """The source columns that a run reads: for learning, for the output, for its order and for rules on rows."""
     source, output = request.source, request.output
     filters = [place for f in bound.filters for place in f.inputs.values()]
     learned = [] if request.fitted else [name for names in phases_of(bound) for name in names]
     written = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
     order = [] if request.flow == "fit" else [*output.keys, *output.sort_by]
-    return {*learned, *written, *filter_columns(request), *source.keys, *source.sort_by, *order}
+    unique = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])] if source.unique else []
+    rows = [*condition_columns(source), *unique]
+    return {*learned, *written, *rows, *source.keys, *source.sort_by, *order}

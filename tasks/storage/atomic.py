@@ -22,8 +22,13 @@ UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAME
 
 def write_json(path: Path, data: Any) -> None:
     """Write a file whole or not at all, on disk before it has its name; strict JSON, infinities as {"float": "inf"}."""
+    write_text(path, json.dumps(encoded(data), indent=1, allow_nan=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, on disk before it has its name."""
     with no_space(path), partial_file(path) as partial, partial.open("w") as file:
-        json.dump(encoded(data), file, indent=1, allow_nan=False)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 

@@ -267,6 +267,7 @@ class ColumnProfileForm(Form):
     std: Figure | None = None
     infinite: Count = 0
     bins: list[Annotated[list[Count], Field(min_length=2, max_length=2)]] | None = None
+    sampled: Annotated[int, Field(ge=1)] = 1
     buckets: list[Count] | None = None
     top: list[Annotated[list[Any], Field(min_length=2, max_length=2)]] = []
     top_exact: bool = False

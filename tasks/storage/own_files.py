@@ -25,25 +25,28 @@ PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
-SPLITS = ("train", "valid")
+SPLITS = ("train", "valid", "test")
 OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid)?)\.json"
+    rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid|test)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
-    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes)\.json|README\.md|[^/]+\.vocab)"
+    rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes|of_night)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY}"
     rf"|profile(-[a-z]+)?\.json{TEMPORARY}"
     rf"|exchange/[^/]+/partition-\d+\.(arrow|json){TEMPORARY}"
-    r"|keyed(train|valid)?/block-\d+\.(arrow|tmp)"
+    r"|keyed(train|valid|test)?/block-\d+\.(arrow|tmp)"
+    r"|repeated(train|valid|test)?\.(bits|tmp)"
+    r"|repeated(train|valid|test)?\.scratch/rows-\d+\.npy"
+    rf"|repeated(train|valid|test)?\.scratch/millrace-[0-9a-f]+/partition-\d+\.(arrow|json){TEMPORARY}"
     r"|samples/[a-z_-]+\.json"
     r"|reading/[^/]+"
-    rf"|parts/((train|valid)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
-    rf"|new{TEMPORARY}/((train|valid)/)?(_(manifest|gate|profile)\.json|_report\.html|_performance\.html|_metadata"
+    rf"|parts/((train|valid|test)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid|test)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
+    rf"|new{TEMPORARY}/((train|valid|test)/)?(_(manifest|gate|profile)\.json|_report\.html|_performance\.html|_metadata"
     rf"|_common_metadata){TEMPORARY}"
     rf"|new{TEMPORARY}/(_workflow/)?(_gate\.json|(workflow|state|partials|changes)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY})"
@@ -121,6 +124,13 @@ def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str
             inside = str((here / name).relative_to(root))
             if inside not in known or not _is_own(here / name, known[inside]):
                 yield inside
+
+
+def splits_of(root: Path) -> tuple[str, ...]:
+    """The splits of an output in the order of `SPLITS`, as the manifest of train names them; train and valid where it
+    names none."""
+    named = _json(root / SPLITS[0] / MANIFEST).get("splits")
+    return tuple(name for name in SPLITS if name in (named if isinstance(named, list) else SPLITS[:2]))
 
 
 def remove_output(root: Path) -> list[str]:

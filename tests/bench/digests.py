@@ -23,9 +23,12 @@ from typing import Any
 
 from tests.bench.gpu import machine, make_source
 
-ROWS = {"toy": 200_000, "criteo": 50_000, "ecommerce": 200_000, "sessions": 50_000, "pca": 5_000}
+ROWS = {"toy": 200_000, "criteo": 50_000, "ecommerce": 200_000, "sessions": 50_000, "sequences": 50_000, "pca": 5_000}
 MODES = ("none", "partition", "worker", "full", "key")
-KEYS = {"toy": "id", "criteo": "C2", "ecommerce": "user_id", "sessions": "user_id_first", "pca": "y"}
+KEYS = {
+    "toy": "id", "criteo": "C2", "ecommerce": "user_id", "sessions": "user_id_first", "sequences": "user_id",
+    "pca": "y",
+}  # fmt: skip
 
 
 def digest(value: Any) -> str:

@@ -44,6 +44,7 @@ SAMPLES = {  # what each recipe reads, and how many rows of it if nothing is sai
     "criteo": ("criteo", 20_000_000),
     "ecommerce": ("ecommerce", 20_000_000),
     "sessions": ("ecommerce", 5_000_000),
+    "sequences": ("ecommerce", 5_000_000),
     "pca": ("wide", 300_000),
 }
 SHARED_STAGES = ("ingest", "statistics")  # one of each for training and validation data, in both of their manifests
@@ -93,9 +94,11 @@ def make_source(recipe: str, folder: Path, rows: int, columns: int | None) -> tu
     files = max(1, rows // FILE_ROWS) if name == "toy" else None
     nbytes = make_sample(name, path, rows, files=files, columns=columns).bytes
     changes = [f"source.path={path}"]
-    if load_job(recipe).source.valid:
+    source = load_job(recipe).source
+    if source.valid:
+        later = bool(source.sample and source.sample.later)
         valid = path.with_name(f"{path.name}-valid")
-        nbytes += make_sample(name, valid, max(1, rows // 5), seed=1).bytes
+        nbytes += make_sample(name, valid, max(1, rows // 5), seed=1, drift=later).bytes
         changes.append(f"source.valid={valid}")
     return nbytes, changes
 

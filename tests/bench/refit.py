@@ -103,8 +103,10 @@ def stages_of(request: Any, pool: Any, commit: str = "output") -> dict[str, Any]
     start, used = time.perf_counter(), time.process_time()
     with request.staging.locked():
         results: list[Any] = [ingest.ingest(request, pool)]
+        before = time.process_time()
         if not request.fitted:
             results.append(statistics.statistics(request, pool))
+        learned = time.process_time() - before
         if commit == "output":
             with committing.Closing(request, report_of(request)) as closing:
                 for split in request.splits:
@@ -115,7 +117,10 @@ def stages_of(request: Any, pool: Any, commit: str = "output") -> dict[str, Any]
             committing.commit_fitted(request)
     stages = {one.stage: round(one.seconds, 3) for one in results}
     cpu = round(time.process_time() - used, 3)
-    return {"rows": results[0].rows, "total": round(time.perf_counter() - start, 3), "cpu": cpu, "stages": stages}
+    return {
+        "rows": results[0].rows, "total": round(time.perf_counter() - start, 3), "cpu": cpu, "stages": stages,
+        "statistics_cpu": round(learned, 3),
+    }  # fmt: skip
 
 
 class Night:
@@ -231,6 +236,7 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
         seconds[name] = {
             "rows": runs[0]["rows"],
             "statistics": statistics.median(run["stages"].get("statistics", 0.0) for run in runs),
+            "statistics_cpu": statistics.median(run["statistics_cpu"] for run in runs),
             "total": statistics.median(run["total"] for run in runs),
             "cpu": statistics.median(run["cpu"] for run in runs),
             "host_gb": round(max(run["host_peak_bytes"] for run in runs) / 1e9, 2),
@@ -239,6 +245,10 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "runs": seconds,
         "refit_statistics_of_full": round(seconds["refit"]["statistics"] / seconds["full"]["statistics"], 4),
+        "refit_statistics_of_full_in_cpu_seconds": round(
+            seconds["refit"]["statistics_cpu"] / seconds["full"]["statistics_cpu"], 4
+        ),
+        "refit_cpu_of_apply": round(seconds["refit"]["cpu"] / seconds["apply"]["cpu"], 4),
         "refit_total_of_apply": round(seconds["refit"]["total"] / seconds["apply"]["total"], 4),
         "ids": {key: (one["before"], one["after"]) for key, one in found["id_churn"]["refit"].items()},
         "moved_by_a_fit": {key: round(one["moved"], 4) for key, one in found["id_churn"]["fit"].items()},
@@ -254,6 +264,8 @@ def table(short: Mapping[str, Any]) -> str:
         )
     lines.append(f"statistics of the refit: {100 * short['refit_statistics_of_full']:.1f} % of a fit of all rows")
     lines.append(f"the refit: {short['refit_total_of_apply']:.2f} x apply")
+    of_full, of_apply = short["refit_statistics_of_full_in_cpu_seconds"], short["refit_cpu_of_apply"]
+    lines.append(f"in CPU seconds: its statistics {100 * of_full:.1f} % of the fit's, all of it {of_apply:.2f} x apply")
     for key, (before, after) in short["ids"].items():
         moved = 100 * short["moved_by_a_fit"][key]
         lines.append(f"{key}: {before:,} ids, {after:,} now; a fit moves {moved:.1f} % of them, the refit none")

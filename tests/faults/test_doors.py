@@ -156,6 +156,24 @@ def test_the_user_of_the_run_sees_the_dashboard(running: Any) -> None:
     assert [httpx.get(link, trust_env=False, timeout=60).status_code for link in links] == [200] * len(links)
 
 
+def has_bokeh() -> bool:
+    return "bokeh" in sys.modules
+
+
+def test_workers_load_the_dashboard_when_somebody_opens_it() -> None:
+    with (
+        make_cluster(Cluster(kind="cpu", threads_per_worker=1)) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        (port_of_worker,) = client.run(http_port).values()
+        pages = {page: f"http://127.0.0.1:{port_of_worker}/{page}" for page in ("health", "nothing", "status")}
+        assert httpx.get(pages["health"], trust_env=False).status_code == 200
+        assert list(client.run(has_bokeh).values()) == [False]
+        status = {name: httpx.get(page, trust_env=False, timeout=60).status_code for name, page in pages.items()}
+        assert status == {"health": 200, "nothing": 404, "status": 200}
+        assert list(client.run(has_bokeh).values()) == [True]
+
+
 def test_all_of_a_local_cluster_speaks_tls(running: Any) -> None:
     cluster, client = running
     workers = client.scheduler_info(n_workers=-1)["workers"]

@@ -61,8 +61,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 PLACES = {
     "source__path": "source.path", "source__valid": "source.valid", "output__path": "output.path",
-    "run__scratch": "run.scratch", "cluster__local_directory": "cluster.local_directory",
-    "source__bad_lines": "source.bad_lines",
+    "run__scratch": "run.scratch", "source__bad_lines": "source.bad_lines",
+    "cluster__local_directory": "cluster.local_directory",
 }  # fmt: skip
 
 

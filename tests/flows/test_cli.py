@@ -13,14 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from millrace.cli import app
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.conftest import python_path
 from tests.flows.runs import rows_of
+from tests.infra.elsewhere import eventually
 
 pytestmark = pytest.mark.xdist_group("cli")
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +70,39 @@ def test_help_imports_nothing_heavy() -> None:
     code = "import sys, millrace.cli; print([m for m in ('prefect', 'dask', 'pyarrow', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_first_line_of_a_run_comes_before_anything_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from flows.commands.console import terminal; from flows.commands.launch import begin; "
+        "begin(terminal(), 'job.yaml', 'flows.preprocess', 'job.yaml').__enter__(); "
+        "print([m for m in ('prefect', 'dask', 'pyarrow', 'pandas') if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": python_path(), "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE
+    )
+    assert done.stdout == "starting job.yaml: loads Prefect, looks for its server, starts workers\n[]\n"
+
+
+@pytest.mark.parametrize(("text", "change", "begins"), [
+    ("source: {path: a}", "output.seed=1", True),
+    ("source: {path: a}", "cluster.kind=slurm", False),
+    ("cluster: {address: 'tls://elsewhere:8786'}", "output.seed=1", False),
+])  # fmt: skip
+def test_workers_of_this_host_load_before_the_job_is_known_unless_it_names_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, change: str, begins: bool
+) -> None:
+    from flows.commands.launch import begin
+
+    started: list[Any] = []
+    monkeypatch.setattr("infra.workers.forkserver.start", started.append)
+    monkeypatch.setattr("infra.gpus.visible", list)
+    (tmp_path / "job.yaml").write_text(text)
+    with begin(Console(), "a job", "flows.fit", str(tmp_path / "job.yaml"), [change]):
+        assert started == [("flows.fit", "millrace.cli")] * begins
+    with begin(Console(), "nothing", "flows.fit", str(tmp_path / "no.yaml")):
+        assert started == [("flows.fit", "millrace.cli")] * begins
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -301,11 +337,20 @@ def test_inspect_tells_what_is_no_output(work: Path) -> None:
 # runs that fail
 
 
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
 def test_a_job_that_cannot_be_right_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("Categorify", "Categorise"))
-    code, out, err = ended(started(tmp_path, "run", "job.yaml"))
+    process = started(tmp_path, "run", "job.yaml")
+    code, out, err = ended(process)
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (1, "starting job.yaml: loads Prefect, looks for its server, starts workers\n")
+    assert eventually(lambda: not any(session_of(pid) == process.pid for pid in psutil.pids()))
     assert "error: there is no operator 'Categorise'" in err
     assert "where: features[1].ops[0]" in err
     assert "do: did you mean 'Categorify'?" in err

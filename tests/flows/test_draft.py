@@ -146,6 +146,100 @@ def test_na_between_numbers_and_times_is_null(folder: Path, engine: str) -> None
     assert ran(text, folder, engine)["price"].null_count == 0
 
 
+def test_times_and_numbers_in_texts_are_read_by_expressions(folder: Path, engine: str) -> None:
+    day = datetime.date(2026, 1, 1)
+    days = [day + datetime.timedelta(days=i) for i in range(ROWS)]
+    pq.write_table(
+        table(
+            paid=["NA" if i == 7 else f"1.{i:03},50" for i in range(ROWS)],
+            weight=[f"{i},5" for i in range(ROWS)],
+            bought=[d.strftime("%d.%m.%Y") for d in days],
+            seen=[d.strftime("%m/%d/%Y 12:30") for d in days],
+            maybe=[f"0{i % 9 + 1}/02/2026" for i in range(ROWS)],
+            version=[f"{i % 7}" for i in range(ROWS)],
+            words=[f"1,{i % 5} or so" for i in range(ROWS)],
+        ),
+        folder / "rows.parquet",
+    )
+    text = draft("rows.parquet")
+    rows = ran(text, folder, engine)
+
+    assert ops_of(text) == {
+        "number": ["Normalize"],
+        "paid": ["Lambda", "FillMedian", "Normalize"],
+        "weight": ["Lambda", "Normalize"],
+        "bought": ["Lambda", "DateParts"],
+        "seen": ["Lambda", "DateParts"],
+        "maybe": ["Lambda", "DateParts"],
+        "version": ["Categorify"],
+        "words": ["Categorify"],
+    }
+    for line in (
+        "  # paid: string, a number with decimal=',', group='.', 1 null(s): filled with the median, scaled;"
+        ' "NA" in it becomes null',
+        "  # bought: string, a time as %d.%m.%Y: its parts, in UTC",
+        "  # maybe: string, a time as %m/%d/%Y: its parts, in UTC; it might be %d/%m/%Y, too: look which it is",
+    ):
+        assert line in text.splitlines()
+    assert rows["bought_day"].to_pylist().count(31) == 2  # in January and March
+    assert "bought_hour" not in rows.column_names
+    assert set(rows["seen_hour"].to_pylist()) == {12}
+    assert rows["paid"].null_count == 0
+
+
+LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "decimal commas": ("a;b;city\n" + "1,5;x;Münster\n2,5;y;Ulm\n" * 30, {"delimiter": ";", "decimal": ","}),
+    "two decimal signs": ("a;b;city\n" + "1.5;x, z;Münster\n2,5;y;Ulm\n" * 30, {"delimiter": ";"}),
+    "bars": ("a|b|city\n" + "1.5|x|Münster\n2.5|y|Bonn\n" * 30, {"delimiter": "|"}),
+    "a head": ("Report of May\n\nby hand\na,b,city\n" + "1.5,x,Münster\n2.5,y,Bonn\n" * 30, {"skip_rows": 3}),
+    "as usual": ("a,b,city\n" + '1.5,x,Münster\n2.5,"y\nz",Bonn\n' * 30, {}),
+    "euros": ("a,b,city\n" + "1.5,€ 2,Münster\n2.5,€ 3,Bonn\n" * 30, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [*((name, "utf-8") for name in LAYOUTS), ("bars", "latin-1"), ("euros", "windows-1252"), ("a head", "utf-16")],
+)
+def test_the_layout_of_text_is_seen(folder: Path, engine: str, name: str, encoding: str) -> None:
+    content, layout = LAYOUTS[name]
+    (folder / "rows.csv").write_bytes(content.encode(encoding))
+    text = draft("rows.csv")
+    rows = ran(text, folder, engine)
+
+    source = yaml.safe_load(text)["source"]
+    assert source == {"path": "rows.csv", **layout, **({} if encoding == "utf-8" else {"encoding": encoding})}
+    assert ("# The first lines of the first file need this: " in text) == (len(source) > 1)
+    assert rows.num_rows == 60
+    assert len(rows["city"].unique()) == 2
+
+
+def test_columns_that_share_values_share_a_vocabulary(folder: Path, engine: str) -> None:
+    number = np.arange(ROWS)
+    pq.write_table(
+        table(
+            home=[f"team {i % 30}" for i in number],
+            away=[f"team {(i + 7) % 30}" for i in number],
+            town=[f"town {i % 30}" for i in number],
+            user_id=number % 40,
+            friend_user_id=(number + 1) % 45,
+            item_id=number % 40,
+        ),
+        folder / "rows.parquet",
+    )
+    text = draft("rows.parquet")
+    features = yaml.safe_load(text)["features"]
+    rows = ran(text, folder, engine)
+
+    assert [f["columns"] for f in features] == [
+        ["number"], [["home", "away"]], ["town", "item_id"], [["user_id", "friend_user_id"]],
+    ]  # fmt: skip
+    assert text.count("They share most of their values") == 2
+    ids = {name: set(rows[name].to_pylist()) for name in ("home", "away", "user_id", "friend_user_id")}
+    assert ids["home"] == ids["away"]
+    assert ids["user_id"] < ids["friend_user_id"]
+
+
 @pytest.mark.parametrize("name", ["y", "no", "1", "a: b", "# c", "{d}", "é", "two\nlines", "*", "a,b"])
 def test_any_name_of_a_column_is_written_as_it_is(folder: Path, engine: str, name: str) -> None:
     pq.write_table(table(**{name: ["a", "b"] * 50}), folder / "{rows}.parquet")

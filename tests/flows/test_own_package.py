@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -21,18 +22,22 @@ from millrace.testing import check_operator
 from typer.testing import CliRunner
 
 from flows.job.job import make_job
+from tasks import ops
+from tasks.dataset import Dataset
 from tasks.errors import HostError, JobError
 from tasks.job.fingerprints import users_code
 from tasks.ops.base import Learned, make_operator
 from tasks.ops.installed import entries
 from tasks.ops.user_code import VARIABLE
+from tasks.workflow import Workflow
 from tests.conftest import python_path
 from tests.flows.runs import rows_of, run_flow
+from tests.frames import to_list
 from tests.tasks.ops.fitting import learned, transformed
 
 pytestmark = pytest.mark.xdist_group("faults")
 PAGE = (Path(__file__).resolve().parents[2] / "tasks/ops/OWN_OPERATOR.md").read_text()
-OPERATORS, TESTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+OPERATORS, KERNELS, TESTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (PROJECT,) = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
 (JOB,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 TABLE = {"x": [1, None, 4, 2], "y": [5.0, 20.0, None, -1.0]}
@@ -106,6 +111,23 @@ def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
 
     assert rows_of(out).to_pydict() == SHARES
     assert "shares.operators:ShareOfLargest" in (out / "_workflow" / "workflow.json").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:Grid size")  # numba-cuda warns of so few rows
+def test_a_kernel_is_the_function_of_a_lambda(shares: Path, tmp_path: Path, engine: str) -> None:
+    (shares / "shares" / "kernels.py").write_text(KERNELS)
+    km = ops.Lambda("shares.kernels:kilometres", dtype="float64", name="km", dependency=["longitude"])
+    longitudes = pa.array([13.405, 13.405, 0.0, 3.0, None], pa.float32())
+    table = pa.table({"latitude": [52.52, 0.0, -90.0, None, 0.0], "longitude": longitudes})
+    Workflow(["latitude"] >> km).fit(Dataset(table, engine=engine)).save(tmp_path / "fitted")
+
+    (frame,) = Workflow.load(tmp_path / "fitted").transform(Dataset(table, engine=engine)).frames()
+    to_the_equator, to_the_pole = 6371 * math.radians(52.52), 6371 * math.radians(142.52)
+    assert to_list(frame["km"]) == [*map(about, [0.0, to_the_equator, to_the_pole]), None, None]
+
+
+def about(kilometres: float) -> Any:
+    return pytest.approx(kilometres, abs=1e-3)
 
 
 def test_it_is_imported_when_its_operator_is_named(shares: Path) -> None:

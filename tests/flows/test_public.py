@@ -207,7 +207,7 @@ def test_it_installs(way: str, beside_a_clone: Path, tmp_path: Path) -> None:
     assert "Usage: python -m millrace" in run(python, "-m", "millrace", "--help", cwd=beside_a_clone)
     assert "Usage: millrace" in run(python.parent / "millrace", "--help", cwd=beside_a_clone)
     shipped = run(python, "-W", "ignore", "-c", SHIPPED, cwd=beside_a_clone).splitlines()
-    assert shipped == ["criteo ecommerce pca sessions toy", "preprocess", "preprocess", "True", "True"]
+    assert shipped == ["criteo ecommerce pca sequences sessions toy", "preprocess", "preprocess", "True", "True"]
 
 
 @pytest.mark.slow

@@ -7,14 +7,20 @@ import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from flows.job.job import Feature, Job, make_job, recipes
 from infra.clusters.model import Cluster
+from tasks import ops
+from tasks.core.schema import Tags
+from tasks.dataset import Dataset
 from tasks.manifest import Manifest
+from tasks.workflow import Workflow
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -52,6 +58,16 @@ def test_the_job_is_a_job() -> None:
     assert make_job(yaml.safe_load(text)).output.files == 8
 
 
+def test_the_job_of_the_readme_is_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.draft import draft
+    from flows.sample import make_sample
+
+    make_sample("toy", tmp_path / "data" / "toy", 1_000_000)
+    monkeypatch.chdir(tmp_path)
+    lines = draft("data/toy").splitlines()
+    assert block("yaml").splitlines() == [*lines[lines.index("source:") :], "  files: 8"]
+
+
 def test_the_clusters_are_clusters() -> None:
     (text,) = re.findall(r"```yml\n(.*?)```", CLUSTERS, re.DOTALL)
     kinds = [Cluster.model_validate(yaml.safe_load(line)["cluster"]).kind for line in text.splitlines()]
@@ -67,6 +83,27 @@ def test_python_that_is_shown_names_what_exists() -> None:
         for module, name in re.findall(r"from (tasks[\w.]*) import (\w+)", text):
             assert find_spec(module) is not None, module
             assert module == "tasks.loading.torch" or hasattr(import_module(module), name)
+
+
+def test_the_examples_of_serving_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"event_type": ["view", "cart"], "brand": ["zeta", "acme"], "price": [2.0, 4.0]}, index=[7, 9])
+    graph = (["brand"] >> ops.Categorify()) + ["price"] + (["event_type"] >> ops.AddTags([Tags.TARGET]))
+    Workflow(graph).fit_transform(Dataset(frame, engine="pandas")).to_parquet("out/ecommerce")
+    first, second = re.findall(r"```py\n(.*?)```", JOBS.partition("\n## Serving")[2].partition("\n## ")[0], re.DOTALL)
+    names: dict[str, Any] = {"Workflow": Workflow, "ops": ops, "pandas": pd, "frame": frame}
+
+    lines = first.splitlines()
+    assert [line.partition(" = ")[0] for line in lines[:2]] == ["workflow", "ids"]
+    exec("\n".join(lines[:2]), names)
+    _, values, _, chosen = (eval(line, names) for line in lines[2:])
+    assert values["brand"].tolist() == ["zeta", "acme"]
+    assert list(chosen.output_schema) == ["price", "brand"]
+    assert list(names["ids"].index) == [7, 9]
+    exec(second, names)
+    assert names["workflow"].transform(frame).to_dict("list") == {
+        "price": [2.38, 4.76], "brand": ["zeta", "acme"], "country": ["IT", "DE"],
+    }  # fmt: skip
 
 
 def test_the_keys_of_the_table_exist() -> None:

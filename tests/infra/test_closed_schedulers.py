@@ -24,7 +24,7 @@ from flows.preprocess import preprocess
 from infra.clusters import closed_schedulers
 
 logging.disable(logging.INFO)
-for _ in range(4):
+for _ in range(6):
     preprocess(**json.loads(sys.argv[1]))
 closed_schedulers.forget()
 gc.collect()
@@ -38,8 +38,8 @@ def test_runs_of_one_process_leave_no_scheduler(tmp_path: Path, prefect_server: 
     command = [sys.executable, "-c", RUNS, json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    # The last one, and the first: threads of Prefect that it begins hold what was current then for ever.
-    assert int(done.stdout.splitlines()[-1]) <= 2
+    # The last one, and those of one or two runs in which threads of Prefect began: these hold what was current then.
+    assert int(done.stdout.splitlines()[-1]) <= 3
 
 
 def test_the_caches_of_dask_are_where_they_are_emptied() -> None:

@@ -265,7 +265,9 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(tmp_path: Path, api: Any) -> 
     assert api.read_flow_run(second.id).state_name == "Cancelled"
     assert api.read_deployment(served.id).paused
     log = (folder / "log.txt").read_text()
-    assert log.endswith("served no more; the schedules are paused until the next start\n")
+    last = log.rpartition("served no more; the schedules are paused until the next start\n")
+    assert last[1]
+    assert not last[2] or "resource_tracker" in last[2]  # a run that is killed leaves semaphores, which Python clears
     assert log.count("scheduled runs skipped (at capacity)") <= 2  # once for one that waits, not at each look
     assert "millrace" in api.read_flow_run(look.id).tags
 

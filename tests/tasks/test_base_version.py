@@ -72,6 +72,16 @@ def test_ids_stay_and_new_values_come_behind_them(tmp_path: Path, engine: str) -
     assert list(own_files.strangers(out)) == []
 
 
+def test_validation_rows_have_the_ids_of_values_that_the_night_does_not_have(tmp_path: Path, engine: str) -> None:
+    night(tmp_path, 0, engine)
+    written(pa.table({"k": ["a", "d", None, "b", "x"], "x": [0.0] * 5}), tmp_path / "valid.parquet")
+    source = {"path": str(tmp_path / "2.parquet"), "valid": str(tmp_path / "valid.parquet")}
+    night(tmp_path, 2, engine, source=source)
+
+    assert rows_of(tmp_path / "out/v0002/train")["k"].to_pylist() == [5]
+    assert rows_of(tmp_path / "out/v0002/valid")["k"].to_pylist() == [3, 5, 1, 4, 2]
+
+
 def test_nothing_is_published_yet(tmp_path: Path) -> None:
     assert newest_good(tmp_path / "out").version is None
     (tmp_path / "out").mkdir()

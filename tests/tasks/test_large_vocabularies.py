@@ -250,6 +250,21 @@ def test_a_hash_table_finds_every_key_and_no_other(rows: int) -> None:
     assert HashTable(keys[:0]).find(keys).tolist() == [-1] * rows
 
 
+@pytest.mark.parametrize("present", [0.0, 0.1, 0.9])
+def test_a_large_hash_table_finds_the_same_with_and_without_a_filter(
+    monkeypatch: pytest.MonkeyPatch, present: float
+) -> None:
+    monkeypatch.setattr(lookup, "FILTERED", range(1 << 10, 1 << 26))
+    random = np.random.default_rng(5)
+    keys = random.permutation(300_000).astype(np.int64) * np.int64(1 << 44) - 7
+    table, wanted = HashTable(keys[:150_000]), keys[150_000 + random.permutation(150_000)]
+    chosen = random.integers(0, 150_000, 150_000)
+    is_present = random.random(150_000) < present
+    found = table.find(np.where(is_present, keys[chosen], wanted))
+    assert (found == np.where(is_present, chosen, -1)).all()
+    assert ("_filter" in vars(table)) == (present < 0.25)
+
+
 def test_strings_with_one_hash_keep_their_own_places(monkeypatch: pytest.MonkeyPatch) -> None:
     real = lookup._hash64
     monkeypatch.setattr(lookup, "_hash64", lambda strings: real(strings) & 0x1FFF)

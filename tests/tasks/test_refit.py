@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks import ops
+from tasks import engines, ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import from_any
@@ -20,7 +20,7 @@ from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
 from tasks.graph.changes import read_changes
 from tasks.graph.node import as_node
-from tasks.graph.state import State
+from tasks.graph.state import State, copy_saved, save_night
 from tasks.learning import large_table_types, large_tables
 from tasks.learning.observe import learn
 from tasks.learning.refit import Base
@@ -404,3 +404,54 @@ def test_a_vocabulary_behind_a_vocabulary_goes_on(engine: str) -> None:
     assert groups["v0"].to_pylist() == [3, 4, 5]
     assert groups["t0_count_0"].to_pylist() == [2, 2, 2]
     assert groups["t0_sum_0"].to_pylist() == [1, 2, 1]
+
+
+def test_the_places_of_the_values_of_the_night_are_handed_on(engine: str, tmp_path: Path) -> None:
+    coded = ["s"] >> ops.Categorify(freq_threshold=2)
+    base = learned(coded, cut(pa.table({"s": ["b", "b", "a", "a", "d", "d", "e", "e", "c"]}), 16), engine)
+    after = refitted(coded, pa.table({"s": ["z", "z", "b", None, "c", "q"]}), base, engine)
+    (key,), op = after.values, ops.Categorify(freq_threshold=2)
+    assert vocabulary(after.values[key]) == ["a", "b", "d", "e", "c", "z"]
+    night = after.of_night[key]
+    assert dict(zip(*night.to_pydict().values(), strict=True)) == {"b": 1, "c": 4, "q": -1, "z": 5}
+    kernels = engines.engine(engine)
+
+    def places(state: State, *values: str | None) -> list[int]:
+        codes = state.prepared(key, op, kernels).codes([kernels.column(pa.array(values, pa.string()))])
+        return [int(code) for code in codes]
+
+    digest = after.save(tmp_path)
+    save_night(tmp_path, after.of_night, digest)
+    [table] = tmp_path.glob("v*-values.vocab")
+    table.rename(tmp_path / "elsewhere")
+    of_night = State.load_for_run(tmp_path)
+    assert places(of_night, "z", None, "q", "b") == [5, -1, -1, 1]
+    assert places(of_night) == []
+    with pytest.raises(DataError, match=r"the table v000-values\.vocab is missing"):  # other values need the vocabulary
+        places(of_night, "z", "a")
+    (tmp_path / "elsewhere").rename(table)
+    assert places(of_night, "z", "a", "x", None) == [5, 0, -1, -1]
+    assert places(of_night, "z", "q", "b") == [5, -1, 1]
+
+
+def test_without_the_night_or_with_that_of_another_state_the_whole_vocabulary_is_read(tmp_path: Path) -> None:
+    coded = ["s"] >> ops.Categorify()
+    base = learned(coded, cut(pa.table({"s": ["a", "b", "c"]}), 16), "pandas")
+    after = refitted(coded, pa.table({"s": ["d", "b"]}), base)
+    (key,) = after.values
+    digest = after.save(tmp_path / "state")
+    for name, damage in {
+        "none": lambda folder: (folder / "of_night.json").unlink(),
+        "of another": lambda folder: save_night(folder, after.of_night, "0" * 64),
+        "cut off": lambda folder: (folder / "of_night.json").write_text("{"),
+        "of another form": lambda folder: (folder / "of_night.json").write_text("[]"),
+        "without its table": lambda folder: next(folder.glob("night-*.vocab")).unlink(),
+        "whole": lambda folder: None,
+    }.items():
+        folder = tmp_path / name
+        copy_saved(tmp_path / "state", folder)
+        save_night(folder, after.of_night, digest)
+        damage(folder)
+        state = State.load_for_run(folder)
+        assert ("values" in state.values[key]) == (name != "whole"), name
+        assert state.values[key]["size"] == 4, name

@@ -117,6 +117,15 @@ def test_batches_are_tensors_that_may_be_changed_and_lists_fit_embedding_bags(ou
     assert bag(batch["items"], batch["items_offsets"]).shape == (100, 3)
 
 
+def test_jagged_tensors_without_torchrec_name_what_to_install(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.errors import HostError
+    from tasks.loading.torch import Rows
+
+    monkeypatch.setitem(sys.modules, "torchrec.sparse.jagged_tensor", None)
+    with pytest.raises(HostError, match=r"(?s)need TorchRec.*millrace\[torchrec\].*millrace.jagged"):
+        Rows(out, jagged=["items"])
+
+
 def test_the_rank_is_that_of_the_environment_or_of_torch(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.errors import JobError
     from tasks.loading.torch import Rows
@@ -134,6 +143,17 @@ def test_the_example_learns(out: Path, capsys: pytest.CaptureFixture[str]) -> No
     losses = train(str(out), epochs=4, batch_size=50, workers=0)
     assert losses[-1] < 0.05 < losses[0] < 1
     assert "epoch 3: 12 batches of 50 rows" in capsys.readouterr().out
+
+
+def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = {"id": range(40), "name": [1, 2] * 20, "x": [0.5] * 40, "y": [1.5] * 40, "label": [0, 1] * 20}
+    Workflow([*rows]).fit_transform(Dataset(pa.table({n: list(v) for n, v in rows.items()}))).to_parquet("out/toy")
+    section = (EXAMPLE.parents[1] / "README.md").read_text().partition("\n## Train on it")[2]
+    text = section.partition("```py\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(text.replace("num_workers=4", "num_workers=0"), names)
+    assert sorted(names["batch"]["id"].tolist()) == list(range(40))
 
 
 @forks

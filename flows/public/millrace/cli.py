@@ -127,19 +127,20 @@ def demo(
 
       millrace demo --rows 10000000 --path /data/demo
     """
-    from flows.commands.launch import launch
+    from flows.commands.launch import begin, launch
 
     console = terminal()
-    data, out = path / "data", path / "out"
-    with console.status(f"making {rows:,} rows"):
-        from flows.sample import make_sample
+    with begin(console, str(path), "flows.preprocess"):
+        data, out = path / "data", path / "out"
+        with console.status(f"making {rows:,} rows"):
+            from flows.sample import make_sample
 
-        sample = make_sample("toy", data, rows)
-    console.print(
-        f"data     {sample.rows:,} rows in {sample.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
-    )
-    job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
-    launch(job, "flows.preprocess", _preprocess, console, debugging())
+            sample = make_sample("toy", data, rows)
+        console.print(
+            f"data     {sample.rows:,} rows in {sample.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
+        )
+        job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
+        launch(job, "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
@@ -168,9 +169,11 @@ def run(
 
       millrace run ecommerce --set source.path=/scratch/shop --sample
     """
-    from flows.commands.launch import job_of, launch
+    from flows.commands.launch import begin, job_of, launch
 
-    launch(job_of(job, set_ or [], sample, date), "flows.preprocess", _preprocess, terminal(), debugging())
+    console = terminal()
+    with begin(console, job, "flows.preprocess", job, set_ or []):
+        launch(job_of(job, set_ or [], sample, date), "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
@@ -197,10 +200,11 @@ def fit(
 
       millrace fit ecommerce --path fitted/shop --set source.sample.rows=100000 --set output.on_existing=version
     """
-    from flows.commands.launch import job_of, launch
+    from flows.commands.launch import begin, job_of, launch
 
-    place = f"output.path={json.dumps(str(path))}"
-    launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, terminal(), debugging())
+    console, place = terminal(), f"output.path={json.dumps(str(path))}"
+    with begin(console, job, "flows.fit", job, set_ or []):
+        launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, debugging())
 
 
 @app.command()
@@ -232,10 +236,12 @@ def apply(
 
       millrace apply out/ecommerce --source 'data/december/*.csv' --output out/december --set source.filter=null
     """
-    from flows.commands.launch import application_of, launch
+    from flows.commands.launch import application_of, begin, launch
 
-    data = application_of(fitted, source or [], output, set_ or [], date)
-    launch(data, "flows.apply", _apply, terminal(), debugging())
+    console = terminal()
+    with begin(console, str(fitted), "flows.apply", None, set_ or []):
+        data = application_of(fitted, source or [], output, set_ or [], date)
+        launch(data, "flows.apply", _apply, console, debugging())
 
 
 @app.command()
@@ -272,11 +278,13 @@ def refit(
 
       millrace refit out/nightly --source logs/2026-11-22/ --date 2026-11-23 --set refit.forget=365d
     """
-    from flows.commands.launch import launch, refit_of
+    from flows.commands.launch import begin, launch, refit_of
 
+    console = terminal()
     changes = [f"refit.{key}=true" for key, wanted in (("again", again), ("all", refit_all)) if wanted]
-    data = refit_of(base, source or [], output, [*(set_ or []), *changes], date)
-    launch(data, "flows.refit", _refit, terminal(), debugging())
+    with begin(console, str(base), "flows.refit", None, set_ or []):
+        data = refit_of(base, source or [], output, [*(set_ or []), *changes], date)
+        launch(data, "flows.refit", _refit, console, debugging())
 
 
 @app.command()
@@ -454,6 +462,7 @@ def inspect(
     rows: Annotated[int, typer.Option(min=0, help="first rows to show")] = 5,
     values: Annotated[int, typer.Option(min=1, help="most frequent values to show of a vocabulary")] = 5,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="only the embedding table sizes, as JSON")] = False,
+    merlin: Annotated[bool, typer.Option("--merlin", help="only the schema, as schema.pbtxt of NVIDIA Merlin")] = False,
 ) -> None:
     """Show what an output holds: schema, parts, what was learned (vocabularies, means), embedding sizes, first rows.
 
@@ -464,6 +473,8 @@ def inspect(
       millrace inspect out/ecommerce/_workflow --values 20
 
       millrace inspect out/toy --embeddings > embeddings.json
+
+      millrace inspect out/toy --merlin > schema.pbtxt
     """
     from flows.commands import inspect as commands_inspect
     from flows.commands.launch import importable
@@ -471,6 +482,8 @@ def inspect(
     importable(Path.cwd())
     if embeddings:
         print(commands_inspect.embeddings_json(out))
+    elif merlin:
+        print(commands_inspect.merlin_schema(out), end="")
     else:
         commands_inspect.show_folder(out, rows, values)
 

@@ -27,4 +27,10 @@ from tasks.ops.schema_ops import (
 from tasks.ops.similarity import ColumnSimilarity as ColumnSimilarity
 from tasks.ops.target_encoding import TargetEncoding as TargetEncoding
 from tasks.ops.text import Cross as Cross, DateParts as DateParts, Rename as Rename, SplitText as SplitText
-from tasks.ops.windows import DifferenceLag as DifferenceLag, Groupby as Groupby, Rolling as Rolling
+from tasks.ops.windows import (
+    DifferenceLag as DifferenceLag,
+    Groupby as Groupby,
+    History as History,
+    Lag as Lag,
+    Rolling as Rolling,
+)

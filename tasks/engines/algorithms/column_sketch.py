@@ -2,9 +2,11 @@
 
 A column of few distinct values (`Sketch.table`) is counted value by value. Any other is a histogram of its numbers by
 their leading bits, a histogram of its texts by their hash, and the least hashes of its values, which estimate how many
-are distinct (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002). Whether values are counted
-depends on all rows together, so the same rows make the same sketch in any parts and any order. Moments of floats are
-joined along one tree over blocks; sums of integers are exact.
+are distinct (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002). Of more than `WHOLE` rows the
+histogram of numbers is of a sample: of every sixteen rows of a block the one that `PLACES` names. So are the hashes of
+floats and times, which then say how many distinct values there are at least. Whether values
+are counted, and whether rows are sampled, depends on all rows together, so the same rows make the same sketch in any
+parts and any order. Moments of floats are joined along one tree over blocks; sums of integers are exact.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +35,14 @@ SPAN = 1 << 17  # .. if they are texts, or integers of a range up to this
 LEAST = 2048  # hashes that estimate the number of distinct values: two standard errors are 4.4 %
 BUCKETS = 1024
 TOP = 100
+LEASTS = ("least", "sample_least")
 BINS = 1 << 16
+WHOLE = 1 << 18  # rows up to which each number is in the histogram; of more rows ..
+SAMPLED = 16  # .. one of so many is
+RUN = 1 << 14  # rows of a block after which the places of the sampled ones begin again
+PLACES = np.arange(0, RUN, SAMPLED) + (
+    murmur3.hash_fixed(np.arange(RUN // SAMPLED, dtype=np.uint64), 0, np) % SAMPLED
+).astype(np.int64)  # of each sixteen rows one, by hash: rows that repeat in a period are sampled like others
 FACTOR = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: Knuth's multiplicative hash
 
 Bins = tuple[np.ndarray, np.ndarray]  # (bins, ascending; how many values each has)
@@ -54,9 +64,11 @@ def kind(dtype: pa.DataType) -> str:
 class Sketch:
     """What is known of the values of some rows of a column; plain values and numpy arrays.
 
-    `low` and `high` are of finite values. One of three holds: `table` has the count of each value; `distinct` is their
-    exact number, and `top` the most frequent ones, of rows that no other sketch has values of; or `least` are the least
-    hashes of values.
+    `low` and `high` are of finite values. `bins` are of all rows, None of more than `WHOLE`; `sample` of the sampled
+    rows, None where no row is sampled (elements of lists, counts of values). So are `least` and `sample_least` of
+    floats and times. One of three holds: `table` has the count of each value; `distinct` is their exact number, and
+    `top` the most frequent ones, of rows that no other sketch has values of; or `least` (or `sample_least`) are the
+    least hashes of values.
     """
 
     kind: str
@@ -68,8 +80,10 @@ class Sketch:
     sums: tuple[int, int] | None = None  # of integers, and of their squares
     tree: Tree = field(default_factory=dict)
     bins: Bins | None = None
+    sample: Bins | None = None
     buckets: np.ndarray | None = None
     least: np.ndarray | None = None
+    sample_least: np.ndarray | None = None
     table: tuple[list[Any], np.ndarray] | None = None
     distinct: int | None = None
     top: list[tuple[Any, int]] = field(default_factory=list)
@@ -79,7 +93,7 @@ def empty(kind: str, rows: int, nulls: int) -> Sketch:
     """The sketch of rows without values: of nulls only, or of values of the kind other."""
     out = Sketch(kind, rows, nulls)
     if kind in ("float", "time", "integer"):
-        out.bins = np.empty(0, np.uint16), np.empty(0, np.int64)
+        out.bins = out.sample = np.empty(0, np.uint16), np.empty(0, np.int64)
     if kind in ("text", "integer"):
         out.table = [], np.empty(0, np.int64)
     if kind == "bytes":
@@ -88,6 +102,8 @@ def empty(kind: str, rows: int, nulls: int) -> Sketch:
         out.sums = 0, 0
     if kind in ("float", "time", "bytes"):
         out.least = np.empty(0, np.uint64)
+    if kind in ("float", "time"):
+        out.sample_least = out.least
     return out
 
 
@@ -150,6 +166,22 @@ def _integers(values: Sequence[int]) -> pa.Array:
 def number_bins(numbers: np.ndarray, counts: np.ndarray) -> Bins:
     codes = (numbers.astype(np.float64) + 0.0).view(np.uint64) >> np.uint64(48)
     return ordered_bins(np.bincount(codes.astype(np.int64), weights=counts, minlength=BINS).astype(np.int64))
+
+
+def histogram(numbers: np.ndarray) -> Bins:
+    """The bins of some numbers."""
+    codes = (numbers.astype(np.float64, copy=False).view(np.uint64) >> np.uint64(48)).view(np.int64)
+    return ordered_bins(np.bincount(codes, minlength=BINS))
+
+
+def sampled(values: Any, starts: Sequence[int], places: Any, xp: Any) -> Any:
+    """The sampled of the rows of blocks [starts[i], starts[i + 1]); `places` is `PLACES` as an array of `xp`."""
+    parts = [values[:0]]
+    for start, stop in pairwise(starts):
+        rest = stop - (stop - start) % RUN
+        parts.append(values[start:rest].reshape(-1, RUN).take(places, axis=1).ravel())
+        parts.append(values[rest:stop][places[: int(np.searchsorted(PLACES, stop - rest))]])
+    return xp.concatenate(parts)
 
 
 def ordered_bins(counts: np.ndarray) -> Bins:
@@ -290,13 +322,21 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
         if len(counts) <= TABLE:
             values = sorted(counts)
             out.table = values, np.array([counts[value] for value in values], dtype=np.int64)
+            out.sample = _added_bins([s.sample for s in sketches])
             return out
     sketches = [untabled(s) for s in sketches]
-    out.bins = _added_bins([s.bins for s in sketches])
+    out.sample = _added_bins([s.sample for s in sketches])
+    out.bins = _added_bins([s.bins for s in sketches]) if out.sample is None or out.rows <= WHOLE else None
     out.buckets = _added([s.buckets for s in sketches])
-    if all(s.least is not None for s in sketches):
-        out.least = least(np.concatenate([s.least for s in sketches]))  # type: ignore[misc]
+    out.least, out.sample_least = (_least_of([getattr(s, name) for s in sketches]) for name in LEASTS)
+    if out.sample_least is not None and out.rows > WHOLE:
+        out.least = None
     return out
+
+
+def _least_of(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    arrays = [hashes for hashes in several if hashes is not None]
+    return least(np.concatenate(arrays)) if len(arrays) == len(several) else None
 
 
 def _disjoint(out: Sketch, sketches: Sequence[Sketch]) -> Sketch:
@@ -360,18 +400,18 @@ def estimate(hashes: np.ndarray) -> tuple[float, float]:
 def packed(sketches: Mapping[str, Sketch]) -> str:
     """Sketches by column as text, for notes and results of tasks."""
     plain = {name: {k: _plain(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
-    return base64.b85encode(zlib.compress(json.dumps(encoded(plain)).encode(), 1)).decode()
+    return base64.b64encode(zlib.compress(json.dumps(encoded(plain)).encode(), 1)).decode()
 
 
 def unpacked(text: str) -> dict[str, Sketch]:
     """What `packed` wrote."""
-    plain = decoded(json.loads(zlib.decompress(base64.b85decode(text))))
+    plain = decoded(json.loads(zlib.decompress(base64.b64decode(text))))
     return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.str, "data": base64.b85encode(zlib.compress(value.tobytes(), 1)).decode()}
+        return {"dtype": value.dtype.str, "data": base64.b64encode(zlib.compress(value.tobytes(), 1)).decode()}
     if isinstance(value, dict):
         return [[*place, *moments] for place, moments in value.items()]
     return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
@@ -379,9 +419,9 @@ def _plain(value: Any) -> Any:
 
 def _rich(name: str, value: Any) -> Any:
     if isinstance(value, dict):
-        return np.frombuffer(zlib.decompress(base64.b85decode(value["data"])), dtype=value["dtype"]).copy()
+        return np.frombuffer(zlib.decompress(base64.b64decode(value["data"])), dtype=value["dtype"]).copy()
     if name == "tree":
         return {(int(entry[0]), int(entry[1])): tuple(entry[2:]) for entry in value}
-    if name in ("bins", "table", "sums") and value is not None:
+    if name in ("bins", "sample", "table", "sums") and value is not None:
         return tuple(_rich("", one) for one in value)
     return [tuple(pair) for pair in value] if name == "top" else value

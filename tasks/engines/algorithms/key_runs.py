@@ -1,4 +1,4 @@
-"""Runs of rows with equal keys: their places, differences and windows inside a run, one aggregate per run.
+"""Runs of rows with equal keys: their places, differences, windows and histories inside a run, one aggregate per run.
 
 One body for both engines. A *place* is the number of a row when the rows are ordered run after run: runs in the order
 of their first rows, rows inside a run in their own order. If the rows have this order already (the usual case), row =
@@ -19,8 +19,10 @@ import pyarrow as pa
 from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums, two_sum, whole_difference, whole_halves
 from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
 from tasks.engines.hashing.canonical import decimal_halves
+from tasks.errors import DataError
 
 SMALLER = 64  # values are divided by 2^SMALLER where their sum overflows: no sum of up to 2^64 values overflows then
+MOST_ELEMENTS = 2**31 - 1  # of the lists of one column: offsets are int32
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -72,13 +74,17 @@ class Runs:
         values, valid = self.engine.numbers(self.placed(column))
         return values, self.xp.ones(len(values), dtype=bool) if valid is None else valid
 
+    def by_row(self, values: Any) -> Any:
+        """An array in the order of rows, of an array in the order of places."""
+        if self.order is None:
+            return values
+        data = self.xp.empty_like(values)
+        data[self.order] = values
+        return data
+
     def column(self, values: Any, valid: Any) -> Any:
         """The column, in the order of rows, of values in the order of places."""
-        if self.order is not None:
-            data, flags = self.xp.empty_like(values), self.xp.empty_like(valid)
-            data[self.order], flags[self.order] = values, valid
-            values, valid = data, flags
-        return self.engine.from_numbers(values, valid)
+        return self.engine.from_numbers(self.by_row(values), self.by_row(valid))
 
     def sorted(self, columns: Sequence[Any], ascending: bool) -> Runs:
         """The same runs, each sorted by columns (in the order of rows); nulls first, ties in their own order."""
@@ -200,6 +206,117 @@ def _windowed(values: Any, inside: Any, window: int, combine: Callable[[Any, Any
             values = combine(values, shifted(values, size))
             size *= 2
     return total
+
+
+def lagged(column: Any, runs: Runs, shift: int) -> Any:
+    """The value `shift` places before each row in its run; null outside the run."""
+    xp, engine = runs.xp, runs.engine
+    there = runs.inside - shift
+    within = (there >= 0) & (there < runs.lengths[runs.codes])
+    place = xp.where(within, xp.arange(runs.rows, dtype=xp.int64) - shift, 0)
+    index = runs.by_row(xp.where(within, place if runs.order is None else runs.order[place], runs.rows))
+    column = engine.decode(column)
+    return _with_filler(column, None, index, engine)
+
+
+@dataclass(frozen=True, eq=False)
+class Histories:
+    """For each row the rows before it in its run, at most the last `length`; with `include_current` the row itself is
+    the last of them. Rows that are equal in `ties` (a column in the order of rows) do not stand before each other.
+    """
+
+    runs: Runs
+    length: int
+    ties: Any = None
+    include_current: bool = False
+
+    @cached_property
+    def _places(self) -> tuple[Any, Any]:
+        """For each row (the first place of its history, the number of places in it)."""
+        runs, xp = self.runs, self.runs.xp
+        end = xp.arange(runs.rows, dtype=xp.int64)
+        if self.ties is not None:
+            codes = runs.engine.run_codes([runs.engine.from_numbers(runs.codes), runs.placed(self.ties)])
+            tied = Runs(runs.engine, None, _starts(codes, xp))
+            end = end - tied.inside
+        earlier = xp.minimum(end - (xp.arange(runs.rows, dtype=xp.int64) - runs.inside), self.length - self._own)
+        return runs.by_row(end - earlier), runs.by_row(earlier + self._own)
+
+    @property
+    def _own(self) -> int:
+        return int(self.include_current)
+
+    @property
+    def counts(self) -> Any:
+        """The number of rows in each row's history."""
+        return self._places[1]
+
+    @cached_property
+    def _elements(self) -> Any:
+        """The rows in the histories, one history after another."""
+        runs, xp = self.runs, self.runs.xp
+        begin, counts = self._places
+        _refuse_too_many(counts)
+        filled = xp.flatnonzero(counts)
+        places = _ranges(begin[filled], counts[filled], xp)
+        if self.include_current:
+            places[xp.cumsum(counts) - 1] = runs.by_row(xp.arange(runs.rows, dtype=xp.int64))
+        return places if runs.order is None else runs.order[places]
+
+    def lists(self, column: Any, min_length: int, pad: str | None, pad_value: Any) -> Any:
+        """The values of a column in the histories as lists; null for histories of fewer than `min_length` rows.
+
+        `pad`, "left" or "right": lists of fewer than `length` values are filled up there with `pad_value`.
+        """
+        xp, engine, counts = self.runs.xp, self.runs.engine, self.counts
+        valid = counts >= min_length if min_length > self._own else None
+        column, elements = engine.decode(column), self._elements
+        if valid is not None:
+            elements = elements[valid[_owners(counts, xp)]]
+            counts = xp.where(valid, counts, 0)
+        if pad is None:
+            return engine.make_lists(counts, valid, engine.take({"x": column}, elements)["x"])
+        sizes = xp.full(len(counts), self.length, dtype=xp.int64)
+        sizes = sizes if valid is None else xp.where(valid, sizes, 0)
+        _refuse_too_many(sizes)
+        filled = xp.flatnonzero(counts)
+        first = (xp.cumsum(sizes) - sizes)[filled]
+        first = first + (self.length - counts[filled]) if pad == "left" else first
+        index = xp.full(int(sizes.sum()), self.runs.rows, dtype=xp.int64)
+        index[_ranges(first, counts[filled], xp)] = elements
+        return engine.make_lists(sizes, valid, _with_filler(column, pad_value, index, engine))
+
+
+def _ranges(begin: Any, counts: Any, xp: Any) -> Any:
+    """begin[0], begin[0] + 1, .. (counts[0] numbers), then those of begin[1], and so on; all counts are 1 or more."""
+    steps = xp.ones(int(counts.sum()), dtype=xp.int64)
+    if len(begin):
+        before = xp.concatenate([xp.zeros(1, dtype=xp.int64), (begin + counts - 1)[:-1]])
+        steps[xp.cumsum(counts) - counts] = begin - before
+    return xp.cumsum(steps)
+
+
+def _owners(counts: Any, xp: Any) -> Any:
+    """0 counts[0] times, 1 counts[1] times, and so on."""
+    ends = xp.cumsum(counts)
+    places = xp.arange(int(counts.sum()), dtype=xp.int64)
+    return xp.searchsorted(ends, places, side="right")
+
+
+def _with_filler(column: Any, filler: Any, index: Any, engine: ModuleType) -> Any:
+    """Rows of a plain column by number; the number behind the last row gives the filler (None: null)."""
+    last = engine.column(pa.array([filler], engine.dtype(column)))
+    return engine.take(engine.concat([{"x": column}, {"x": last}]), index)["x"]
+
+
+def _refuse_too_many(counts: Any) -> None:
+    total = int(counts.sum())
+    if total > MOST_ELEMENTS:
+        raise DataError(
+            f"the histories of one partition have {total:,} elements together",
+            why=f"a column of lists holds up to {MOST_ELEMENTS:,}",
+            do="make partitions smaller with source.partition_size, or the histories shorter",
+        )
 
 
 class Aggregate:

@@ -35,6 +35,11 @@ def from_any(frame: Any) -> pa.Table | None:
     return None
 
 
+def copied(frame: Any) -> pa.Table | None:
+    """As `from_any`, in memory of its own: Arrow shares numbers of pandas, which may change later."""
+    return from_any(frame.copy() if isinstance(frame, pd.DataFrame) else frame)
+
+
 def _of_pandas(frame: pd.DataFrame) -> pa.Table:
     if not frame.columns.is_unique:
         several = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from tasks.engines.hashing import murmur3
 DENSE = 1 << 22  # integers of a range up to this get a table with a place per integer
 SMALL = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
 BLOCK = 1 << 17  # keys that the hash table inserts or looks up at once
+SAMPLE = 1 << 14  # keys that say whether most of them are absent
+FILTERED = range(1 << 20, 1 << 26)  # slots that no cache holds, but a filter of which it does
+FINER = 2  # the filter has 2^FINER bits per slot
 
 
 class Lookup:
@@ -175,6 +179,8 @@ class HashTable:
 
     Inserts and finds keys in blocks, so that temporaries stay in the cache. `repeated` are the places of keys that
     equal a key inserted before; `find` returns one place for equal keys. Read-only once built: any thread may use it.
+    Where few of many wanted keys are in a large table, a filter of few bits per slot, which stays in the cache, sorts
+    out most of the others: half of the time.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -186,10 +192,27 @@ class HashTable:
         repeated = [self._insert(start) for start in range(0, len(keys), BLOCK)]
         self.repeated = np.concatenate(repeated) if repeated else np.empty(0, dtype=np.int64)
 
-    def _first_slots(self, keys: np.ndarray) -> np.ndarray:
+    def _first_slots(self, keys: np.ndarray, finer: int = 0) -> np.ndarray:
         mixed = keys.view(np.uint64)
         mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25)
-        return (mixed >> self.shift).view(np.int64)
+        return (mixed >> (self.shift - np.uint64(finer))).view(np.int64)
+
+    @cached_property
+    def _filter(self) -> np.ndarray:
+        """A bit for each part of a slot: whether a key begins its search there."""
+        bits = np.zeros(len(self.slots) << FINER, dtype=bool)
+        for start in range(0, len(self.keys), BLOCK):
+            bits[self._first_slots(self.keys[start : start + BLOCK], finer=FINER)] = True
+        return np.packbits(bits, bitorder="little")
+
+    def _candidates(self, wanted: np.ndarray) -> np.ndarray:
+        """The places of all wanted keys that are in the table, and of some others."""
+        rows = []
+        for start in range(0, len(wanted), BLOCK):
+            bits = self._first_slots(wanted[start : start + BLOCK], finer=FINER)
+            passing = (self._filter.take(bits >> 3) >> (bits & 7).astype(np.uint8)) & np.uint8(1)
+            rows.append(np.flatnonzero(passing) + start)
+        return np.concatenate(rows)
 
     def _insert(self, start: int) -> np.ndarray:
         keys = self.keys[start : start + BLOCK]
@@ -207,9 +230,27 @@ class HashTable:
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """The place of each of the wanted keys, int64; -1 for a key that is not in the table."""
-        out = np.full(len(wanted), -1, dtype=np.int64)
-        for start in range(0, len(wanted) if len(self.keys) else 0, BLOCK):
-            keys = np.ascontiguousarray(wanted[start : start + BLOCK])
+        out, wanted = np.full(len(wanted), -1, dtype=np.int64), np.ascontiguousarray(wanted)
+        if not len(self.keys):
+            return out
+        if len(self.slots) not in FILTERED or len(wanted) < 2 * SAMPLE:
+            self._find(wanted, out)
+            return out
+        self._find(wanted[:SAMPLE], out[:SAMPLE])
+        wanted, rest = wanted[SAMPLE:], out[SAMPLE:]
+        if 4 * np.count_nonzero(out[:SAMPLE] >= 0) > SAMPLE:
+            self._find(wanted, rest)
+            return out
+        rows = self._candidates(wanted)
+        codes = np.full(len(rows), -1, dtype=np.int64)
+        self._find(wanted.take(rows), codes)
+        rest[rows] = codes
+        return out
+
+    def _find(self, wanted: np.ndarray, out: np.ndarray) -> None:
+        """Write the places of the wanted keys to `out`, which is -1 everywhere."""
+        for start in range(0, len(wanted), BLOCK):
+            keys = wanted[start : start + BLOCK]
             rows, slots, codes = np.arange(len(keys)), self._first_slots(keys), out[start : start + len(keys)]
             while len(rows):
                 places = self.slots.take(slots)
@@ -217,7 +258,6 @@ class HashTable:
                 codes[rows[hit]] = places[hit]
                 left = np.flatnonzero(~hit & (places >= 0))
                 rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & self.mask
-        return out
 
 
 def _is_number(dtype: pa.DataType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,16 +21,19 @@ from tasks.engines.hashing.canonical import canonical_bits
 
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
 MINUS_ZERO = sketches.hashed(np.array([-0.0]).view(np.uint64), np)[0]
-COUNTED = 1 << 17  # values whose bins are counted at once
-LONG = 1 << 18  # the same, of small integers
+COUNTED = 8  # chunks whose bins are counted at once
+LONG = 1 << 18  # small integers that are counted at once
+FEW = 8  # bytes of all integers of a range in which each is counted by a comparison, which is faster than a table
 
 
 def sketch_column(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
+    sample: bool = True,
+) -> Sketch:  # fmt: skip
     """The sketch of a column that is no list, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
-    `known` are the moments of each block, if an operator has computed them already.
+    `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
+    the histogram of numbers.
     """
     arrow = array(column)
     dtype = arrow.type.value_type if pa.types.is_dictionary(arrow.type) else arrow.type
@@ -41,13 +44,33 @@ def sketch_column(
         return sketch_counts(count_values([column], ["v0"]), whole=False)
     arrow = array(decode(column))
     valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
-    if kind == "float":
-        return _floats(raw(arrow), valid, starts, blocks, known)
-    values = raw(arrow) if valid is None else _present(raw(arrow), valid)
+    stored = raw(arrow)
     if kind == "time":
-        values = canonical_bits(values, dtype, np).view(np.int64)
-        return _times(values, arrow.null_count, valid, starts, blocks)
-    return _integers(kind, values, arrow.null_count)
+        stored = canonical_bits(stored, dtype, np).view(np.int64)
+    every = not sample or len(arrow) <= sketches.WHOLE
+    if kind == "float":
+        out = _floats(stored, valid, starts, blocks, known, every)
+    else:
+        values = stored if valid is None else _present(stored, valid)
+        if kind == "time":
+            out = _times(values, arrow.null_count, valid, starts, blocks, every)
+        else:
+            out = _integers(kind, values, arrow.null_count, every)
+    out.sample = out.sample_least = None
+    if sample:
+        chosen = _sampled(stored, valid, starts)
+        out.sample = sketches.histogram(chosen)
+        if kind in ("float", "time"):
+            out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
+    return out
+
+
+def _sampled(values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int]) -> np.ndarray:
+    """The values of the sampled rows that are not null; floats as float64."""
+    chosen = sketches.sampled(values, starts, sketches.PLACES, np)
+    if valid is not None:
+        chosen = chosen[sketches.sampled(valid, starts, sketches.PLACES, np)]
+    return chosen[~np.isnan(chosen)].astype(np.float64) + 0.0 if chosen.dtype.kind == "f" else chosen
 
 
 def sketch_leaves(
@@ -62,7 +85,7 @@ def sketch_leaves(
     null = null_rows([column])
     while is_list(column):
         column = leaves(column)
-    out = sketch_column(column, [0, len(column)], blocks[:1])
+    out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
     nulls = 0 if null is None else int(null.sum())
     return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
 
@@ -125,73 +148,120 @@ def _present(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
     return out
 
 
-def _integers(kind: str, values: np.ndarray, nulls: int) -> Sketch:
+def _integers(kind: str, values: np.ndarray, nulls: int, every: bool) -> Sketch:
     if not len(values):
         return sketches.empty(kind, nulls, nulls)
     low, high = int(values.min()), int(values.max())
     if kind == "integer" and high - low < sketches.SPAN:
-        narrow = values.view(np.uint8) if values.dtype.itemsize == 1 else None
-        if narrow is not None:
-            counts = _counted(narrow, 256)
-            places = np.flatnonzero(counts)
-            numbers = places.astype(np.uint8).view(values.dtype)
-        else:
-            wide = np.uint64 if values.dtype == np.uint64 else np.int64
-            first = 0 if low >= 0 and high < sketches.SPAN else low
-            counts = _counted(values.astype(wide) - wide(first) if first else values, high - first + 1)
-            places = np.flatnonzero(counts)
-            numbers = (places.astype(wide) + wide(first)).astype(values.dtype)
-        return sketches.of_counts(kind, pa.array(numbers), counts[places], nulls)
+        return sketches.of_counts(kind, *_counts(values, low, high), nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
-    many, total, squares = _Values(), 0, 0
+    many, total, squares = _Values(every), 0, 0
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK]
-        many.add(part.astype(np.float64), sketches.integer_bits(part, np))
+        many.add(part, sketches.integer_bits(part, np))
         here = sketches.integer_sums(part, int(part.min()), int(part.max()), np)
         total, squares = total + here[0], squares + here[1]
     out.bins, out.least, out.sums = many.bins(), many.hashes.settle(), (total, squares)
     return out
 
 
+def _counts(values: np.ndarray, low: int, high: int) -> tuple[pa.Array, np.ndarray]:
+    """(distinct values, ascending for all but int8; how many each has) of integers of a small range."""
+    if (high - low + 1) * values.dtype.itemsize <= FEW:
+        each = range(low, high + 1)
+        found = [sum(np.count_nonzero(part == value) for part in _parts(values, LONG)) for value in each]
+        counts = np.array(found, dtype=np.int64)
+        numbers = np.array(each, dtype=values.dtype)
+        return pa.array(numbers[counts > 0]), counts[counts > 0]
+    if values.dtype.itemsize == 1:
+        counts = _counted_bytes(values.view(np.uint8))
+        places = np.flatnonzero(counts)
+        return pa.array(places.astype(np.uint8).view(values.dtype)), counts[places]
+    wide = np.uint64 if values.dtype == np.uint64 else np.int64
+    first = 0 if low >= 0 and high < sketches.SPAN else low
+    counts = np.zeros(high - first + 1, dtype=np.int64)
+    for part in _parts(values, LONG):
+        counts += np.bincount(part.astype(wide) - wide(first) if first else part, minlength=len(counts))
+    places = np.flatnonzero(counts)
+    return pa.array((places.astype(wide) + wide(first)).astype(values.dtype)), counts[places]
+
+
+def _parts(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def _counted_bytes(values: np.ndarray) -> np.ndarray:
+    """How often each byte is there: two at once are one uint16."""
+    even = len(values) & ~1
+    pairs = np.zeros(1 << 16, dtype=np.int64)
+    for part in _parts(values[:even].view(np.uint16), LONG):
+        pairs += np.bincount(part, minlength=1 << 16)
+    table = pairs.reshape(256, 256)
+    counts: np.ndarray = table.sum(axis=0) + table.sum(axis=1)
+    counts[values[even:]] += 1
+    return counts
+
+
 def _times(
-    values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int]
+    values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int],
+    every: bool,
 ) -> Sketch:  # fmt: skip
     """The sketch of times, as integers without the null ones; `starts` counts those, too."""
     if not len(values):
         return sketches.empty("time", nulls, nulls)
-    out = Sketch("time", len(values) + nulls, nulls, low=int(values.min()), high=int(values.max()))
+    out = Sketch("time", len(values) + nulls, nulls)
     edges = starts if valid is None else [int(np.count_nonzero(valid[:start])) for start in starts]
-    many = _Values()
+    many, extremes = _Values() if every else None, []
     for i, block in enumerate(blocks):
+        of_block = values[edges[i] : edges[i + 1]]
+        if not len(of_block):
+            continue
+        low, high = (end.as_py() for end in pc.min_max(pa.array(of_block)).values())
+        extremes += [low, high]
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
-        for start in range(edges[i], edges[i + 1], CHUNK):
-            part = values[start : min(start + CHUNK, edges[i + 1])]
-            numbers = part.astype(np.float64)
-            moments = joined(moments, _chunk(numbers)[1])
-            many.add(numbers, part.view(np.uint64))
-        if moments[0]:
-            out.tree[0, block] = moments
-    out.bins, out.least = many.bins(), many.hashes.settle()
+        for part in _parts(of_block, CHUNK):
+            moments = joined(moments, _time_moments(part, low, high))
+            if many is not None:
+                many.add(part, part.view(np.uint64))
+        out.tree[0, block] = moments
+    out.low, out.high = min(extremes), max(extremes)
+    out.bins, out.least = (None, None) if many is None else (many.bins(), many.hashes.settle())
     return out
 
 
-class _Values:
-    """The histogram and the least hashes of many values, which come by chunks."""
+def _time_moments(part: np.ndarray, low: int, high: int) -> Moments:
+    """The moments of a chunk of times between `low` and `high`.
 
-    def __init__(self) -> None:
+    They are counted from the first one, so that their sum is exact and that of their squares loses no more than the
+    number of values times the precision of float64: the first one cannot be farther from the mean than sqrt(n) standard
+    deviations.
+    """
+    if (high - low).bit_length() > 62 - CHUNK.bit_length():
+        numbers = part.astype(np.float64)
+        return _moments_of(numbers, float(numbers.min()), float(numbers.max()))
+    n, first = len(part), int(part[0])
+    ahead = part - part[0]
+    mean = int(ahead.sum()) / n
+    numbers = ahead.astype(np.float64)
+    squares = max(float(np.einsum("i,i->", numbers, numbers)) - n * mean * mean, 0.0)
+    return n, within(first + mean, 0, float(low), float(high)), squares, float(low), float(high)
+
+
+class _Values:
+    """The least hashes of many values, which come by chunks, and their histogram if `every` value is in it."""
+
+    def __init__(self, every: bool = True) -> None:
         self.hashes = LeastHashes()
-        self.counts = np.zeros(sketches.BINS, dtype=np.int64)
-        self.codes, self.end = np.empty(COUNTED, np.uint64), 0
+        self.every: list[np.ndarray] | None = [] if every else None
         self.hash, self.spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
         self.small = np.empty(CHUNK, bool)
 
     def add(self, numbers: np.ndarray, bits: np.ndarray) -> None:
-        """Add at most a chunk of float64 numbers, and the uint64 by which the values differ."""
+        """Add at most a chunk of numbers, and the uint64 by which the values differ."""
         rows = len(numbers)
-        if self.end + rows > COUNTED:
-            self._count()
-        np.right_shift(numbers.view(np.uint64), np.uint64(48), out=self.codes[self.end : self.end + rows])
-        self.end += rows
+        if self.every is not None:
+            self.every.append((numbers.astype(np.float64, copy=False).view(np.uint64) >> np.uint64(48)).view(np.int64))
         hashes, spare = self.hash[:rows], self.spare[:rows]
         np.right_shift(bits, np.uint64(29), out=spare)
         np.bitwise_xor(bits, spare, out=hashes)
@@ -199,13 +269,9 @@ class _Values:
         if self.hashes.limit is None:
             self.hashes.add(hashes.copy())
             return
-        small = np.less(hashes, self.hashes.limit, out=self.small[:rows])
-        if small.any():
-            self.hashes.add(hashes[np.flatnonzero(small)])
-
-    def _count(self) -> None:
-        self.counts += np.bincount(self.codes[: self.end].view(np.int64), minlength=sketches.BINS)
-        self.end = 0
+        (small,) = np.less(hashes, self.hashes.limit, out=self.small[:rows]).nonzero()
+        if len(small):
+            self.hashes.add(hashes[small])
 
     def least(self) -> np.ndarray:
         known = self.hashes.settle()
@@ -213,28 +279,29 @@ class _Values:
             known = sketches.unique(np.where(known == MINUS_ZERO, np.uint64(0), known))
         return known
 
-    def bins(self) -> sketches.Bins:
-        self._count()
-        return sketches.ordered_bins(self.counts)
-
-
-def _counted(codes: np.ndarray, size: int) -> np.ndarray:
-    counts = np.zeros(size, dtype=np.int64)
-    for start in range(0, len(codes), LONG):
-        counts += np.bincount(codes[start : start + LONG], minlength=size)
-    return counts
+    def bins(self) -> sketches.Bins | None:
+        """The histogram; None of a sample only."""
+        if self.every is None:
+            return None
+        counts = np.zeros(sketches.BINS, dtype=np.int64)
+        for start in range(0, len(self.every), COUNTED):
+            counts += np.bincount(np.concatenate(self.every[start : start + COUNTED]), minlength=sketches.BINS)
+        return sketches.ordered_bins(counts)
 
 
 def _floats(
     values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int],
-    known: Sequence[Moments] | None,
+    known: Sequence[Moments] | None, every: bool,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)
-    many, extremes, nulls = _Values(), [], len(values)
+    many, extremes, nulls = _Values() if every else None, [], len(values)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
         is_known = known is not None and all(map(math.isfinite, known[i]))
-        for start in range(starts[i], starts[i + 1], CHUNK):
+        if is_known and known is not None:
+            moments = known[i]
+            nulls -= moments[0]
+        for start in range(starts[i], starts[i + 1], CHUNK) if every or not is_known else ():
             here = slice(start, min(start + CHUNK, starts[i + 1]))
             part = values[here] if valid is None else values[here][valid[here]]
             part = part.astype(np.float64, copy=False)
@@ -244,16 +311,15 @@ def _floats(
                 part, of_chunk, infinite = _chunk(part)
                 moments = joined(moments, of_chunk)
                 out.infinite += infinite
-            nulls -= len(part)
-            many.add(part, part.view(np.uint64))
-        if is_known and known is not None:
-            moments = known[i]
+                nulls -= len(part)
+            if many is not None:
+                many.add(part, part.view(np.uint64))
         if moments[0]:
             out.tree[0, block] = moments
             extremes += [moments[3], moments[4]]
     out.nulls = nulls
     out.low, out.high = (min(extremes), max(extremes)) if extremes else (None, None)
-    out.bins, out.least = many.bins(), many.least()
+    out.bins, out.least = (None, None) if many is None else (many.bins(), many.least())
     return out
 
 
@@ -267,12 +333,15 @@ def _chunk(part: np.ndarray) -> tuple[np.ndarray, Moments, int]:
         if not len(finite):
             return part, (0, 0.0, 0.0, 0.0, 0.0), len(part)
         low, high = float(finite.min()), float(finite.max())
+    return part, _moments_of(finite, low, high), len(part) - len(finite)
+
+
+def _moments_of(finite: np.ndarray, low: float, high: float) -> Moments:
     power = power_of(low, high)
     data = np.ldexp(finite, -power) if power else finite
     n = len(data)
     mean = float(np.add.reduce(data)) / n
     deviations = data - mean
     shift = float(np.add.reduce(deviations)) / n
-    np.multiply(deviations, deviations, out=deviations)
-    squares = max(float(np.add.reduce(deviations)) - n * shift * shift, 0.0)
-    return part, (n, within(mean + shift, power, low, high), squares, low, high), len(part) - n
+    squares = max(float(np.einsum("i,i->", deviations, deviations)) - n * shift * shift, 0.0)
+    return n, within(mean + shift, power, low, high), squares, low, high

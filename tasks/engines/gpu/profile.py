@@ -26,11 +26,13 @@ FIRST = 1 << 16  # values whose least hashes say which of the others may count
 
 
 def sketch_column(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
+    sample: bool = True,
+) -> Sketch:  # fmt: skip
     """The sketch of a column that is no list, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
-    `known` are the moments of each block, if an operator has computed them already.
+    `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
+    the histogram of numbers.
     """
     stored = dtype(column)
     kind = sketches.kind(stored)
@@ -39,13 +41,37 @@ def sketch_column(
     if kind in ("text", "bytes"):
         return sketch_counts(count_values([column], ["v0"]), whole=False)
     values, valid = numbers(column)
-    if kind == "float":
-        return _floats(column, values, valid, starts, blocks, known)
     if kind == "time":
         values = canonical_bits(values, stored, cupy).view(cupy.int64)
-        return _times(values, valid, starts, blocks)
-    values = values if valid is None else values[valid]
-    return _integers(kind, values, len(column) - len(values))
+    if kind == "float":
+        out = _floats(column, values, valid, starts, blocks, known)
+    elif kind == "time":
+        out = _times(values, valid, starts, blocks)
+    else:
+        present = values if valid is None else values[valid]
+        out = _integers(kind, present, len(column) - len(present))
+    out.sample = out.sample_least = None
+    if not sample:
+        return out
+    chosen = _sampled(values, valid, starts)
+    out.sample = _bins(chosen.astype(cupy.float64))
+    if kind in ("float", "time"):
+        out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
+    if len(column) > sketches.WHOLE:
+        out.bins, out.least = None, out.least if kind == "integer" else None
+    return out
+
+
+def _sampled(values: cupy.ndarray, valid: Any, starts: Sequence[int]) -> cupy.ndarray:
+    """The values of the sampled rows that are not null; floats as float64."""
+    places = cupy.asarray(sketches.PLACES)
+    chosen = sketches.sampled(values, starts, places, cupy)
+    if valid is not None:
+        chosen = chosen[sketches.sampled(valid, starts, places, cupy)]
+    if chosen.dtype.kind != "f":
+        return chosen
+    chosen = chosen.astype(cupy.float64) + 0.0
+    return chosen[~cupy.isnan(chosen)]
 
 
 def sketch_leaves(
@@ -60,7 +86,7 @@ def sketch_leaves(
     null = null_rows([column])
     while is_list(column):
         column = leaves(column)
-    out = sketch_column(column, [0, len(column)], blocks[:1])
+    out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
     nulls = 0 if null is None else int(null.sum())
     return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
 

@@ -155,7 +155,7 @@ def test_any_partitions_in_any_order_make_the_same_bits(name: str, engine: str) 
         assert column_profile("x", COLUMNS[name].type, sketch(COLUMNS[name], kernels, edges, seed)) == of_one
 
 
-@pytest.mark.parametrize("count", [1, 1_500, 30_000, 200_000])
+@pytest.mark.parametrize("count", [1, 1_500, 30_000, 130_000])
 @pytest.mark.parametrize("make", [lambda n: np.arange(n) * 1e6, lambda n: np.random.default_rng(n).random(n)])
 def test_the_error_of_distinct_values_is_what_it_says(count: int, make: Any, engine: str) -> None:
     values = np.tile(make(count), 2)

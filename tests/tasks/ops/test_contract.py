@@ -179,6 +179,14 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
     "HashBucket": [Example(["i", "f", "s", "b", "t", "ls", *ODD], {"num_buckets": 13})],
     "HashedCross": [Example([["s", "i"], ["d", "d64", "o"], ["c32", "w", "v"]], {"num_buckets": 100})],
+    "History": [
+        Example(["i", "f", "s", "b", "t"], {"length": 3, "partition_cols": ["n"]}),
+        Example(["i", "h"], {"length": 2, "partition_cols": ["s"], "time_col": "t", "min_length": 1, "pad": "left"}),
+        Example(
+            ["d", "d64", "o", "c", "c32", "c64", "w", "vi", "vs", "v"],
+            {"length": 4, "partition_cols": ["n", "b"], "include_current": True, "time_col": "o"},
+        ),
+    ],
     "JoinExternal": [
         Example(["i", "s"], {"table": "side.parquet", "on": "i"}),
         Example(["d64", "o", "c32", "vi"], {"table": "odd.parquet", "on": ["d64", "o", "c32"], "duplicates": "first"}),
@@ -187,6 +195,10 @@ EXAMPLES: dict[str, list[Example]] = {
     "JoinGroupby": [
         Example(["s", ["n", "b"]], {"cont_cols": ["f", "i"], "stats": ["count", "sum", "mean", "std", "min"]}),
         Example(["d64", "o", ["c32", "d"], ["w", "v"], "vs"], {"cont_cols": ["w", "vi"], "stats": ["sum", "max"]}),
+    ],
+    "Lag": [
+        Example(["i", "f", "s", "b", "t", "li", "ls"], {"partition_cols": ["n"], "shift": [1, -2]}),
+        Example(ODD, {"partition_cols": "n"}),
     ],
     "Lambda": [
         Example(["i", "f"], {"function": f"{HERE}:double"}),

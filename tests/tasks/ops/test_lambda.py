@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +15,12 @@ import pytest
 
 from tasks import ops
 from tasks.core.schema import Schema
-from tasks.errors import DataError, JobError
+from tasks.dataset import Dataset
+from tasks.errors import DataError, HostError, JobError
 from tasks.graph.binding import Bound
 from tasks.ops.base import make_operator
 from tasks.workflow import Workflow
+from tests.frames import to_list
 from tests.learning import fitted, rows
 
 TABLE = {"x": [1, None, 3], "y": [10.0, 20.0, None], "s": ["a", None, "b"]}
@@ -198,3 +204,55 @@ def test_rows_in_another_order_are_refused(op: Any, engine: str) -> None:
 def test_rows_with_an_index_of_their_own_are_taken_by_position(engine: str) -> None:
     moved = ops.Lambda(lambda c: c.rename({0: 7, 1: 8, 2: 9}) if hasattr(c, "reindex_like") else c)
     assert rows(["x"] >> moved, TABLE, engine) == {"x": [1, None, 3]}
+
+
+def test_a_lambda_works_in_memory_and_is_refused_where_it_is_saved(engine: str, tmp_path: Path) -> None:
+    factor, table = 3, pa.table({"x": [1, None, 3]})
+    chained = ["x"] >> ops.Filter(function=lambda frame: frame["x"] > 1) >> ops.Lambda(lambda c: c * factor)
+    bought = Workflow(chained)
+    made = bought.fit_transform(Dataset(table, engine=engine))
+    assert to_list(made.head()["x"]) == [9]
+    for save in (lambda: bought.save(tmp_path / "fitted"), lambda: made.to_parquet(str(tmp_path / "out"))):
+        with pytest.raises(JobError, match=r"(?s)<lambda> cannot be saved.*import path.*top of a module"):
+            save()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_of_a_cluster_get_closures_that_can_be_pickled() -> None:
+    from distributed import Client, LocalCluster
+
+    table, lock, factor = pa.table({"x": [1, 2]}), threading.Lock(), 3
+    data = Dataset(table, engine="pandas")
+
+    def locked(column: Any) -> Any:
+        with lock:
+            return column
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        client.as_current(),
+    ):
+        made = Workflow(["x"] >> ops.Lambda(lambda c: c * factor) >> ops.NormalizeMinMax()).fit(data)
+        assert made.transform(table).to_pydict() == {"x": [0.0, 1.0]}
+        assert made.transform(data).to_ddf().compute()["x"].tolist() == [0.0, 1.0]
+        with pytest.raises(JobError, match=r"(?s)cannot be sent to the workers.*only this process has.*lock"):
+            Workflow(["x"] >> ops.Lambda(locked) >> ops.NormalizeMinMax()).fit(data)
+    assert Workflow(["x"] >> ops.Lambda(locked)).fit(data).transform(table).to_pydict() == {"x": [1, 2]}
+
+
+def test_a_function_of_the_script_is_saved_with_a_warning(tmp_path: Path) -> None:
+    lines = [
+        "import pyarrow as pa",
+        "from millrace import Workflow, ops",
+        "def twice(column):",
+        "    return column * 2",
+        "table = pa.table({'x': [1]})",
+        f"Workflow(['x'] >> ops.Lambda(twice)).fit(table).save({str(tmp_path / 'fitted')!r})",
+        f"print(Workflow.load({str(tmp_path / 'fitted')!r}).transform(table).to_pydict())",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'x': [2]}\n"
+    assert "the saved workflow names __main__:twice, which other processes lack" in done.stderr
+    with pytest.raises(HostError, match="'__main__:twice' cannot be imported"):
+        Workflow.load(tmp_path / "fitted").transform(pa.table({"x": [1]}))

@@ -401,6 +401,8 @@ def test_a_frame_is_transformed_as_it_stands_without_keys(engine: str) -> None:
 RUN_OPS = [
     ops.DifferenceLag("user"),
     ops.Rolling(2, "mean", "user"),
+    ops.Lag("user"),
+    ops.History(2, "user"),
     ops.Groupby("user"),
 ]
 

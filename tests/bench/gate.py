@@ -1,0 +1,101 @@
+"""What the profile of all rows costs a run: pairs of runs of a recipe, with and without `run.profile`, in turns.
+
+    python -m tests.bench.gate --recipe toy --rows 20000000 --pairs 5 --folder /dev/shm/gate --out gate-toy.json
+
+Every run goes from ingest to the committed output on the threads of this process, without a Prefect server and without
+a report. What counts are the CPU seconds (user and system) of the process, since the wall clock also counts what others
+do on the machine; a first pair does not count. `cost` is what the profile adds, as a share of the run without it: the
+median of the pairs. `profile_seconds` is what the profile itself says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.compare import machine
+from tests.stages import run_stages
+
+SETTINGS = ["output.files_per_worker=null", "output.files=8", "output.on_existing=replace", "run.report=false"]
+
+
+def cpu_seconds() -> float:
+    """The CPU seconds of this process so far, user and system."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measured(recipe: str, source: Path, target: Path, profile: bool, threads: int) -> dict[str, Any]:
+    """One run: its CPU and wall seconds, and the CPU seconds that its profile says."""
+    from flows.job.job import load_job
+
+    where = [f"source.path={source}", f"output.path={target}", f"run.profile={str(profile).lower()}"]
+    request = load_job(recipe, [*SETTINGS, *where]).request("pandas")
+    gc.collect()
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    run_stages(request, threads)
+    found = {"cpu_seconds": round(cpu_seconds() - cpu, 3), "seconds": round(time.perf_counter() - wall, 3)}
+    if profile:
+        found["profile_seconds"] = json.loads((target / "_profile.json").read_bytes())["seconds"]
+    shutil.rmtree(target)
+    return found
+
+
+def pairs(recipe: str, source: Path, folder: Path, count: int, threads: int) -> list[dict[str, Any]]:
+    """Pairs of runs in turns, each pair in the other order than the one before; the first does not count."""
+    found = []
+    for number in range(count + 1):
+        order = (False, True) if number % 2 else (True, False)
+        pair = {
+            "with" if profile else "without": measured(recipe, source, folder / "out", profile, threads)
+            for profile in order
+        }
+        pair["cost"] = pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1
+        print(number, json.dumps(pair), flush=True)
+        found += [pair] if number else []
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="toy")
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", type=Path, required=True, help="where input and outputs lie; a tmpfs")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(arguments)
+
+    from flows.sample import make_sample
+
+    source = args.folder / f"{args.recipe}-{args.rows}"
+    if not source.exists():
+        make_sample(args.recipe, source, args.rows, files=args.files)
+    found = pairs(args.recipe, source, args.folder, args.pairs, args.threads)
+    costs = [pair["cost"] for pair in found]
+    result = {
+        "workload": args.recipe,
+        "rows": args.rows,
+        "command": " ".join(["python -m tests.bench.gate", *(arguments or sys.argv[1:])]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "cost": {"median": statistics.median(costs), "min": min(costs), "max": max(costs)},
+        "pairs": found,
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["cost"]))
+
+
+if __name__ == "__main__":
+    main()
