@@ -94,6 +94,16 @@ def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None
         rows(plan_of(tmp_path / "a.csv", 2**20))
     assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
     assert "source.bad_lines: skip" in error.value.do
+    (tmp_path / "a.csv").write_bytes(b"x,y\n\xff,1\n\n2,b\n3,c,d\n\xfe,a\n")
+    for columns, where in ((["y"], "row 3 (line 5 of the file)"), (["x"], "row 3 (line 5 of the file)")):
+        with pytest.raises(DataError, match="a text file does not parse") as error:
+            rows(plan_of(tmp_path / "a.csv", 2**20, schema={"x": "string"}), columns)
+        assert error.value.where == f"{tmp_path}/a.csv, {where}"
+    (tmp_path / "a.csv").write_bytes(b"x,y\n1,1\n\n# ,\n2,b\n\xfe,a\n")
+    for signs, limit in (({"comment": "#"}, 2), ({"comment": "#"}, 2**20)):
+        with pytest.raises(DataError, match="a text file does not parse") as error:
+            rows(plan_of(tmp_path / "a.csv", limit, schema={"x": "string"}, **signs), ["x"])
+        assert error.value.where.endswith("(line 6 of the file)")
     (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n\n{"x": 2\n')
     with pytest.raises(DataError, match="a line of JSON does not fit") as error:
         rows(plan_of(tmp_path / "a.jsonl", 2**20, schema={"x": "int64"}))
@@ -186,6 +196,39 @@ def test_quotes_that_are_never_closed_do_not_leave_out_a_file(tmp_path: Path) ->
 def test_the_file_for_bad_lines_may_have_the_date_in_its_name(tmp_path: Path) -> None:
     job = make_job(job_of(tmp_path, bad_lines="{date}/bad.jsonl") | {"run": {"date": "2026-11-22"}})
     assert job.request("pandas").source.bad_lines == str(Path("2026-11-22/bad.jsonl").absolute())
+
+
+@pytest.mark.parametrize(
+    ("signs", "where"),
+    [
+        ({"delimiter": "#", "comment": "#"}, "source.comment"),
+        ({"quote": ","}, "source.quote"),
+        ({"escape": '"'}, "source.escape"),
+    ],
+)
+def test_one_character_is_one_sign(signs: dict[str, str], where: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with pytest.raises(JobError, match="of a text file") as error:
+        plan_of(tmp_path, **signs)
+    assert error.value.where == where
+
+
+@pytest.mark.parametrize("sign", ["ab", "\n", "é", "\0"])
+def test_a_sign_is_one_ascii_character(sign: str) -> None:
+    for name in ("quote", "escape", "comment"):
+        with pytest.raises(JobError, match="is no sign of a text file"):
+            Dataset("a.csv", **{name: sign})
+
+
+def test_a_fitted_workflow_keeps_the_signs_of_its_text(tmp_path: Path, engine: str) -> None:
+    for name, text in (("a", "x;y\n# 'it\n1;'a;\\''\n3;b\n"), ("b", "x;y\n2;'c;'\n# 9;'\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    fitted = Dataset(tmp_path / "a.csv", engine=engine, delimiter=";", comment="#", quote="'", escape="\\")
+    workflow = Workflow((["x"] >> ops.NormalizeMinMax()) + ["y"]).fit(fitted)
+    (frame,) = workflow.transform(fitted).frames()
+    assert to_list(frame["y"]) == ["a;'", "b"]
+    (frame,) = workflow.transform(Dataset(tmp_path / "b.csv", engine=engine)).frames()
+    assert (to_list(frame["x"]), to_list(frame["y"])) == ([0.5], ["c;"])
 
 
 def test_formats_without_lines_have_no_bad_ones(tmp_path: Path) -> None:

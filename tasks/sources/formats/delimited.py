@@ -27,7 +27,7 @@ from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.sources.formats.conform import carried_type, conform, infinite_columns
-from tasks.sources.formats.readable_lines import DelimitedSieve
+from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
 
@@ -205,6 +205,12 @@ class Delimited:
         sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
+    def _bad_line(self, file: File, piece: Piece, options: dict[str, Any], of_text: bool) -> int | None:
+        """The first line from the beginning of a piece on that is no text, or that has other values than columns."""
+        before = line_ends(text_ranges.beginning(file, piece.start, options)[0][: piece.start]) if piece.start else 0
+        lines = (n for n, why, _ in self.bad_lines(file, options) if why.startswith("byte") == of_text)
+        return next((line for line in lines if line > before), None)
+
     def _misfit(
         self,
         error: Exception,
@@ -224,8 +230,8 @@ class Delimited:
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
-            if line := next(self.bad_lines(file, options), None):
-                where += f" (line {line[0]:,} of the file)" if row else f", line {line[0]:,}"
+            if line := self._bad_line(file, piece, options, of_text="UTF8" in message):
+                where += f" (line {line:,} of the file)" if row else f", line {line:,}"
             return DataError(
                 "a text file does not parse",
                 where=where,

@@ -249,7 +249,7 @@ def _no_object(line: bytes) -> str:
     if why := _no_letters(line, "utf-8"):
         return why
     try:
-        value = json.loads(line.decode(), parse_constant=_refuse)
+        value = DECODER.decode(line.decode())
     except RecursionError:
         return f"it is nested more than {MOST_DEPTH} deep"
     except ValueError as error:
@@ -263,6 +263,9 @@ def _no_object(line: bytes) -> str:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def depth(line: bytes) -> int:
