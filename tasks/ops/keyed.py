@@ -17,7 +17,7 @@ from tasks import engines
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError
-from tasks.ops.base import Learned, Night, Unit
+from tasks.ops.base import Grown, Learned, Night, Unit
 
 PROBED = {"pandas": 1 << 20, "cudf": 1 << 25}  # rows of a base that are looked up at once
 
@@ -76,7 +76,7 @@ class Keyed(Learned):
 
     def grown(
         self, partial: Any, fitted: Mapping[str, Any], saved: Mapping[str, Any], unit: Unit, night: Night
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> Grown | tuple[dict[str, Any], dict[str, Any]]:
         """The learned values of all rows, and how many groups are new or changed.
 
         The keys of the base are looked up among those of the night, part by part. So hashing costs what the night's
