@@ -30,7 +30,8 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
 
     Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
     stay as the deployment has them, so that `-p output='{"seed": 1}'` changes the seed alone. A run of a deployment
-    works in the deployment's folder. Where `job` names a job file, or has its text, all of it is laid over what stands there.
+    works in the deployment's folder. Where `job` names a job file, or has its text, all of it is laid over what stands
+    there.
     """
     label_host()
     values = {name: value for name, value in parameters.items() if value is not None}
