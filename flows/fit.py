@@ -41,7 +41,8 @@ def fit(
 
     Args:
         recipe: A job to start from, as shipped. What is left empty below stays as the recipe has it.
-        job: A job file to start from, on the host of the worker. What is left empty below stays as it has it.
+        job: A job file to start from, on the host of the worker, or the text of a job, such as a draft. What is left
+            empty below stays as it has it.
         source: Where the rows to learn from come from. More keys as JSON, from the menu of this field: columns, header,
             schema, null_values, missing, delimiter, quote, escape, comment, skip_rows, bad_lines, decimal, encoding,
             partition_size, keys, sort_by, unique, split, downsample, sample, storage_options.

@@ -522,13 +522,29 @@ def read_yaml(path: Path, lines: Lines | None = None) -> dict[str, Any]:
         do = "give the path of a YAML file in UTF-8, or the name of a recipe: " + ", ".join(recipes())
         why = getattr(error, "strerror", None) or str(error)
         raise JobError("the job file cannot be read", where=str(path), why=why, do=do) from None
-    data = parse_yaml(text, str(path))
+    return _sections(text, str(path), path.name, lines)
+
+
+def read_job(job: str, folder: Path | None = None, lines: Lines | None = None) -> dict[str, Any]:
+    """The content of a job file, by its path in a folder; of a job that is written out itself, in several lines."""
+    if is_written_out(job):
+        return _sections(job, "job", "job", lines)
+    return read_yaml((folder or Path()) / job, lines)
+
+
+def is_written_out(job: str) -> bool:
+    """True for the text of a job, False for the path of its file."""
+    return "\n" in job.strip()
+
+
+def _sections(text: str, where: str, name: str, lines: Lines | None) -> dict[str, Any]:
+    data = parse_yaml(text, where)
     if not isinstance(data, dict):
         raise JobError(
-            "the job is no map of sections", where=str(path), do="write sections: source, features, label, output, .."
+            "the job is no map of sections", where=where, do="write sections: source, features, label, output, .."
         )
     if lines is not None:
-        lines.of(text, path.name)
+        lines.of(text, name)
     return data
 
 

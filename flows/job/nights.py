@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.job.dates import texts_of
-from flows.job.job import laid_over, merged, read_yaml, recipe_of
+from flows.job.job import laid_over, merged, read_job, recipe_of
 from infra.orchestration.deployment_file import FOLDER
 from tasks.core.settings import Run
 from tasks.errors import JobError
@@ -318,7 +318,7 @@ def deployed(name: str, deployment: Any) -> Deployed:
     parameters = deployment.parameters or {}
     data = {key: value for key, value in parameters.items() if key != "dry_run" and value is not None}
     if file := data.pop("job", None):
-        data = laid_over(read_yaml(folder / str(file)), data)
+        data = laid_over(read_job(str(file), folder), data)
     schedules = tuple(one.schedule for one in deployment.schedules or ())
     return Deployed(name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from prefect import get_client
@@ -12,7 +11,7 @@ from prefect.exceptions import ObjectNotFound
 
 from flows.job.dates import DateOf
 from flows.job.deployed import enter_folder
-from flows.job.job import Job, laid_over, make_job, read_yaml
+from flows.job.job import Job, is_written_out, laid_over, make_job, read_job
 from flows.job.run_labels import label_host
 from flows.job.yaml_lines import Lines
 from tasks.errors import JobError
@@ -31,7 +30,8 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
 
     Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
     stay as the deployment has them, so that `-p output='{"seed": 1}'` changes the seed alone. A run of a deployment
-    works in the deployment's folder. Where `job` names a job file, all of it is laid over what stands there.
+    works in the deployment's folder. Where `job` names a job file, or has its text, all of it is laid over what stands
+    there.
     """
     label_host()
     values = {name: value for name, value in parameters.items() if value is not None}
@@ -42,9 +42,10 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
         return data
     if not isinstance(file, str):
         raise JobError("the job file needs a path", where="job", why=f"it is {file!r}", do="give the path as text")
-    check_path(file, "job")
+    if not is_written_out(file):
+        check_path(file, "job")
     lines = lines or Lines()
-    written = read_yaml(Path(file), lines)
+    written = read_job(file, lines=lines)
     for place in _places(data):
         lines.changed(place)
     return laid_over(written, data)

@@ -58,7 +58,8 @@ class PreviewProcess:
 
         If a signal ends the process, a DataError names the files that it was reading.
         """
-        request = {"data": dict(data), "flow": flow, "run_date": run_date, "blocks": "tasks.stages.task" in sys.modules}
+        request: dict[str, Any] = {"data": dict(data), "flow": flow, "run_date": run_date}
+        request["blocks"] = "tasks.stages.task" in sys.modules
         request["path"] = sys.path  # which has grown, if the job named a folder
         (self.place / "unfinished-request").write_bytes(pickle.dumps(request))
         (self.place / "unfinished-request").replace(self.place / "request")

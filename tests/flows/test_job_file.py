@@ -64,6 +64,19 @@ def test_a_job_file_may_begin_with_a_recipe_and_its_sample_holds_for_its_path(fo
     assert job_of({"job": "job.yaml", "source": {"path": "typo"}}).source.sample is None
 
 
+def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
+    from flows.draft import draft
+
+    text = draft("in.parquet")
+    found = job_of({"job": text, "output": {"seed": 9}})
+    assert (found.source.path, found.output.path, found.output.seed) == ("in.parquet", "out/in", 9)
+    assert [feature.columns for feature in found.features or ()] == [["x"]]
+    with pytest.raises(JobError, match=r"output\.seed \(line \d+ of job\): needs a whole number, it is 'a'"):
+        job_of({"job": text.replace("seed: 0", "seed: a")})
+    with pytest.raises(JobError, match="the job is no map of sections"):
+        job_of({"job": "- a\n- b\n"})
+
+
 def test_a_mistake_names_the_line_of_the_job_file_and_that_of_the_form_none(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("Clip", "Clp").replace("seed: 5", "seed: a"))
     with pytest.raises(JobError, match=r"output\.seed \(line 8 of job\.yaml\): needs a whole number, it is 'a'"):
