@@ -171,8 +171,7 @@ def _counts(values: np.ndarray, low: int, high: int) -> tuple[pa.Array, np.ndarr
     """(distinct values, ascending for all but int8; how many each has) of integers of a small range."""
     if (high - low + 1) * values.dtype.itemsize <= FEW:
         each = range(low, high + 1)
-        found = [sum(np.count_nonzero(part == value) for part in _parts(values, LONG)) for value in each]
-        counts = np.array(found, dtype=np.int64)
+        counts = np.array([sum(np.count_nonzero(part == value) for part in _parts(values, LONG)) for value in each])
         numbers = np.array(each, dtype=values.dtype)
         return pa.array(numbers[counts > 0]), counts[counts > 0]
     if values.dtype.itemsize == 1:
