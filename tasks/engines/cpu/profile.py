@@ -61,7 +61,10 @@ def sketch_column(
         chosen = _sampled(stored, valid, starts)
         out.sample = sketches.histogram(chosen)
         if kind in ("float", "time"):
-            out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
+            known = LeastHashes()
+            for part in _parts(chosen, CHUNK):
+                known.add(sketches.hashed(part.view(np.uint64), np))
+            out.sample_least = known.settle()
     if not every:
         out.bins = None
     return out
@@ -72,7 +75,12 @@ def _sampled(values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int]
     chosen = sketches.sampled(values, starts, sketches.PLACES, np)
     if valid is not None:
         chosen = chosen[sketches.sampled(valid, starts, sketches.PLACES, np)]
-    return chosen[~np.isnan(chosen)].astype(np.float64) + 0.0 if chosen.dtype.kind == "f" else chosen
+    if chosen.dtype.kind == "f":
+        chosen = chosen.astype(np.float64, copy=False)
+        nan = np.isnan(chosen)
+        chosen = chosen[~nan] if nan.any() else chosen
+        chosen += 0.0  # both zeros are one number
+    return chosen
 
 
 def sketch_leaves(
@@ -171,8 +179,7 @@ def _counts(values: np.ndarray, low: int, high: int) -> tuple[pa.Array, np.ndarr
     """(distinct values, ascending for all but int8; how many each has) of integers of a small range."""
     if (high - low + 1) * values.dtype.itemsize <= FEW:
         each = range(low, high + 1)
-        found = [sum(np.count_nonzero(part == value) for part in _parts(values, LONG)) for value in each]
-        counts = np.array(found, dtype=np.int64)
+        counts = np.array([sum(np.count_nonzero(part == value) for part in _parts(values, LONG)) for value in each])
         numbers = np.array(each, dtype=values.dtype)
         return pa.array(numbers[counts > 0]), counts[counts > 0]
     if values.dtype.itemsize == 1:
