@@ -39,7 +39,7 @@ from tests.stages import run_stages
 
 CSV = b'x,y\n1,a\n2\n3,"b\nc"\n\n4,d,e\n5,\xff\n6,f\n7,"open\n'
 BAD = [
-    (3, "1 values, 2 columns", "2"),
+    (3, "1 value, 2 columns", "2"),
     (7, "3 values, 2 columns", "4,d,e"),
     (8, "byte 0xff is no letter of utf-8", "5,\\xff"),
     (10, "quotes are open at the end of the file: lines that are not read: 1", '7,"open'),
@@ -70,7 +70,7 @@ def test_bad_lines_of_csv_are_left_out_counted_and_collected(range_bytes: int, p
     assert rows(plan) == {"x": [1, 3, 6], "y": ["a", "b\nc", "f"]}
     assert rows(plan, ["x"]) == {"x": [1, 3, 6]}
     (bad,) = bad_lines_of(plan)
-    assert (bad["path"], bad["count"], bad["line"], bad["why"]) == (str(path), 4, 3, "1 values, 2 columns")
+    assert (bad["path"], bad["count"], bad["line"], bad["why"]) == (str(path), 4, 3, "1 value, 2 columns")
     found = collected(plan, tmp_path / "_bad.jsonl")
     assert [(row["line"], row["why"], row["text"]) for row in found] == BAD
     assert {row["file"] for row in found} == {str(path)}
@@ -156,10 +156,10 @@ def test_python_users_get_a_warning_and_the_file(tmp_path: Path, engine: str, ca
         (frame,) = Workflow(["x"] >> ops.NormalizeMinMax()).fit_transform(source).frames()
     assert to_list(frame["x"]) == [0.0, 1.0]
     assert caplog.messages == [
-        f"1 line cannot be read and is left out: 1 of {tmp_path}/a.csv (the first is line 3: 1 values, 2 columns)"
+        f"1 line cannot be read and is left out: 1 of {tmp_path}/a.csv (the first is line 3: 1 value, 2 columns)"
     ]
     assert json.loads((tmp_path / "_bad.jsonl").read_text()) == {
-        "file": f"{tmp_path}/a.csv", "line": 3, "why": "1 values, 2 columns", "text": "2",
+        "file": f"{tmp_path}/a.csv", "line": 3, "why": "1 value, 2 columns", "text": "2",
     }  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def test_log_artifacts_manifest_report_and_preview_count_bad_lines(tmp_path: Pat
     target = tmp_path / "bad" / "lines.jsonl"
     job = make_job(job_of(tmp_path, bad_lines=str(target), valid=str(tmp_path / "valid")))
     parts = [
-        f"1 of {tmp_path}/in/a.csv (the first is line 3: 1 values, 2 columns)",
+        f"1 of {tmp_path}/in/a.csv (the first is line 3: 1 value, 2 columns)",
         f"1 of {tmp_path}/valid/a.csv (the first is line 2: 3 values, 2 columns)",
     ]
     text = f"2 lines cannot be read and are left out: {'; '.join(parts)}"
@@ -262,10 +262,10 @@ def test_log_artifacts_manifest_report_and_preview_count_bad_lines(tmp_path: Pat
     ingested, _, transformed, *_ = run_stages(job.request("pandas"))
     assert (ingested.figures()["bad_lines"], ingested.figures()["bad_lines_of"]) == (2, text)
     assert transformed.figures()["bad_lines"] == 1
-    wanted = {"path": f"{tmp_path}/in/a.csv", "count": 1, "line": 3, "why": "1 values, 2 columns"}
+    wanted = {"path": f"{tmp_path}/in/a.csv", "count": 1, "line": 3, "why": "1 value, 2 columns"}
     assert Manifest.load(tmp_path / "out" / "train").data["bad_lines"] == [wanted]
     report = (tmp_path / "out" / "train" / "_report.html").read_text()
-    assert f"1 lines of {tmp_path}/in/a.csv (the first is line 3: 1 values, 2 columns)" in report
+    assert f"1 lines of {tmp_path}/in/a.csv (the first is line 3: 1 value, 2 columns)" in report
     assert [json.loads(line)["line"] for line in target.read_text().splitlines()] == [3, 2]
     assert rows_of(tmp_path / "out" / "train").to_pydict() == {"x": [0.0, 1.0]}
 

@@ -96,7 +96,8 @@ class DelimitedSieve:
             return f"{what} at the end of the file: lines that are not read: {lines:,}"
         if kind == GOOD:
             return _no_letters(record, self.encoding)
-        return f"{_values(record, self.dialect):,} values, {self.columns:,} columns"
+        values, columns = _values(record, self.dialect), self.columns or 0
+        return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}"
 
 
 EMPTY, COMMENT, GOOD, OTHER, OPEN = 1, 2, 3, 4, 5  # the groups of `_records`
