@@ -32,7 +32,7 @@ class CountTables:
 
     def seen(self, columns: Mapping[str, str], fitted: Mapping[str, Any], partials: Mapping[str, Any]) -> Seen:
         """What the counts say of the columns (step -> column), from what was learned in a phase."""
-        start, seen = time.perf_counter(), Seen()
+        start, seen = time.thread_time(), Seen()
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-profile") as threads:
             futures = {}
             for key, name in columns.items():
@@ -40,11 +40,12 @@ class CountTables:
                 parts = [table.slice(at, PART) for table in tables for at in range(0, len(table), PART)]
                 futures[name] = nulls, [threads.submit(_sketched, p) for p in parts or [tables[0].slice(0, 0)]]
             for name, (nulls, parts) in futures.items():
-                sketch = column_sketch.merge([part.result() for part in parts])
+                sketches, seconds = zip(*[part.result() for part in parts], strict=True)
+                sketch, seen.seconds = column_sketch.merge(sketches), seen.seconds + sum(seconds)
                 sketch.rows, sketch.nulls = sketch.rows + nulls, sketch.nulls + nulls
                 seen.columns[name] = sketch
         self.shown = {}
-        seen.seconds = time.perf_counter() - start
+        seen.seconds += time.thread_time() - start
         seen.rows = max((sketch.rows for sketch in seen.columns.values()), default=0)
         return seen
 
@@ -56,9 +57,10 @@ class CountTables:
         return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))
 
 
-def _sketched(table: pa.Table) -> Sketch:
-    counts = np.asarray(table["count"])
+def _sketched(table: pa.Table) -> tuple[Sketch, float]:
+    """The sketch of a table of counts, and the CPU seconds that it took."""
+    start, counts = time.thread_time(), np.asarray(table["count"])
     if len(counts) and not counts.min():
         table = table.filter(pa.array(counts > 0))  # values that have an id of earlier nights
     sketch: Sketch = engines.engine("pandas").sketch_counts(table, whole=True)
-    return sketch
+    return sketch, time.thread_time() - start

@@ -57,7 +57,7 @@ def pairs(recipe: str, source: Path, folder: Path, count: int, threads: int) -> 
     for number in range(count + 1):
         order = (False, True) if number % 2 else (True, False)
         pair = {
-            "with" if profile else "without": measured(recipe, source, folder / "out", profile, threads)
+            "with" if profile else "without": measured(recipe, source, folder / f"out-{recipe}", profile, threads)
             for profile in order
         }
         pair["cost"] = round(pair["with"]["cpu_seconds"] / pair["without"]["cpu_seconds"] - 1, 4)

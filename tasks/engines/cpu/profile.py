@@ -61,10 +61,10 @@ def sketch_column(
         chosen = _sampled(stored, valid, starts)
         out.sample = sketches.histogram(chosen)
         if kind in ("float", "time"):
-            known = LeastHashes()
+            hashes = LeastHashes()
             for part in _parts(chosen, CHUNK):
-                known.add(sketches.hashed(part.view(np.uint64), np))
-            out.sample_least = known.settle()
+                hashes.add(sketches.hashed(part.view(np.uint64), np))
+            out.sample_least = hashes.settle()
     if not every:
         out.bins = None
     return out
