@@ -23,8 +23,11 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_times import format_of, times_in
 from tasks.engines.convert import libraries
 from tasks.engines.expression.text_functions import parse_number
-from tasks.errors import JobError, near
+from tasks.errors import DataError, JobError, near
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
+from tasks.sources.formats import format_of as format_of_files
 from tasks.sources.reader import read
+from tasks.sources.uniting import ABSENT, uniting_notes
 from tasks.storage.files import expand, open_binary, refuse_inside
 
 SAMPLE_ROWS = 20_000
@@ -74,7 +77,8 @@ def draft(dataset: Any, label: str | None = None) -> str:
 
     The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
     at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
-    So do delimiter, encoding, decimal comma and lines before the header of the first file of a path.
+    Delimiter, encoding, decimal comma and lines before the header are those of the first file of a path. Columns that
+    only some files have are null elsewhere, and where lines cannot be read, they are left out: the draft names both.
     Numbers and times in texts (1.234,50 or 31.01.2026) are read by an expression. Columns of texts, or of numbers whose
     names end alike, that share half of their values get one vocabulary.
     Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
@@ -97,9 +101,7 @@ def draft(dataset: Any, label: str | None = None) -> str:
     label: [click]
     ...
     """
-    data = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
-    layout = {} if isinstance(dataset, Dataset) else _layout(data)
-    data = Dataset(dataset, **layout) if layout else data
+    data, layout = (dataset, {}) if isinstance(dataset, Dataset) else _readable(dataset)
     names = list(data.schema)
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
@@ -122,6 +124,32 @@ def draft(dataset: Any, label: str | None = None) -> str:
         reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
         raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
     return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, layout)) + "\n"
+
+
+def _readable(source: Any) -> tuple[Dataset, dict[str, Any]]:
+    """The data set of a source, and the settings with which its files can be read: their layout, null for columns that
+    only some files have, and that lines are left out which cannot be read, where there are any."""
+    data = Dataset(source)
+    if data.as_source() is None:
+        return data, {}
+    if layout := _layout(data):
+        data = Dataset(source, **layout)
+    try:
+        if ABSENT in data.plan.options:
+            layout["missing"] = "null"
+            data = Dataset(source, **layout)
+        _sample(data)
+    except DataError:
+        if format_of_files(expand(data.as_source()["path"])) not in (*TEXT_FORMATS, "jsonl"):  # type: ignore[index]
+            raise
+        without = Dataset(source, **layout, bad_lines="skip")
+        if ABSENT in without.plan.options and "missing" not in layout:
+            layout["missing"] = "null"
+            without = Dataset(source, **layout, bad_lines="skip")
+        if not bad_lines_of(without.plan):
+            raise
+        return without, {**layout, "bad_lines": "skip"}
+    return data, layout
 
 
 def _layout(data: Dataset) -> dict[str, Any]:
@@ -447,8 +475,11 @@ def _written(
         yield "  path: data  # the rows came from a frame: name the files here"
         source = {"path": "data"}
     else:
-        if layout:
-            yield f"  # The first lines of the first file need this: {', '.join(layout)}."
+        if settings := [name for name in layout if name not in ("missing", "bad_lines")]:
+            yield f"  # The first lines of the first file need this: {', '.join(settings)}."
+        yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))
+        if bad := bad_lines_of(data.plan):
+            yield f"  # {_line(bad_lines_text(bad))}."
         yield from _source_lines(source, nulls)
     yield "features:"
     groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}

@@ -264,8 +264,8 @@ class PlanOf:
         return [(str(path), int(size), str(digest)) for path, size, digest in self.data.get("learned_files", ())]
 
     def bad_lines(self, split: str) -> list[dict[str, Any]]:
-        """The files of a split with lines that cannot be read, which are left out."""
-        return list(self.data.get("bad_lines", {}).get(split, ()))
+        """The files of a split with lines that cannot be read, which are left out; splits of one source share them."""
+        return list(self.data.get("bad_lines", {}).get(self._name(split), ()))
 
     @property
     def workers(self) -> int:
