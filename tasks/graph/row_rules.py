@@ -102,7 +102,7 @@ class Downsampling(PickledFields):
 
         >>> from tasks import engines
         >>> Downsampling("x > 0", 0.5).stay(np.arange(8, dtype=np.uint64), engines.engine("pandas")).tolist()
-        [True, False, True, True, False, False, True, False]
+        [True, False, True, True, False, True, False, False]
         """
         xp = engine.xp
         return engine.hash_rows(rows, seed_of(f"downsample {self.seed}")).astype(xp.uint64) < xp.uint64(

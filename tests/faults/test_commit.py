@@ -294,7 +294,7 @@ def test_a_kill_before_any_line_of_the_commit_leaves_the_old_or_the_new_output(
         assert all(own_output(path) for path in Staging(out).olds)
         if not killed:
             break
-        step += 5 if can_exchange and not scratch else 11
+        step += 11 if scratch else 5
     assert seen == ({"old", "new"} if can_exchange else {"old", "new", "none"})
     assert step > 30
     if scratch:

@@ -22,15 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PIECES, TABLES = ["frames", "pieces", "rest"], ["buffer", "known", "value"]  # what a header has
 LENT = ["head", "places", "process", "started"]
 THREE, TWO = ["tasks.engines.gpu.order", [0, 3], [3, 3, 3]], ["tasks.engines.gpu.order", [0, 2], [2, 2]]
-NOTHING_SEEN = {"rows": 0, "columns": {}, "met": {}, "seconds": 0.0}
+NOTHING_SEEN = {"rows": 0, "columns": {}, "met": {}, "seconds": 0.0, "left_out": {}}
 ON_HOST = {
     "pieces": [["tasks.engines.cpu.order", [0, 1 << 18], None]], "rows_in": 3, "rows_out": 2, "failed": [], "seen": [],
+    "left_out": [],
 }  # fmt: skip
 ARRIVED = {
     "cut": [PIECES, 2, "PartitionPieces",
-            {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": [], "seen": []}],
+            {"pieces": [THREE, TWO], "rows_in": 5, "rows_out": 4, "failed": [], "seen": [], "left_out": []}],
     "packed": [PIECES, 1, "PackedPieces",
-               {"pieces": [THREE], "rows_in": 0, "rows_out": 0, "failed": [], "seen": [], "first": 2, "last": 5}],
+               {"pieces": [THREE], "rows_in": 0, "rows_out": 0, "failed": [], "seen": [], "left_out": [],
+                "first": 2, "last": 5}],
     "observed": [TABLES, 1, "Observed",
                  {"partials": {"key": {"(-1, 0)": [7]}}, "halved": 2, "failed": [], "seen": NOTHING_SEEN}],
     "split": [TABLES, 1, "Split", {"tables": [[1, 2], [3]]}],
