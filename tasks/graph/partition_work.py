@@ -25,6 +25,7 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -36,6 +37,7 @@ from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
+from tasks.sources.row_places import row_place
 
 SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
@@ -134,7 +136,8 @@ class Work(PickledFields):
             needed = self._needed(targets)
             more = [name for name in self.profile or () if name not in needed]
             source, rows, order, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
-        context = Context(self.kernels, rows, self.training, order, met=None if self.profile is None else Counter())
+        met = None if self.profile is None else Counter[str]()
+        context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin)
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
         evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted)
@@ -209,7 +212,7 @@ class Work(PickledFields):
             rows = rows + engine.xp.uint64(self.first_row)
         mask, thinning, left, weight = None, self._thinning, dict[str, int](), None
         if self.condition:
-            mask = _true_mask(self.condition, SOURCE_FILTER, source, partition, noted)
+            mask = self._true_mask(self.condition, SOURCE_FILTER, source, rows, partition, noted)
         if self.rules.repeated:
             fresh = engine.xp.asarray(~self.rules.repeated.members(partition.first_row, partition.rows))
             mask = fresh if mask is None else mask & fresh
@@ -224,7 +227,7 @@ class Work(PickledFields):
             source, rows, order = _taken(engine, source, wanted, rows, order, places)
             left["other_splits"] = before - len(rows)
         if thinning:
-            thinned = _true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, partition, noted)
+            thinned = self._true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, rows, partition, noted)
             places, before = engine.xp.flatnonzero(~thinned | thinning.stay(rows, engine)), len(rows)
             source, rows, order = _taken(engine, source, names, rows, order, places)
             left["downsampled"] = before - len(rows)
@@ -248,13 +251,32 @@ class Work(PickledFields):
             return rule.of_hashes(source, rows, self.kernels)
         taken = self.kernels.xp.zeros(len(rows), dtype=bool)
         for name, condition in rule.parsed:
-            mask = _true_mask(condition, SOURCE_SPLIT, source, partition, noted)
+            mask = self._true_mask(condition, SOURCE_SPLIT, source, rows, partition, noted)
             if name == rule.name:
                 return mask & ~taken
             taken = taken | mask
         null = self.kernels.null_rows([source[rule.column]])
         left["null_in_train"] = 0 if null is None else int(null.sum())
         return ~taken
+
+    def _true_mask(
+        self, condition: Expression, title: str, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
+    ) -> Any:
+        """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`."""
+        failed = Counter[str]()
+        try:
+            mask = true_mask(condition, source, failed, self.rules.strict)
+        except DataError as error:
+            named = error.in_row(self._origin(int(rows[error.row]))) if isinstance(error, UnreadError) else error
+            where = f"{title}, {_place(partition)}"
+            raise DataError(named.what, where=where, why=named.why, do=named.do) from None
+        for text, count in failed.items():
+            noted[title, text] = count
+        return mask
+
+    def _origin(self, row: int) -> str:
+        """Where the source has a row, by its row number, in words."""
+        return row_place(self.source, row - self.first_row)
 
     def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
@@ -301,19 +323,6 @@ class Work(PickledFields):
         """The cache of a whole partition; None for a part of one that was divided because memory is short."""
         whole = self.cache and partition.rows == self.source.partitions[partition.number].rows
         return self.cache if whole else None
-
-
-def _true_mask(condition: Expression, title: str, source: Columns, partition: Partition, noted: FailedCasts) -> Any:
-    """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`."""
-    failed = Counter[str]()
-    try:
-        mask = true_mask(condition, source, failed)
-    except DataError as error:
-        where = f"{title}, {_place(partition)}"
-        raise DataError(error.what, where=where, why=error.why, do=error.do) from None
-    for text, count in failed.items():
-        noted[title, text] = count
-    return mask
 
 
 def _taken(

@@ -113,11 +113,15 @@ class Downsampling(PickledFields):
 @dataclass(frozen=True)
 class RowRules:
     """What a pass over the source leaves out beyond `source.filter`: rows whose key another row has, rows of other
-    splits, and a part of some training rows."""
+    splits, and a part of some training rows.
+
+    `strict`: a cast or a parse that fails in filter, split or down-sampling is an error; else it is null and counted.
+    """
 
     repeated: RowSet | None = None
     splitting: Splitting | None = None
     downsampling: Downsampling | None = None
+    strict: bool = False
 
 
 ALL_ROWS = RowRules()

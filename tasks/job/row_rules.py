@@ -22,7 +22,8 @@ def downsampling_of(source: Source) -> Downsampling | None:
 def row_rules(request: Request, split: str) -> RowRules:
     """What is left out of the rows of a split beyond `source.filter`."""
     source = request.source
-    return RowRules(PlanOf(request).repeated(split), splitting_of(source, split), downsampling_of(source))
+    rows = PlanOf(request).repeated(split)
+    return RowRules(rows, splitting_of(source, split), downsampling_of(source), source.strict)
 
 
 def splitting_of(source: Source, split: str) -> Splitting | None:

@@ -20,7 +20,7 @@ from tasks.engines.expression.evaluation import evaluate
 from tasks.engines.expression.nodes import Node, UnreadError
 from tasks.engines.expression.syntax import Expression, learned_name, parse
 from tasks.engines.expression.typing import dtype_of
-from tasks.errors import DataError, JobError
+from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit, make_operator, refuse_infinite
 from tasks.ops.quantiles import quantile_of, quantile_ranks
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
@@ -51,7 +51,8 @@ class Lambda(Operator):
     parameter also gets the frame of the selected column and of the columns in `dependency`. `expression` names columns,
     `_` being the selected one: "price * 2", "_ == 'purchase'". NaN becomes null; all other values are what the function
     or the expression makes of them, also of nulls and infinities. A cast or a parse that fails in an expression gives
-    null, which a run counts and reports; with `strict` it is a DataError that names value, column and row.
+    null, which a run counts and reports; with `strict` it is a DataError that names value, column,
+    file and row.
 
     `dtype` is the type out. Left out, a function must keep the column's type, and the type of an expression follows
     from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
@@ -230,12 +231,11 @@ _LearnedLambda.__name__ = "Lambda"  # in messages and in the state
 
 @contextmanager
 def rows_named(context: Context) -> Iterator[None]:
-    """Errors of strict expressions say which row of the source holds the value."""
+    """Errors of strict expressions say which row of the source, and of which file, holds the value."""
     try:
         yield
     except UnreadError as error:
-        row = int(context.rows[error.row])
-        raise DataError(f"{error.what} in row {row:,} of the source", why=error.why, do=error.do) from None
+        raise error.in_row(context.place(error.row)) from None
 
 
 def _takes_frame(function: Callable[..., Any]) -> bool:

@@ -65,8 +65,9 @@ float64, a time minus a time float64 (seconds); a column alone keeps its type. F
 
 A `cast`, `parse_number`, `parse_time` or `parse_json` that cannot read a value gives null. A run counts the rows that
 are null for it, by entry and expression, and says so in log, artifact and report. What `coalesce`, `where`, `case`,
-`or` or `is None` answer for is not counted, but for functions that give text. With `strict: true`, of `Lambda` and
-`Filter`, the first such value is an error that names it, its column and its row.
+`or` or `is None` answer for is not counted, but for functions that give text. With `strict: true`, of `Lambda`, of
+`Filter` and of the section `source`, the first such value is an error that names it, its column, its file and its row
+there.
 
 ## Regular expressions
 
