@@ -16,7 +16,9 @@ from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.moments import deviation, joined
-from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.calendar import written
+from tasks.engines.expression.dtypes import family, unit_of
+from tasks.engines.expression.evaluation import engine_of, evaluate
 from tasks.engines.expression.nodes import Node, UnreadError
 from tasks.engines.expression.syntax import Expression, learned_name, parse
 from tasks.engines.expression.typing import dtype_of
@@ -177,12 +179,12 @@ class _LearnedLambda(Lambda, Learned):
         if node.verb in ("mean", "std"):
             refuse_infinite("Lambda", [source], columns, context, f"{name} would not be finite")
             return list(engine.moments(column, [0, len(column)])[0])
+        if node.verb in ("min", "max"):
+            return _end(column, node.verb)
         values, valid = engine.numbers(engine.finite(column))
         values = values if valid is None else values[valid]
-        if node.verb == "quantile":
-            question = (context.question or {}).get(name)
-            return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
-        return (values.min() if node.verb == "min" else values.max()).item() if len(values) else None
+        question = (context.question or {}).get(name)
+        return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
 
     def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
@@ -212,7 +214,7 @@ class _LearnedLambda(Lambda, Learned):
         if node.verb == "quantile":
             return quantile_of((partial[0], partial[1]), Fraction(node.args[1].value))
         if node.verb in ("min", "max"):
-            return partial
+            return written(partial[1], partial[0]) if isinstance(partial, list) else partial
         n, mean, _, low, high = partial
         if not n:
             return None
@@ -224,6 +226,18 @@ class _LearnedLambda(Lambda, Learned):
 
     def __reduce__(self) -> Any:
         return make_operator, (self.to_json(),)
+
+
+def _end(column: Any, verb: str) -> Any:
+    """The least or the greatest value of a column, of times [unit, count]; None where there is none."""
+    verbs = engine_of(column)
+    dtype = verbs.arrow_type(column)
+    flat = verbs.flat(column, dtype)
+    values = flat.values if flat.valid is None else flat.values[flat.valid]
+    if not len(values):
+        return None
+    value = (values.min() if verb == "min" else values.max()).item()
+    return [unit_of(dtype), value] if family(dtype) == "time" else value
 
 
 _LearnedLambda.__name__ = "Lambda"  # in messages and in the state

@@ -213,6 +213,8 @@ class _Runner:
         if step.value not in self.learned:
             raise JobError(f"{step.value} is not learned yet", where=self.of.text, do="fit the workflow first")
         value = self.learned[step.value]
+        if value is not None and family(step.dtype) == "time":
+            value = calendar.counted(value, step.dtype)
         number = self.engine.xp.asarray([0 if value is None else value], dtype=verbs_numbers.numpy_dtype(step.dtype))
         return Flat(number, self.engine.xp.zeros(1, dtype=bool) if value is None else None)
 

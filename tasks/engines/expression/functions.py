@@ -396,14 +396,17 @@ LEARNED = (
     Function(
         "min(column)",
         "that of the column",
-        "The smallest value of a column of numbers; null of none.",
-        (("x - min(x)", _X, [0.0, 1.0, None, 5.0]),),
+        "The smallest value of a column of numbers, the first time of a column of times; null of none.",
+        (
+            ("x - min(x)", _X, [0.0, 1.0, None, 5.0]),
+            ("t - min(t)", {"t": [datetime(2020, 1, 2, 12), datetime(2020, 1, 1), None]}, [129600.0, 0.0, None]),
+        ),
         "learned",
     ),
     Function(
         "max(column)",
         "that of the column",
-        "The largest value of a column of numbers; null of none.",
+        "The largest value of a column of numbers, the last time of a column of times; null of none.",
         (("x / max(x)", {"x": [1, 2, None, 4]}, [0.25, 0.5, None, 1.0]),),
         "learned",
     ),

@@ -86,7 +86,9 @@ works on each distinct text once.
 `min(x)`, `max(x)`, `mean(x)`, `std(x)` and `quantile(x, q)` of a column are learned once, in the pass of the statistics
 over all rows that filters keep, and are saved with the workflow: `(x - mean(x)) / std(x)`. They stand in `Lambda`
 alone, for a column of the source or one that an operator above makes; `_` is the selected column. `apply` and
-`transform` of other data use what was learned. A refit merges min, max, mean and std (equal to a fit of all rows, mean
+`transform` of other data use what was learned. `min` and `max` take times and dates, too: `t - min(t)` are the seconds
+since the first one. Mean, standard deviation and quantile are of numbers: of times, learn them from a column `epoch(t)`
+that another Lambda makes. A refit merges min, max, mean and std (equal to a fit of all rows, mean
 and std within 1e-12); an expression with `quantile` is frozen, since exact ranks need all rows again. An infinity is
 the least or the greatest value; mean and std of a column with one cannot be learned. In `source.filter` and `Filter`
 they are refused: values are learned from the rows that are left, so these must be known before. Make a column with
