@@ -59,6 +59,12 @@ def test_the_examples_of_the_page(name: str, text: str, columns: Any, expected: 
         ("coalesce(parse_number(x), parse_number(x, ','), 0)", ["1.5", "1,5", "NA"], [1.5, 1.5, 0.0], 0),
         ("parse_number(x) > 1", ["2", "two"], [True, None], 1),
         ("parse_time(x, '%d/%m/%Y') is None", ["1/2/2020", "x"], [False, True], 0),
+        ("coalesce(parse_json(x, 'a'), 'none')", ['{"a": "b"}', "{", None], ["b", "none", "none"], 0),
+        ("parse_json(x, 'a') == 'b' or x == '{'", ['{"a": "b"}', "{", "]"], [True, True, None], 1),
+        ("case(parse_number(x) > 1, 'many', 'few')", ["2", "two", None], ["many", "few", "few"], 0),
+        ("case(parse_number(x) > 1, 'many')", ["2", "two", None], ["many", None, None], 1),
+        ("where(x == '', parse_number(x), 0)", ["", "two", None], [None, 0.0, None], 1),
+        ("hash(parse_json(x, 'a')) < 0", ["{}", "{"], [None, None], 1),
         ("epoch(parse_time(x, '%Y'))", [], None, 0),
         ("epoch(parse_time(x, '%Y-%m-%d'))", ["1970-01-02", "1970-13-02", None], [86400, None, None], 1),
         ("parse_json(x, 'a')", ['{"a": 1}', "[1]", '{"a": NaN}', '{"a": "\\ud800"}', ""], ["1"] + [None] * 4, 3),
@@ -106,6 +112,7 @@ def test_strict_expressions_name_value_column_and_row(
 PATTERNS = [
     ("a(?=b)", "invalid perl operator"), ("(a", "missing )"), (r"(a)\1", "invalid escape sequence"),
     ("(?<!a)b", "invalid perl operator"), ("a{2000}", "invalid repetition size"),
+    (r"\Qa", r"\Q has no \E"),
 ]  # fmt: skip
 
 

@@ -291,7 +291,7 @@ class FunctionRules:
     def _pattern(self, step: Typed) -> str:
         pattern = self.text_of(step, "a pattern")
         assert pattern is not None
-        if error := regex_error(pattern):
+        if error := regex_error(pattern) or (regex_error(f"({pattern})") and r"\Q has no \E"):
             do = "patterns are those of RE2, without lookaround and backreferences"
             raise self.fail(step, f"this is no regular expression: {error}", do)
         return pattern

@@ -65,15 +65,16 @@ float64, a time minus a time float64 (seconds); a column alone keeps its type. F
 
 A `cast`, `parse_number`, `parse_time` or `parse_json` that cannot read a value gives null. A run counts the rows that
 are null for it, by entry and expression, and says so in log, artifact and report. What `coalesce`, `where`, `case`,
-`or` or `is None` answer for is not counted, but for functions that give text. With `strict: true`, of `Lambda`, of
-`Filter` and of the section `source`, the first such value is an error that names it, its column, its file and its row
-there.
+`or` or `is None` answer for is not counted. With `strict: true`, of `Lambda`, of `Filter` and of the section `source`,
+the first such value is an error that names it, its column, its file and its row there.
 
 ## Regular expressions
 
 Patterns are those of RE2, on both engines, since Arrow works on them in host memory: no lookaround, no backreferences
 in patterns, always in linear time. `(?i)` at the start ignores case, `(?s)` lets the point match line breaks. A pattern
-fits anywhere unless `^` and `$` hold it. Letters are Unicode, but `\\d`, `\\w`, `\\s` and `\\b` are ASCII.
+fits anywhere unless `^` and `$` hold it; `$` is the end of the text alone, not a place before a line end. Letters are
+Unicode, but `\\d`, `\\w`, `\\b` and `\\s` (which has no vertical tab) are ASCII. All else is as in Python's `re`, but
+for groups that repeat what may be empty, `(a*)*`, and for patterns in `regex_replace` that may fit the empty text.
 
 ## On CPU and GPU
 

@@ -210,12 +210,6 @@ def _round(values: Any, digits: int, xp: ModuleType) -> Any:
     return xp.where(xp.abs(scaled) < 2.0**52, xp.rint(scaled) / power, values)
 
 
-def is_true(condition: Flat) -> Flat:
-    """Whether a condition is true, also of null: false."""
-    values = condition.values if condition.valid is None else condition.values & condition.valid
-    return Flat(values, None, condition.lost)
-
-
 def extreme(verb: str, sides: Sequence[Flat], xp: ModuleType) -> Flat:
     """`least` or `greatest` of several columns; nulls are passed over."""
     best = sides[0]
@@ -233,13 +227,17 @@ def extreme(verb: str, sides: Sequence[Flat], xp: ModuleType) -> Flat:
 def where(condition: Flat, a: Flat, b: Flat, xp: ModuleType) -> Flat:
     """a where the condition is true, b where it is false, null where it is null."""
     values = xp.where(condition.values, a.values, b.values)
-    chosen = [(step, gone & condition.values) for step, gone in a.lost]
-    chosen += [(step, gone & ~condition.values) for step, gone in b.lost]
-    lost = (*condition.lost, *chosen)
+    lost = (*condition.lost, *lost_by_choice(condition, a.lost, b.lost))
     if a.valid is None and b.valid is None:
         return Flat(values, condition.valid, lost)
     valid = [xp.ones(1, dtype=bool) if side.valid is None else side.valid for side in (a, b)]
     return Flat(values, _meet(xp.where(condition.values, valid[0], valid[1]), condition.valid), lost)
+
+
+def lost_by_choice(condition: Flat, a: Lost, b: Lost) -> Lost:
+    """What is lost of two columns between which a condition chooses: nothing where it is null."""
+    chosen = [_meet(values, condition.valid) for values in (condition.values, ~condition.values)]
+    return tuple((step, gone & taken) for lost, taken in zip((a, b), chosen, strict=True) for step, gone in lost)
 
 
 def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:
