@@ -105,6 +105,10 @@ def chosen(condition: Any, a: Any, b: Any) -> Any:
     return condition if is_null(condition) else a if condition else b
 
 
+def first(*values: Any) -> Any:
+    return next((value for value in values[:-1] if not is_null(value)), values[-1])
+
+
 def case(*args: Any) -> Any:
     """The value behind the first condition that is true; a null is of a failure if a condition before it failed."""
     passed = []
@@ -223,8 +227,12 @@ def _choices(kind: str, deeper: Of, or_literal: Of) -> list[Formulas]:
     some, other, condition = deeper(kind), or_literal(kind), deeper("bool")
     choices = [
         made("where({}, {}, {})", chosen, condition, some, other, nulls=True),
-        made("coalesce({}, {})", lambda a, b: b if is_null(a) else a, some, other, nulls=True),
+        made("where({}, {}, {})", chosen, condition, other, some, nulls=True),
+        made("coalesce({}, {})", first, some, other, nulls=True),
+        made("coalesce({}, {}, {})", first, some, other, some, nulls=True),
+        made("coalesce({}, {})", first, other, some, nulls=True),
         made("case({}, {}, {}, {}, {})", case, condition, other, condition, some, other, nulls=True),
+        made("case({}, {}, {})", case, condition, other, some, nulls=True),
         made("case({}, {})", lambda p, a: case(p, a, None), condition, some, nulls=True),
     ]  # fmt: skip
     if kind in ("int", "float", "time"):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -215,6 +216,28 @@ def test_times_are_read_as_python_reads_them(
         return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
     assert evaluate(f"parse_time(s, {form!r})", engine, s=strings(texts)) == each(read, texts)
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+CHANGES = st.sampled_from([datetime(2020, 3, 29, 2), datetime(2020, 10, 25, 2), datetime(1999, 12, 31, 23)])
+CLOCKS = st.builds(lambda change, minutes: change + timedelta(minutes=minutes), CHANGES, st.integers(-150, 150))
+
+
+@given(st.lists(st.none() | CLOCKS, max_size=6))
+def test_clocks_of_zones_are_those_of_python(engine: str, clocks: list[datetime | None]) -> None:
+    """Also where the clock is changed: of a time that it shows twice the first, of one that it skips the moment after."""
+
+    def in_utc(clock: datetime) -> datetime:
+        moment = clock.replace(tzinfo=BERLIN).astimezone(UTC)
+        skipped = moment.astimezone(BERLIN).replace(tzinfo=None) != clock
+        return (moment.replace(hour=1, minute=0) if skipped else moment).replace(tzinfo=None)
+
+    texts = each(lambda clock: clock.strftime("%d.%m.%Y %H:%M"), clocks)
+    expected = each(in_utc, clocks)
+    assert evaluate("parse_time(s, '%d.%m.%Y %H:%M', 'Europe/Berlin')", engine, s=strings(texts)) == expected
+    shown = each(lambda moment: moment.replace(tzinfo=UTC).astimezone(BERLIN).replace(tzinfo=None), expected)
+    times = pa.array(expected, pa.timestamp("ms"))
+    assert evaluate("local_time(t, 'Europe/Berlin')", engine, t=times) == shown
 
 
 NAMES = st.text("ab é_", min_size=1, max_size=2)

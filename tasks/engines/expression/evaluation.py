@@ -224,6 +224,8 @@ class _Runner:
         """Which rows of a value are null; None where no row is."""
         if isinstance(value, Flat):
             return None if value.valid is None else ~value.valid
+        if isinstance(value, str):
+            return None
         return self.engine.is_null(bare(value))
 
     def arrow(self, value: Any, dtype: pa.DataType) -> pa.Array:
