@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 from tasks.core.plan import Block, Piece, Plan
-from tasks.core.schema import ROW
 from tasks.errors import MillraceError
 from tasks.sources.formats import FORMATS
 from tasks.sources.reader import FramePlan, read_pieces
 from tasks.sources.uniting import APART
+
+RUNS = "runs_by_file"  # in the options of a plan of scratch files: of which file which rows are
 
 
 def row_place(source: Plan | FramePlan, row: int) -> str:
@@ -19,19 +21,59 @@ def row_place(source: Plan | FramePlan, row: int) -> str:
     >>> row_place(Plan((), "frame", Schema(), (), ()), 12)
     'row 12 of the source'
     """
-    place = file_of(source, row) if isinstance(source, Plan) else None
-    of_file = f" (row {place[1]:,} of {place[0]}, counted from 0)" if place else ""
-    return f"row {row:,} of the source{of_file}"
+    if not isinstance(source, Plan):
+        return f"row {row:,} of the {source.called}"
+    place = _place(source, row)
+    return f"row {row:,} of the source" + (f" ({place})" if place else "")
+
+
+def _place(plan: Plan, row: int) -> str:
+    """The file that has a row, and the number of the row in it where that is known; "" where no file is known."""
+    runs = plan.options.get(RUNS)
+    if runs is None:
+        place = file_of(plan, row)
+        return f"row {place[1]:,} of {place[0]}, counted from 0" if place else ""
+    if not runs:
+        return ""
+    first, before, paths = runs[bisect_right([run[0] for run in runs], row) - 1]
+    if before is not None:
+        return f"row {row - first + before:,} of {paths[0]}, counted from 0"
+    return f"in {paths[0]}" if len(paths) == 1 else f"in {paths[0]} or one of the {len(paths) - 1} files after it"
+
+
+def runs_by_file(plan: Plan) -> list[list[Any]]:
+    """[first row, rows of the file before it, paths] of each run of rows of one file, for a plan of these rows in
+    another order.
+
+    Small files of text that share a block are one run, of which no row knows its number in its file (None).
+    """
+    runs: list[list[Any]] = []
+    ranged = bool(plan.files) and FORMATS[plan.format].ranged
+    before: dict[int, int | None] = {}
+    for block in plan.blocks if plan.files else ():
+        files = list(dict.fromkeys(piece.file for piece in block.pieces))
+        row = block.first_row
+        if ranged and len(files) > 1:
+            runs.append([row, None, [plan.files[file].path for file in files]])
+            before |= dict.fromkeys(files)
+            continue
+        for file in files:
+            paths, earlier = [plan.files[file].path], before.get(file, 0)
+            rows = block.rows if ranged else sum(p.stop - p.start for p in block.pieces if p.file == file)
+            if not runs or runs[-1][2] != paths:
+                runs.append([row, earlier, paths])
+            before[file] = None if earlier is None else earlier + rows
+            row += rows
+    return runs
 
 
 def file_of(plan: Plan, row: int) -> tuple[str, int] | None:
     """The path of the file that has a row of the plan, and the number of the row in this file, from 0.
 
     A block of several small files of text is read once more, since it does not say how many rows each has. None where
-    no file is known: for frames, for rows that `source.keys` brought into another order, and for files that cannot be
-    read any more.
+    no file is known: for frames, and for files that cannot be read any more.
     """
-    if not plan.files or ROW in plan.schema or not 0 <= row < plan.rows:
+    if not plan.files or not 0 <= row < plan.rows:
         return None
     number = bisect_right([block.first_row for block in plan.blocks], row) - 1
     block = plan.blocks[number]

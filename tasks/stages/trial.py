@@ -119,7 +119,7 @@ def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePla
     frames = frames_of(table)
     blocks = frames.blocks()
     plan = Plan((), "frame", frames.schema, blocks, cut_partitions(blocks, PARTITION))
-    rows = FramePlan(plan, frames)
+    rows = FramePlan(plan, frames, "sample")
     if not source.keys:
         return rows
     return by_keys(rows, plan, source.keys, source.sort_by, "pandas", LocalPool(), folder, PARTITION)

@@ -225,7 +225,7 @@ CLOCKS = st.builds(lambda change, minutes: change + timedelta(minutes=minutes), 
 
 @given(st.lists(st.none() | CLOCKS, max_size=6))
 def test_clocks_of_zones_are_those_of_python(engine: str, clocks: list[datetime | None]) -> None:
-    """Also where the clock is changed: of a time that it shows twice the first, of one that it skips the moment after."""
+    """Also where the clock changes: of a time that it shows twice the first, of one that it skips what comes after."""
 
     def in_utc(clock: datetime) -> datetime:
         moment = clock.replace(tzinfo=BERLIN).astimezone(UTC)

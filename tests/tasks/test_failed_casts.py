@@ -161,6 +161,16 @@ def test_a_strict_expression_names_file_and_row(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("form", "place"), [("parquet", "row 3 of {}/in/1.parquet, counted from 0"),
+                                             ("csv", "in {}/in/0.csv or one of the 2 files after it")])  # fmt: skip
+def test_a_row_that_keys_moved_knows_its_file(form: str, place: str, tmp_path: Path, engine: str) -> None:
+    """Small files of text share a block: which of them has a row is not known any more."""
+    data = coded(tmp_path, form, [{"columns": ["n"]}], filter=f"{CODE} < 9", strict=True, keys=["n"])
+    with pytest.raises(DataError, match="cannot read 'seven' of column 'code' in row 6 of the source") as told:
+        run_stages(make_job(data).request(engine))
+    assert told.value.what.endswith(f" of the source ({place.format(tmp_path)})")
+
+
 def test_without_strict_the_source_counts_what_fails(tmp_path: Path, engine: str) -> None:
     rule = {"where": f"{CODE} > 0", "fraction": 0.5}
     data = coded(tmp_path, "csv", [{"columns": ["n"]}], filter=f"{CODE} != 3", downsample=rule)
