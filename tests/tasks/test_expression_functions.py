@@ -91,6 +91,11 @@ def test_texts_that_cannot_be_read_are_counted(
             ["1", "x", "y"],
             "parse_number(_) cannot read 'x' of column '_' in row 1 of the source",
         ),
+        (
+            "cast(_, 'timestamp[ns]')",
+            pa.array([0, 40_000_000_000_000_000], pa.timestamp("us")),
+            "cast(_, 'timestamp[ns]') cannot read 3237-07-19 23:06:40.000000 of column '_' in row 1 of the source",
+        ),
         ("parse_json(_, 'a')", ["{}", "{"], "parse_json(_, 'a') cannot read '{' of column '_' in row 1 of the source"),
     ],
 )

@@ -30,9 +30,9 @@ def counted(saved: str | list[Any], dtype: pa.DataType) -> int:
     """The count of units since 1970 of a time that `written` wrote."""
     if not isinstance(saved, str):
         return int(saved[1])
-    is_date = pa.types.is_date32(dtype)
-    moment = pa.scalar(saved).cast(dtype if is_date else pa.timestamp(dtype.unit))
-    return int(moment.cast(pa.int32() if is_date else pa.int64()).as_py())
+    if pa.types.is_date32(dtype):
+        return int(pa.scalar(saved).cast(pa.timestamp("s")).cast(dtype).cast(pa.int32()).as_py())
+    return int(pa.scalar(saved).cast(pa.timestamp(dtype.unit)).cast(pa.int64()).as_py())
 
 
 def _moment(ticks: int, dtype: pa.DataType) -> pa.Scalar:

@@ -237,9 +237,10 @@ class _Runner:
         places = self.engine.xp.flatnonzero(rows)
         first = int(places[0])
         arrow = self.arrow(self.value(source), source.dtype)
-        value, columns = arrow[first].as_py(), ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
+        value, columns = arrow.slice(first, 1), ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
+        shown = format_text(value)[0].as_py() if family(source.dtype) == "time" else repr(value[0].as_py())
         part = self.of.text[slice(*step.place)]
-        return unread(f"{part} cannot read {value!r} of column {columns}", first, len(places))
+        return unread(f"{part} cannot read {shown} of column {columns}", first, len(places))
 
     def _beyond(self, step: Typed, rows: int) -> DataError:
         part, name = self.of.text[slice(*step.place)], str(step.dtype)
