@@ -15,13 +15,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
 from tasks.engines.expression.text_functions import json_path
-from tests.learning import rows
+from tests.learning import applied, cut, learned, rows
 from tests.tasks.test_expression_functions import evaluate
 
 SPACES = " \t\n\r\x0b\x0c\x1c\x1f\x85\u00a0\u2003\u2028\u3000"
@@ -310,6 +311,34 @@ def test_a_hash_is_that_of_hash_bucket(engine: str, values: list[str | None], bu
     hashed = rows(["s"] >> ops.Lambda(expression=f"hash(_) % {buckets}"), table, engine)["s"]
     known = [place for place, value in enumerate(values) if value is not None]
     assert [hashed[place] for place in known] == [bucket[place] for place in known]
+
+
+# Learned values.
+
+COUNTED = st.one_of(
+    st.tuples(st.just(pa.int16()), st.lists(st.none() | st.integers(-9, 9), min_size=1, max_size=8)),
+    st.tuples(st.just(pa.float64()), st.lists(st.none() | st.floats(allow_nan=False), min_size=1, max_size=8)),
+    st.tuples(
+        st.just(pa.timestamp("us", "Europe/Berlin")),
+        st.lists(st.none() | st.datetimes(datetime(1600, 1, 1), datetime(2400, 1, 1)), min_size=1, max_size=8),
+    ),
+    st.tuples(st.just(pa.date32()), st.lists(st.none() | st.dates(), min_size=1, max_size=8)),
+)
+
+
+@settings(max_examples=30)
+@given(COUNTED, st.integers(1, 8), st.integers(1, 3))
+def test_ends_are_learned_alike_for_any_cut(
+    engine: str, typed: tuple[pa.DataType, list[Any]], block_rows: int, blocks: int
+) -> None:
+    dtype, values = typed
+    table = pa.table({"x": pa.array(values, dtype)})
+    known = pa.array([value for value in values if value is not None], dtype)
+    for name in ("min", "max"):
+        node, source = ["x"] >> ops.Lambda(expression=f"coalesce({name}(_), _)"), cut(table, block_rows, blocks)
+        column = applied(node, source, learned(node, source, engine), engine)["x"]
+        end = getattr(pc, name)(known)
+        assert column.cast(dtype).combine_chunks() == pa.array([end.as_py()] * len(values), dtype)
 
 
 # Lists.

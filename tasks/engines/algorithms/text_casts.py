@@ -20,7 +20,7 @@ def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     encoded = array.dictionary_encode() if not pa.types.is_dictionary(array.type) else array
     texts = pc.utf8_trim_whitespace(encoded.dictionary.cast(pa.string()))
     if pa.types.is_integer(dtype):
-        texts = _decimal_digits(texts)
+        texts = _with_digits(texts)
     values = times_of(texts, dtype, _lenient) if pa.types.is_timestamp(dtype) else _lenient(texts, dtype)
     return values.take(encoded.indices)
 
@@ -50,10 +50,12 @@ def times_of(
     return times.cast(dtype) if dtype.tz else times
 
 
-def _decimal_digits(texts: pa.Array) -> pa.Array:
-    """The texts that write a whole number, without a plus; null for others. Arrow alone takes 0xff..ff for -1."""
-    is_whole = pc.match_substring_regex(texts, "^[+-]?[0-9]+$")
-    return pc.if_else(is_whole, pc.replace_substring_regex(texts, r"^\+", ""), pa.scalar(None, pa.string()))
+def _with_digits(texts: pa.Array) -> pa.Array:
+    """The texts as Arrow reads whole numbers: +5 without its sign, and null for 0xff..ff, which Arrow takes for -1."""
+    if pc.any(pc.starts_with(texts, "+")).as_py():
+        texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
+    is_hex = pc.starts_with(texts, "0x", ignore_case=True)
+    return pc.if_else(is_hex, pa.scalar(None, pa.string()), texts) if pc.any(is_hex).as_py() else texts
 
 
 def _lenient(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
