@@ -179,9 +179,9 @@ def with_lost(value: Any, lost: Lost) -> Any:
     """The value, which also has the rows that were lost in what it is made of."""
     if not lost:
         return value
-    return (
-        replace(value, lost=value.lost + lost) if isinstance(value, Flat) else Lossy(bare(value), lost_in(value) + lost)
-    )
+    if isinstance(value, Flat):
+        return replace(value, lost=value.lost + lost)
+    return Lossy(bare(value), lost_in(value) + lost)
 
 
 class _Runner:
