@@ -177,7 +177,7 @@ SMALL = st.integers(-4, 4)
 WORDS = ["a", "-", "é b", "12", "A-É-中", " x ", "", '{"a": "é"}', "2020-03-01"]
 MOMENTS = [datetime(1969, 12, 31, 23, 59, 59, 5), datetime(2020, 2, 29, 12, 30), datetime(2020, 3, 1)]
 LEAVES: dict[str, Formulas] = {
-    "int": st.sampled_from([column("x"), column("y")]),
+    "int": st.sampled_from([column("x"), column("y"), column("z")]),
     "float": st.sampled_from([column("f"), column("g")]),
     "text": st.sampled_from([column("s"), column("u")]),
     "time": st.sampled_from([column("t"), column("w")]),
@@ -259,6 +259,7 @@ def _ints(deeper: Of, or_literal: Of) -> list[Formulas]:
             lambda two: call(f"get({{}}, {two[1]})", lambda values: element(values, two[1]), two[0])
         ),
         made("cast({}, 'int64')", whole, deeper("text")),
+        made("epoch({})", lambda time: (time - datetime(1970, 1, 1)) // timedelta(seconds=1), deeper("time")),
         made("year({})", lambda time: time.year, deeper("time")),
         made("weekday({})", lambda time: time.weekday(), deeper("time")),
         made("({} + {})", lambda p, a: p + a, deeper("bool"), b),
@@ -367,14 +368,15 @@ def _texts_in_lists(deeper: Of, or_literal: Of) -> list[Formulas]:
     return _slices(deeper("texts"))
 
 
-TYPES = {"x": pa.int64(), "y": pa.int8(), "f": pa.float64(), "g": pa.float32(), "s": pa.string(), "u": pa.string(),
-         "t": pa.timestamp("us"), "w": pa.timestamp("ms"), "p": pa.bool_(), "q": pa.bool_(),
+TYPES = {"x": pa.int64(), "y": pa.int8(), "z": pa.uint8(), "f": pa.float64(), "g": pa.float32(), "s": pa.string(),
+         "u": pa.string(), "t": pa.timestamp("us"), "w": pa.timestamp("ms"), "p": pa.bool_(), "q": pa.bool_(),
          "v": pa.list_(pa.int64()), "l": pa.list_(pa.string())}  # fmt: skip
 HALVES = st.integers(-6, 6).map(lambda value: value / 2)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "x": SMALL, "y": SMALL, "f": HALVES, "g": HALVES, "s": st.sampled_from(WORDS), "u": st.sampled_from(WORDS),
-    "t": st.sampled_from(MOMENTS), "w": st.sampled_from([datetime(2020, 2, 29, 12, 30), datetime(1969, 12, 31, 23)]),
-    "p": st.booleans(), "q": st.booleans(), "v": st.lists(st.none() | SMALL, max_size=3),
+    "x": SMALL, "y": SMALL, "z": st.integers(0, 4), "f": HALVES, "g": HALVES, "s": st.sampled_from(WORDS),
+    "u": st.sampled_from(WORDS), "t": st.sampled_from(MOMENTS),
+    "w": st.sampled_from([datetime(2020, 2, 29, 12, 30), datetime(1969, 12, 31, 23)]), "p": st.booleans(),
+    "q": st.booleans(), "v": st.lists(st.none() | SMALL, max_size=3),
     "l": st.lists(st.none() | st.sampled_from(WORDS), max_size=3),
 }  # fmt: skip
 ROWS = st.lists(st.fixed_dictionaries({name: st.none() | values for name, values in VALUES.items()}), max_size=5)

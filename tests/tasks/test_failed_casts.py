@@ -178,6 +178,28 @@ def test_without_strict_the_source_counts_what_fails(tmp_path: Path, engine: str
     assert transform.failed_casts == [{"entry": "source.filter", "expression": f"{CODE} != 3", "rows": 2}]
 
 
+def test_what_a_lenient_run_left_is_not_taken_for_a_strict_one(tmp_path: Path, engine: str) -> None:
+    """The plan is; what statistics and transform have made of rows is not."""
+    from tasks.cluster.local_pool import LocalPool
+    from tasks.stages import ingest
+    from tasks.stages import statistics as stages_statistics
+    from tasks.stages import transform as stages_transform
+
+    features = [{"columns": ["n"], "ops": [{"op": "Normalize"}]}]
+    data = coded(tmp_path, "parquet", features, filter=f"{CODE} > 0")
+    request = make_job(data).request(engine)
+    with request.staging.locked():
+        ingest.ingest(request, LocalPool(1))
+        stages_statistics.statistics(request, LocalPool(1))
+        stages_transform.transform(request, "", LocalPool(1))
+    data["source"]["strict"] = True
+    strict = make_job(data).request(engine)
+    with strict.staging.locked():
+        assert ingest.ingest(strict, LocalPool(1)).reused
+        with pytest.raises(DataError, match="cannot read 'seven'"):
+            stages_statistics.statistics(strict, LocalPool(1))
+
+
 def test_names_of_folders_that_a_cast_cannot_read_are_refused_if_strict(tmp_path: Path, engine: str) -> None:
     """A filter that is decided by names of folders, before any file is open, is as strict as one of rows."""
     for day in ("2020-01-01", "unknown"):
