@@ -388,10 +388,10 @@ def strictly(text: str, engine: str, columns: dict[str, pa.Array]) -> None:
 
 
 @pytest.mark.parametrize("kind", LEAVES)
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(rows=ROWS, data=st.data())
 def test_any_composition_answers_as_python_does(engine: str, kind: str, rows: list[Row], data: st.DataObject) -> None:
-    formula = data.draw(formulas(kind, 3))
+    formula = data.draw(formulas(kind, 4))
     columns = {name: pa.array([row[name] for row in rows], dtype) for name, dtype in TYPES.items()}
     answers_of_python = [formula.of(row) for row in rows]
     failed, counted = sum(value is FAILED for value in answers_of_python), Counter[str]()

@@ -301,7 +301,9 @@ class _Runner:
             return verbs_numbers.where(condition, a, b, engine.xp)
         choices = [engine.literal_text(side, self.rows) if isinstance(side, str) else bare(side) for side in (a, b)]
         lost = (*condition.lost, *verbs_numbers.lost_by_choice(condition, lost_in(a), lost_in(b)))
-        return with_lost(engine.text_where(condition, *choices, self.rows), lost)
+        texts = engine.text_where(condition, *choices, self.rows)
+        null = engine.is_null(texts) if lost else None
+        return with_lost(texts, tuple((step, gone & null) for step, gone in lost))
 
     def on_host(self, step: Typed, value: Any) -> Any:
         """A function that Arrow computes in host memory, for both engines."""
@@ -356,7 +358,7 @@ class _Runner:
             case "ticks":
                 return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
             case "least" | "greatest":
-                return without_beyond(verbs_numbers.extreme(verb, args, xp), args)
+                return verbs_numbers.answered(without_beyond(verbs_numbers.extreme(verb, args, xp), args))
             case "time part":
                 values = calendar.part(args[0].values, unit_of(step.args[0].dtype), step.value, xp)
                 return replace(args[0], values=values, bounds=None)
