@@ -16,6 +16,7 @@ from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.moments import deviation, joined
+from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.expression.calendar import written
 from tasks.engines.expression.dtypes import family, unit_of
 from tasks.engines.expression.evaluation import engine_of, evaluate
@@ -236,7 +237,7 @@ def _end(column: Any, verb: str) -> Any:
     values = flat.values if flat.valid is None else flat.values[flat.valid]
     if not len(values):
         return None
-    value = (values.min() if verb == "min" else values.max()).item()
+    value = extremes(values)[verb == "max"]
     return [unit_of(dtype), value] if family(dtype) == "time" else value
 
 

@@ -28,7 +28,7 @@ from tasks.engines.algorithms.key_runs import Runs, find_runs
 from tasks.errors import JobError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, RowRules, RowSet
+from tasks.graph.row_rules import RowSet
 from tasks.shuffle.choice import choose, make_exchange
 from tasks.shuffle.group_by_keys import key_blocks
 from tasks.shuffle.order import RANGES_PER_FILE, Order
@@ -74,8 +74,7 @@ def _columns(schema: Schema, unique: Unique) -> Schema:
 
 
 def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, engine: str, pool: Pool, path: Path,
-                  exchange: str = "auto", floor: int = 0,
-                  rules: RowRules = ALL_ROWS) -> tuple[RowSet, int]:  # fmt: skip
+                  exchange: str = "auto", floor: int = 0) -> tuple[RowSet, int]:  # fmt: skip
     """(the rows that go, as bits in the file `path`, their number): all but one of the rows with equal keys that the
     filter keeps.
 
@@ -88,8 +87,7 @@ def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, e
     blocks, sort_by = key_blocks(plan.rows), (unique.by,) if unique.by else ()
     ranges = RANGES_PER_FILE * blocks
     order = Order("key", 0, plan.rows, (0,), 1, ranges, tuple(unique.keys), sort_by, keep_row=True)
-    work = Work(source, Node("pick", selection=names, name="source"), plan.schema, engine, filter=filter,
-                rules=rules)  # fmt: skip
+    work = Work(source, Node("pick", selection=names, name="source"), plan.schema, engine, filter=filter)
     kind, need = exchange_of(plan, unique, exchange, pool, engine)
     folder = path.with_suffix(".scratch")
     with no_space(folder):

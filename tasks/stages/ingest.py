@@ -254,7 +254,7 @@ def _planned(
     if source.unique:
         path = request.staging.folder / f"repeated{split}.bits"
         rows, count = repeated_rows(plan, plan, source.unique, source.filter, request.engine, pool, path, run.exchange,
-                                    run.min_partition_size, RowRules(strict=source.strict))  # fmt: skip
+                                    run.min_partition_size)  # fmt: skip
         file = {"path": "", "digest": ""} if source.keys else {"path": rows.path, "digest": rows.digest}
         repeated[split] = {**file, "rows": count}  # rows brought together by keys are written without them
     if not source.keys:

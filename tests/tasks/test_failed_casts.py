@@ -134,6 +134,11 @@ SEVEN = "cannot read 'seven' of column 'code' in row 6 of the source (row 3 of {
     [
         ("source.filter", {"filter": f"n < 9 and {CODE} > 0", "strict": True}, [{"columns": ["n"]}]),
         (
+            "source.filter",
+            {"filter": f"{CODE} > 0", "strict": True, "unique": {"keys": ["n"]}},
+            [{"columns": ["n"]}],
+        ),
+        (
             "source.downsample",
             {"downsample": {"where": f"{CODE} > 0", "fraction": 0.5}, "strict": True},
             [{"columns": ["n"], "ops": [{"op": "Normalize"}]}],
