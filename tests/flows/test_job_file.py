@@ -65,7 +65,7 @@ def test_a_job_file_may_begin_with_a_recipe_and_its_sample_holds_for_its_path(fo
 
 
 def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
-    from flows.draft import draft
+    from flows.draft.draft import draft
 
     text = draft("in.parquet")
     found = job_of({"job": text, "output": {"seed": 9}})
