@@ -31,6 +31,11 @@ SKEWED = 2.0
 ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|item|product|session)$|[a-z]I[dD]$")
 EITHER = {"%m/%d/%Y": "%d/%m/%Y"}  # formats that the same texts may have
 SHARED = 0.5  # of the values of the smaller of two columns, from which both columns get one vocabulary
+TIME_NAME = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|epoch|unix)(_|$)|[a-z](Time|Timestamp|Date|At)$")
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
+DAY = "%Y%m%d"
+SEPARATORS, LISTING = "|;,", 0.2  # of the distinct texts that have one, before the column counts as lists
 DAY_PARTS = ["weekday", "day", "month", "year"]
 ALL_PARTS = ["hour", "minute", *DAY_PARTS]
 
@@ -73,6 +78,8 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
     text = pa.types.is_string(dtype)
     if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
         return decision
+    if not text and not is_list(column.dtype) and TIME_NAME.search(name) and (decision := _counted_time(name, values)):
+        return decision
     if text and pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT and distinct > len(values) // 2:
         return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
     if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
@@ -106,6 +113,54 @@ def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> De
         )
         parse = {"op": "Lambda", "expression": f"parse_number(_, {arguments})"}
         return Decision(name, f"{amount.why}{lost}", (parse, *amount.ops) if amount.ops else ())
+    return _separated(name, values, whole)
+
+
+def _separated(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | None:
+    """What is to become of texts such as Comedy|Drama, which list a few values; None for other texts."""
+    distinct = pc.unique(values)
+    for sign in SEPARATORS:
+        listing = pc.match_substring(distinct, sign)
+        if len(distinct) < UNIQUE_FROM or pc.mean(listing).as_py() < LISTING or _is_prose(distinct, sign):
+            continue
+        parts = pc.unique(pc.list_flatten(pc.split_pattern(distinct, sign)))
+        if 2 * len(parts) <= len(distinct):
+            seen = f"string, lists of {len(parts):,} value(s){'' if whole else ' of the sample'} with {sign!r} between"
+            category = _category(name, seen, len(parts), False, pa.chunked_array([parts]))
+            split = {"op": "Lambda", "expression": f"split(_, {sign!r})"}
+            return Decision(name, category.why, (split, *category.ops))
+    return None
+
+
+def _is_prose(distinct: pa.Array, sign: str) -> bool:
+    return bool(sign == "," and pc.any(pc.match_substring(distinct, ", ")).as_py())
+
+
+def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:
+    """What is to become of numbers that count time since 1970, or write a day as 20260131; None for other numbers."""
+    kind = dtype_name(values.type)
+    whole = "_"
+    if pa.types.is_floating(values.type):
+        if not pc.all(pc.equal(values, pc.trunc(values))).as_py():
+            return None
+        whole = "cast(_, 'int64')"
+    elif not pa.types.is_integer(values.type):
+        return None
+    low, high = (int(end) for end in pc.min_max(values).as_py().values())
+    for unit, ticks in UNITS.items():
+        if YEARS[0] * ticks <= low and high < YEARS[1] * ticks:
+            read = {"op": "Lambda", "expression": f"cast({whole}, 'timestamp[{unit}]')"}
+            why = f"{kind}, named like a time and counting {unit} from 1970: its parts, in UTC"
+            return Decision(name, why, (read, {"op": "DateParts"}))
+    if (
+        whole == "_"
+        and low >= 1990_01_01
+        and high < 2100_01_01
+        and is_written(pc.unique(values.cast(pa.string())), DAY)
+    ):
+        read = {"op": "Lambda", "expression": f"parse_time(cast(_, 'string'), {DAY!r})"}
+        why = f"{kind}, a day as {DAY}: its parts"
+        return Decision(name, why, (read, {"op": "DateParts", "parts": DAY_PARTS}))
     return None
 
 

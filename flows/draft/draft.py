@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,14 @@ import pyarrow as pa
 import yaml
 
 from flows.draft.decisions import Decision, decide, is_number, joint, without_clashes
-from flows.draft.readable_files import readable, sampled
-from flows.draft.written_values import (
-    null_texts,
-)
+from flows.draft.readable_files import LABELS, OtherTable, Readable, readable, sampled
+from flows.draft.written_values import null_texts
 from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
-
-LABELS = (
-    "label", "target", "is_click", "clicked", "click", "is_purchase", "purchased", "converted", "conversion",
-    "rating", "stars", "y",
-)  # fmt: skip
 
 
 def draft(dataset: Any, label: str | None = None) -> str:
@@ -39,10 +32,13 @@ def draft(dataset: Any, label: str | None = None) -> str:
 
     The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
     at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
-    Delimiter, encoding, decimal comma and lines before the header are those of the first file of a path. Columns that
-    only some files have are null elsewhere, and where lines cannot be read, they are left out: the draft names both.
-    Numbers and times in texts (1.234,50 or 31.01.2026) are read by an expression. Columns of texts, or of numbers whose
-    names end alike, that share half of their values get one vocabulary.
+    Format (where the suffix tells none), delimiter, encoding, decimal comma, lines before the header, and whether there
+    is a header, are those of the first file of a path. Columns that only some files have are null elsewhere, and where
+    lines cannot be read, they are left out: the draft names both. Files that share less than half of their columns with
+    the others are another table; the draft leaves them out, with the entry that joins them.
+    Numbers and times in texts (1.234,50 or 31.01.2026), texts that list values (Comedy|Drama), and numbers that are
+    named like a time and count from 1970 or write a day (20260131), are read by an expression. Columns of texts, or of
+    numbers whose names end alike, that share half of their values get one vocabulary.
     Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
     DataError for a source without rows.
 
@@ -63,7 +59,8 @@ def draft(dataset: Any, label: str | None = None) -> str:
     label: [click]
     ...
     """
-    data, layout = (dataset, {}) if isinstance(dataset, Dataset) else readable(dataset)
+    source = Readable(dataset) if isinstance(dataset, Dataset) else readable(dataset)
+    data = source.data
     names = list(data.schema)
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
@@ -85,7 +82,7 @@ def draft(dataset: Any, label: str | None = None) -> str:
     if not any(decision.ops for decision in decisions):
         reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
         raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
-    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, layout)) + "\n"
+    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, source)) + "\n"
 
 
 def _labels(data: Dataset, label: str | None) -> tuple[str | None, list[str]]:
@@ -107,7 +104,7 @@ def _written(
     decisions: list[Decision],
     target: str | None,
     named: bool,
-    layout: Mapping[str, Any],
+    seen: Readable,
 ) -> Iterable[str]:
     rows = data.num_rows
     yield "# yaml-language-server: $schema=job.schema.json"
@@ -126,13 +123,19 @@ def _written(
         yield "  path: data  # the rows came from a frame: name the files here"
         source = {"path": "data"}
     else:
-        if settings := [name for name in layout if name not in ("missing", "bad_lines")]:
+        if settings := [name for name in seen.layout if name not in ("missing", "bad_lines", "header", "columns")]:
             yield f"  # The first lines of the first file need this: {', '.join(settings)}."
+        if "columns" in seen.layout:
+            yield "  # The first line of the first file has values, no names: here are some, give better ones."
+        for other in seen.others:
+            yield f"  # {_line(_other_table(other))}."
         yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))
         if bad := bad_lines_of(data.plan):
             yield f"  # {_line(bad_lines_text(bad))}."
         yield from _source_lines(source, nulls)
     yield "features:"
+    for other in seen.others:
+        yield from _joining_lines(other)
     groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}
     for decision in decisions:
         if decision.ops:
@@ -156,6 +159,22 @@ def _written(
     yield f"  path: {_flow(_output(source['path']))}"
     yield "  shuffle: full  # over all rows"
     yield "  seed: 0"
+
+
+def _other_table(other: OtherTable) -> str:
+    more = f" and {len(other.paths) - 1:,} more file(s)" if len(other.paths) > 1 else ""
+    return f"{other.paths[0]}{more} is another table and not read: it has {', '.join(map(_name, other.columns))}"
+
+
+def _joining_lines(other: OtherTable) -> Iterable[str]:
+    """The entries that bring the columns of another table to the rows, as comments."""
+    columns = [column for column in other.columns if column not in other.keys]
+    if other.keys and columns and len(other.paths) == 1:
+        keys = list(other.keys)
+        join = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
+        yield "  # Columns of another table, where each key is in it once (take the # away):"
+        yield f"  # - {{columns: {_flow(keys)}, ops: [{_flow(join)}], keep: false}}"
+        yield f"  # - {{columns: {_flow(columns)}, ops: []}}"
 
 
 def _source_lines(source: dict[str, Any], nulls: list[str]) -> Iterable[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.draft.readable_files import TEXT_FORMATS
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_times import format_of, times_in
 from tasks.engines.expression.text_functions import parse_number
@@ -21,7 +20,7 @@ CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
 
 def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
     """The texts that mean null in columns that hold nothing else but numbers or times."""
-    if data.plan.format not in TEXT_FORMATS:
+    if data.plan.format not in ("csv", "tsv"):
         return []
     texts: set[str] = set()
     for name in sample.column_names:
