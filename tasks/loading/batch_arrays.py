@@ -32,7 +32,7 @@ class Arrays(dict[str, Any]):
         self.lengths = dict(lengths or {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GroupColumn:
     """A column of a row group in the memory of a device.
 
