@@ -261,22 +261,24 @@ class Batches(Iterator[Any]):
     lies before. With `global_batches` a state of one number of ranks and workers is right for every other. A state does
     not depend on the loader's `device`.
 
-    stream: with a GPU, gives the address of the stream on which the next batch is made; None: CuPy's current one.
+    convert: makes of each batch what the caller gets, on the stream on which the batch is made.
+    stream: with a GPU, gives the address of that stream; None: CuPy's current one.
     """
 
     def __init__(
-        self, loader: Loader, epoch: int, shard: Shard, start: int = 0, stream: Callable[[], int] | None = None
-    ) -> None:
-        self.loader, self.shard, self._stream = loader, shard, stream
+        self, loader: Loader, epoch: int, shard: Shard, start: int = 0, *,
+        convert: Callable[[Any], Any] | None = None, stream: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
+        self.loader, self.shard, self._convert, self._stream = loader, shard, convert or _same, stream
         self._device = _open_device(loader.device) if loader.device else None
         self._begin(epoch, start)
 
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch, self._taken, self._next = epoch, start, start
         if self._device is None:
-            self._sequence = _Sequence(self.loader, epoch)
+            self._sequence = _Sequence(self.loader, epoch, self._convert)
         else:
-            self._sequence = _DeviceSequence(self.loader, epoch, self._device, self._stream)
+            self._sequence = _DeviceSequence(self.loader, epoch, self._convert, self._device, self._stream)
         self._ahead = deque[Future[Any]]()
         self._thread = ThreadPoolExecutor(1, "millrace-loader") if self.loader.ahead else None
 
@@ -326,6 +328,10 @@ class Batches(Iterator[Any]):
         self._begin(state["epoch"], start)
 
 
+def _same(batch: Any) -> Any:
+    return batch
+
+
 def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -> None:
     """Raise a JobError for a state whose batches are not those of this order, with all that differs."""
     was = state["order"]
@@ -342,8 +348,8 @@ def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -
 class _Sequence:
     """The rows of an epoch by their place in it. The group that was read last stays in memory."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
-        self.loader, self.epoch, self.files = loader, epoch, _Files(loader)
+    def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], Any]) -> None:
+        self.loader, self.epoch, self.convert, self.files = loader, epoch, convert, _Files(loader)
         self.order = loader.order(epoch)
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
         self.last: tuple[int, Any, np.ndarray] | None = None
@@ -360,8 +366,8 @@ class _Sequence:
         return pa.concat_tables(pieces).combine_chunks()
 
     def batch(self, read: Any) -> Any:
-        """The batch of what `read` gives."""
-        return read
+        """The batch of what `read` gives, as the caller gets it."""
+        return self.convert(read)
 
     def _places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(number of a group, first and last row in its order) of rows [first, last)."""
@@ -391,17 +397,19 @@ class _Sequence:
 class _DeviceSequence(_Sequence):
     """The rows of an epoch in the memory of a device: whole row groups in the order of the epoch, cut into batches."""
 
-    def __init__(self, loader: Loader, epoch: int, device: Any, stream: Callable[[], int] | None) -> None:
-        super().__init__(loader, epoch)
-        self.device, self.stream = device, stream
+    def __init__(
+        self, loader: Loader, epoch: int, convert: Callable[[Any], Any], device: Any, stream: Callable[[], int] | None
+    ) -> None:
+        super().__init__(loader, epoch, convert)
+        self.device, self.stream, self.warned = device, stream, False
 
     def read(self, first: int, last: int) -> list[tuple[dict[str, GroupColumn], int, int]]:
         return [(self._group(number)[1], low, high) for number, low, high in self._places(first, last)]
 
-    def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> Arrays:
+    def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> Any:
         try:
             with self.device.handing_over(self.stream() if self.stream else None):
-                return joined(self.device.xp, read)
+                return self.convert(joined(self.device.xp, read))
         except Exception as error:
             if is_out_of_memory(error):
                 raise self._memory_error(error, "a batch", f"{self.loader.batch_size:,} rows") from error
@@ -442,7 +450,10 @@ class _DeviceSequence(_Sequence):
         except (RuntimeError, ValueError, OSError) as error:
             if is_out_of_memory(error):
                 raise
-            log.warning("row group %d of %s is read on the host: the GPU's reader says %s", group.number, path, error)
+            if not self.warned:  # once in an epoch
+                self.warned = True
+                what = "row groups are read on the host where cuDF fails, first row group %d of %s: %s"
+                log.warning(what, group.number, path, error)
             return {}
         return stored
 

@@ -149,10 +149,10 @@ class Rows(IterableDataset):  # type: ignore[misc]
         if info is None:
             self._taken = taken
         source, stream = self._source()
-        for batch in Batches(source, epoch, shards[mine], counts[mine], stream):
+        for batch in Batches(source, epoch, shards[mine], counts[mine], convert=self._tensors, stream=stream):
             if info is None and self._taken is not None:
                 self._taken += 1
-            yield self._tensors(arrays(batch))
+            yield batch
 
     def _source(self) -> tuple[Loader, Callable[[], int] | None]:
         """(the loader with the number of PyTorch's current GPU, which gives the address of its current stream)."""
@@ -164,7 +164,8 @@ class Rows(IterableDataset):  # type: ignore[misc]
         source.__dict__["groups"] = self.groups
         return source, lambda: int(torch.cuda.current_stream(number).cuda_stream)
 
-    def _tensors(self, columns: Arrays) -> dict[str, Any]:
+    def _tensors(self, read: Any) -> dict[str, Any]:
+        columns = arrays(read)
         owned = Arrays({name: _owned(values) for name, values in columns.items()}, lengths=columns.lengths)
         named = {name for features in self.jagged.values() for pair in features.items() for name in pair if name}
         inside = {part for name in named for part in (name, f"{name}_offsets")}
