@@ -200,7 +200,7 @@ def rows_of(batches: Iterable[Any]) -> list[tuple[int, list[int], bytes]]:
 
 
 def test_a_batch_is_memory_of_its_own_that_dlpack_hands_over(out: Path, device: str, xp: ModuleType) -> None:
-    source = loader(out, ["number", "items", "flag"], batch_size=50, device=device, shuffle=False)
+    source = loader(out, ["number", "items", "flag", "empty"], batch_size=50, device=device, shuffle=False)
     before = [bits(batch) for batch in source]
     for batch in source:
         for name, values in batch.items():
@@ -398,7 +398,10 @@ def test_cudf_decodes_what_it_reads_and_arrow_the_rest(out: Path, monkeypatch: p
         loading._Files, "read", lambda self, group, names: (read.update(names), plain(self, group, names))[1]
     )
     batch = next(loader(out, NAMES, batch_size=64, device="cuda:0").batches())
+    import rmm
+
     assert read == {"clock"}
+    assert type(rmm.mr.get_current_device_resource()) is not rmm.mr.CudaMemoryResource
     assert {values.__dlpack_device__() for values in batch.values()} == {(2, 0)}
 
 
