@@ -13,9 +13,9 @@ import os
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,12 @@ class Loader(PickledFields):
         decodes the row groups of Parquet files on the GPU; Arrow files, and columns that cuDF does not read, are
         read into host memory and copied.
 
-    In the memory of a device lie the decoded row groups that a batch and the `ahead` next ones touch: with batches
-    smaller than a row group, two of them. One that is being read takes more than its own size for a moment, since its
-    order is another copy, and cuDF unpacks its pages. A batch is made on the stream that is current for CuPy when it is
-    taken, of row groups that a thread decodes on a stream of its own. CuPy's pool and RMM allocate; where RMM has its
-    default resource, whose frees wait for all work of the GPU, the loader sets the asynchronous one.
+    In the memory of a device lie the decoded row groups that a batch and the `ahead` next ones touch, with `ahead` at
+    least two: two where batches are smaller than row groups. One that is being read takes more than its own size for a
+    moment, since its order is another copy, and cuDF unpacks its pages. A batch is made on the stream that is
+    current for CuPy when it is taken, of row groups that a thread decodes on a stream of its own. CuPy's pool and RMM
+    allocate; where RMM has its default resource, whose frees wait for all work of the GPU, the loader sets the
+    asynchronous one.
 
     Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
     folder that is no output, and for a file that has other rows than the manifest says. With a device, a HostError
@@ -278,32 +279,32 @@ class Batches(Iterator[Any]):
         if self._device is None:
             self._sequence = _Sequence(self.loader, epoch, self._convert)
         else:
-            self._sequence = _DeviceSequence(self.loader, epoch, self._convert, self._device, self._stream)
-        self._ahead = deque[Future[Any]]()
+            numbers = range(start, self.loader.batches_of(self.shard))
+            spans = (self.loader.span(self.shard, number) for number in numbers)
+            self._sequence = _DeviceSequence(self.loader, epoch, self._convert, self._device, self._stream, spans)
+        self._ahead = deque[Callable[[], Any]]()
         self._thread = ThreadPoolExecutor(1, "millrace-loader") if self.loader.ahead else None
 
     def __next__(self) -> Any:
         total = self.loader.batches_of(self.shard)
-        if self._thread is None:
-            if self._taken >= total:
-                raise StopIteration
-            batch = self._sequence.batch(self._sequence.read(*self.loader.span(self.shard, self._taken)))
-        else:
-            while self._next < min(total, self._taken + 1 + self.loader.ahead):
-                span = self.loader.span(self.shard, self._next)
-                self._ahead.append(self._thread.submit(self._sequence.read, *span))
-                self._next += 1
-            if not self._ahead:
-                self._thread.shutdown()
-                raise StopIteration
-            try:
-                batch = self._sequence.batch(self._ahead.popleft().result())
-            except BaseException:  # the next call reads this batch again, it does not leave it out
-                self._thread.shutdown(wait=False, cancel_futures=True)
-                self._begin(self.epoch, self._taken)
-                raise
+        while self._next < min(total, self._taken + 1 + self.loader.ahead):
+            self._ahead.append(self._sequence.begin(self._thread, *self.loader.span(self.shard, self._next)))
+            self._next += 1
+        if not self._ahead:
+            self._end()
+            raise StopIteration
+        try:
+            batch = self._sequence.batch(self._ahead.popleft()())
+        except BaseException:  # the next call reads this batch again, it does not leave it out
+            self._end(wait=False, cancel_futures=True)
+            self._begin(self.epoch, self._taken)
+            raise
         self._taken += 1
         return batch
+
+    def _end(self, **how: bool) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(**how)
 
     def state_dict(self) -> dict[str, Any]:
         """How far the caller has come: batches that were read ahead do not count."""
@@ -323,8 +324,7 @@ class Batches(Iterator[Any]):
         else:
             order |= {"worker": self.shard.worker, "workers": self.shard.workers}
         check_order(state, order, self.loader.path)
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+        self._end(cancel_futures=True)
         self._begin(state["epoch"], start)
 
 
@@ -354,11 +354,15 @@ class _Sequence:
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
         self.last: tuple[int, Any, np.ndarray] | None = None
 
-    def read(self, first: int, last: int) -> Any:
-        """What `batch` makes a batch of: rows [first, last)."""
+    def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
+        """Have the thread read rows [first, last); the function gives what `batch` makes a batch of. None: it reads."""
+        return partial(self.read, first, last) if thread is None else thread.submit(self.read, first, last).result
+
+    def read(self, first: int, last: int) -> pa.Table:
+        """Rows [first, last) in one piece."""
         pieces = list[pa.Table]()
-        for number, low, high in self._places(first, last):
-            _, table, rows = self._group(number)
+        for at, low, high in self._places(first, last):
+            _, table, rows = self._group(at)
             if self.loader.shuffle:
                 pieces.append(table.take(pa.array(rows[low:high])))
             else:
@@ -370,41 +374,76 @@ class _Sequence:
         return self.convert(read)
 
     def _places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """(number of a group, first and last row in its order) of rows [first, last)."""
+        """(place of a group in the epoch, first and last row in its order) of rows [first, last)."""
         at = min(int(np.searchsorted(self.ends, first, side="right")), len(self.order) - 1)
         while True:
-            number = int(self.order[at])
-            rows = self.loader.groups[number].rows
+            rows = self._at(at).rows
             begin = int(self.ends[at]) - rows
-            yield number, max(first - begin, 0), min(last - begin, rows)
+            yield at, max(first - begin, 0), min(last - begin, rows)
             if self.ends[at] >= last:
                 return
             at += 1
 
-    def _group(self, number: int) -> tuple[int, Any, np.ndarray]:
-        if self.last is None or self.last[0] != number:
-            self.last = None  # not two groups at once
-            group = self.loader.groups[number]
-            seed = [self.loader.seed, self.epoch, number]
-            rows = np.random.default_rng(seed).permutation(group.rows) if self.loader.shuffle else np.arange(0)
-            self.last = number, self._read(group, rows), rows
-        return self.last
+    def _at(self, at: int) -> Group:
+        return self.loader.groups[self.order[at]]
 
-    def _read(self, group: Group, rows: np.ndarray) -> Any:
-        return self.files.read(group, self.loader.names)
+    def _order(self, at: int) -> np.ndarray:
+        """The order of the rows of a group."""
+        seed = [self.loader.seed, self.epoch, int(self.order[at])]
+        return np.random.default_rng(seed).permutation(self._at(at).rows)
+
+    def _group(self, at: int) -> tuple[int, pa.Table, np.ndarray]:
+        if self.last is None or self.last[0] != at:
+            self.last = None  # not two groups at once
+            rows = self._order(at) if self.loader.shuffle else np.arange(0)
+            self.last = at, self.files.read(self._at(at), self.loader.names), rows
+        return self.last
 
 
 class _DeviceSequence(_Sequence):
-    """The rows of an epoch in the memory of a device: whole row groups in the order of the epoch, cut into batches."""
+    """The rows of an epoch in the memory of a device: whole row groups in the order of the epoch, cut into batches.
+
+    The thread reads the groups of the batches that were begun. A group is let go when a batch behind it is taken; where
+    less than two are left, the thread reads on: of batches smaller than a group, two groups are in memory.
+
+    spans: the batches that the caller may take, as rows [first, last) of the epoch.
+    """
 
     def __init__(
-        self, loader: Loader, epoch: int, convert: Callable[[Any], Any], device: Any, stream: Callable[[], int] | None
-    ) -> None:
+        self, loader: Loader, epoch: int, convert: Callable[[Any], Any], device: Any,
+        stream: Callable[[], int] | None, spans: Iterator[tuple[int, int]],
+    ) -> None:  # fmt: skip
         super().__init__(loader, epoch, convert)
         self.device, self.stream, self.warned = device, stream, False
+        self.needed = (at for span in spans for at, _, _ in self._places(*span))  # in ascending order
+        self.groups: dict[int, Callable[[], dict[str, GroupColumn]]] = {}
+        self.furthest = -1  # place of the last group that was begun
 
-    def read(self, first: int, last: int) -> list[tuple[dict[str, GroupColumn], int, int]]:
-        return [(self._group(number)[1], low, high) for number, low, high in self._places(first, last)]
+    def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
+        places = list(self._places(first, last))
+        if thread is not None:
+            for at, _, _ in places:
+                self._begin_group(thread, at)
+        return lambda: self._pieces(thread, places)
+
+    def _pieces(
+        self, thread: ThreadPoolExecutor | None, places: list[tuple[int, int, int]]
+    ) -> list[tuple[dict[str, GroupColumn], int, int]]:
+        """(group, first and last row) of a batch, from the groups in memory."""
+        first = places[0][0]
+        self.groups = {at: group for at, group in self.groups.items() if at >= first}
+        if thread is None:
+            for at, _, _ in places:
+                if at not in self.groups:
+                    self.groups[at] = partial(_same, self._ordered(at))
+        else:
+            while len(self.groups) < 2 and (at := next(self.needed, -1)) >= 0:
+                self._begin_group(thread, at)
+        return [(self.groups[at](), low, high) for at, low, high in places]
+
+    def _begin_group(self, thread: ThreadPoolExecutor, at: int) -> None:
+        if at > self.furthest:
+            self.groups[at], self.furthest = thread.submit(self._ordered, at).result, at
 
     def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> Any:
         try:
@@ -415,14 +454,15 @@ class _DeviceSequence(_Sequence):
                 raise self._memory_error(error, "a batch", f"{self.loader.batch_size:,} rows") from error
             raise
 
-    def _read(self, group: Group, rows: np.ndarray) -> dict[str, GroupColumn]:
-        index = rows if self.loader.shuffle else None
+    def _ordered(self, at: int) -> dict[str, GroupColumn]:
+        """A group in the order of the epoch."""
+        group = self._at(at)
         try:
             with self.device.reading():
                 columns = self._decoded(group)
-                places = None if index is None else self.device.put(index)
+                index = self.device.put(self._order(at)) if self.loader.shuffle else None
                 xp, host = self.device.xp, self.device.host
-                return {name: in_order(xp, host, columns.pop(name), places) for name in self.loader.names}
+                return {name: in_order(xp, host, columns.pop(name), index) for name in self.loader.names}
         except Exception as error:
             if is_out_of_memory(error):
                 what = f"row group {group.number} of {group.path}"

@@ -335,11 +335,8 @@ def test_a_device_whose_memory_is_too_small_is_named_and_the_batch_is_read_again
     assert found + [bits(batch) for batch in batches] == whole
 
 
-@pytest.mark.parametrize(("size", "ahead", "most"), [(20, 1, 2), (20, 0, 2), (60, 3, 6), (90, 0, 3)])
-def test_row_groups_in_memory_are_those_of_the_batches_ahead(
-    out: Path, device: str, size: int, ahead: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Row groups have 60 rows, the last one of a file fewer."""
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many row groups with one column are in memory whenever one has been put in order."""
     alive, counts = WeakSet[Any](), list[int]()
 
     def in_order(*arguments: Any) -> Any:
@@ -349,10 +346,43 @@ def test_row_groups_in_memory_are_those_of_the_batches_ahead(
         return column
 
     monkeypatch.setattr(loading, "in_order", in_order)
+    return counts
+
+
+@pytest.mark.parametrize(("size", "ahead", "most"), [(20, 1, 2), (20, 0, 2), (60, 3, 6), (90, 0, 3)])
+def test_row_groups_in_memory_are_those_of_the_batches_ahead(
+    out: Path, device: str, size: int, ahead: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row groups have 60 rows, the last one of a file fewer."""
+    counts = counting(monkeypatch)
     batches = loader(out, ["number"], batch_size=size, ahead=ahead, device=device).batches()
     assert sum(len(batch["number"]) for batch in batches) == ROWS
     assert len(counts) == 9
     assert max(counts) <= most
+
+
+def test_the_next_row_group_is_read_while_batches_of_one_are_taken(
+    out: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = counting(monkeypatch)
+    batches = loader(out, ["number"], batch_size=5, ahead=1, device=device, shuffle=False).batches()
+    next(batches)
+    batches._thread.shutdown()  # type: ignore[union-attr]
+    assert counts == [1, 2]
+
+
+@pytest.mark.parametrize("how", [{}, {"global_batches": True}])
+def test_a_rank_reads_the_row_groups_of_its_own_batches_alone(
+    out: Path, device: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = counting(monkeypatch)
+    source = loader(out, ["number"], batch_size=168, device=device, shuffle=False, **how)
+    group_of = np.repeat(range(len(source.groups)), [group.rows for group in source.groups])
+    for rank in range(3):
+        counts.clear()
+        shard, taken = Shard(rank, 3), list(source.batches(0, Shard(rank, 3)))
+        spans = [source.span(shard, number) for number in range(len(taken))]
+        assert len(counts) == len({*np.concatenate([group_of[first:last] for first, last in spans])}) < 9
 
 
 def test_lists_of_many_elements_are_put_in_order_by_parts(
