@@ -93,7 +93,8 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
     >>> jagged(arrays(pa.table({"l": [[1, 2], []], "w": [[0.5, 0.25], []]})), {"l": "w"})["weights"]
     array([0.5 , 0.25], dtype=float32)
     """
-    weights = {name: weight for name, weight in names.items() if weight is not None} if _is_map(names) else {}
+    named: Mapping[str, str | None] = names if isinstance(names, Mapping) else dict.fromkeys(names)
+    weights = {name: weight for name, weight in named.items() if weight is not None}
     for name in [*names, *weights.values()]:
         if name not in columns:
             raise JobError(f"there is no column {name!r} in the batch", do=near(name, columns))
@@ -116,10 +117,6 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
         each = [columns[weights[n]] if n in weights else xp.ones(len(columns[n]), np.float32) for n in names]
         form["weights"] = xp.concatenate([values.astype(np.float32) for values in each])
     return form
-
-
-def _is_map(names: Any) -> bool:
-    return isinstance(names, Mapping)
 
 
 def module_of(values: Any) -> Any:
@@ -192,7 +189,7 @@ def joined(xp: Any, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]
         if column.offsets is None:
             batch[name] = _copied(xp, [part.values[low:high] for part, low, high in parts])
             continue
-        elements, offsets, lengths, count = [], [], [], 0
+        elements, offsets, lengths, count = list[Any](), list[Any](), list[np.ndarray](), 0
         for part, low, high in parts:
             assert part.offsets is not None
             assert part.ends is not None

@@ -158,7 +158,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         """(the loader with the number of PyTorch's current GPU, which gives the address of its current stream)."""
         if not self._on_gpu:
             return self.loader, None
-        device = torch.device(self.loader.device)
+        device = torch.device(str(self.loader.device))
         number = torch.cuda.current_device() if device.index is None else device.index
         source = replace(self.loader, device=f"cuda:{number}")
         source.__dict__["groups"] = self.groups
