@@ -158,6 +158,9 @@ class Rows(IterableDataset):  # type: ignore[misc]
         """(the loader with the number of PyTorch's current GPU, which gives the address of its current stream)."""
         if not self._on_gpu:
             return self.loader, None
+        if not torch.cuda.is_available():
+            raise HostError(f"PyTorch sees no GPU for tensors on {self.loader.device}",
+                            do="look at nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out device=")  # fmt: skip
         device = torch.device(str(self.loader.device))
         number = torch.cuda.current_device() if device.index is None else device.index
         source = replace(self.loader, device=f"cuda:{number}")

@@ -250,14 +250,18 @@ def test_a_pytorch_without_cuda_makes_no_tensors_on_a_gpu(out: Path, monkeypatch
         Rows(out, device="cuda:1")
 
 
-def test_workers_of_a_dataloader_make_no_batches_on_a_gpu(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_and_in_workers_there_are_no_tensors_on_one(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks import loading
-    from tasks.errors import JobError
+    from tasks.errors import HostError, JobError
     from tasks.loading import torch as module
 
     monkeypatch.setattr(loading, "GPU_MODULES", ())
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     rows = module.Rows(out, device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(HostError, match="PyTorch sees no GPU for tensors on cuda\n"):
+            next(iter(rows))
     monkeypatch.setattr(module, "get_worker_info", object)
     with pytest.raises(JobError, match=r"(?s)a worker of a DataLoader makes no batches on cuda.*num_workers=0"):
         next(iter(rows))
