@@ -15,7 +15,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -287,15 +287,15 @@ def _sum(values: Any, bits: int, n: int) -> int:
     return int(values.sum()) if bits + n.bit_length() <= 63 else exact_sum(values)
 
 
-def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
-    """The moments of finite float64 values (at least one), each as often as its count."""
+def weighted_moments(values: Any, counts: Any, xp: Any, add: Callable[[Any], Any] = np.sum) -> Moments:
+    """The moments of finite float64 values (at least one), each as often as its count; `add` sums float64 values."""
     n, low, high = int(counts.sum()), float(values.min()), float(values.max())
     weights = counts.astype(xp.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = float((values * weights).sum() / n)
-        shift = float(((values - mean) * weights).sum() / n)
+        mean = float(add(values * weights)) / n
+        shift = float(add((values - mean) * weights)) / n
         deviations = values - (mean + shift)
-        squares = float((deviations * deviations * weights).sum())
+        squares = float(add(deviations * deviations * weights))
     return n, min(max(mean + shift, low), high), squares, low, high
 
 
