@@ -15,7 +15,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import kind_of
 from tasks.core.strict_json import decoded, encoded
+from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
 from tasks.engines.algorithms.reductions import exact_sum
 from tasks.engines.hashing import murmur3
@@ -121,7 +122,8 @@ def of_counts(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sk
             sketch.low, sketch.high = _text_extremes(values)
         plain = values.to_pylist() if len(values) <= TABLE else []
     if kind != "bytes" and len(values) <= TABLE and _narrow(sketch):
-        sketch.table = plain, counts.astype(np.int64)
+        order = sorted(range(len(plain)), key=plain.__getitem__)  # a GPU counts in any order
+        sketch.table = [plain[place] for place in order], counts.astype(np.int64)[order]
         return sketch
     _spread(sketch, values, counts)
     return sketch
@@ -287,15 +289,20 @@ def _sum(values: Any, bits: int, n: int) -> int:
     return int(values.sum()) if bits + n.bit_length() <= 63 else exact_sum(values)
 
 
-def weighted_moments(values: Any, counts: Any, xp: Any, add: Callable[[Any], Any] = np.sum) -> Moments:
-    """The moments of finite float64 values (at least one), each as often as its count; `add` sums float64 values."""
+def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
+    """The moments of finite float64 values (at least one), each as often as its count; the same in any order."""
     n, low, high = int(counts.sum()), float(values.min()), float(values.max())
     weights = counts.astype(xp.float64)
+
+    def total(terms: Any) -> float:
+        (whole,), _ = exact_sums.sums(terms, lambda layer: layer.sum(keepdims=True), len(values), xp)
+        return float(whole)
+
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(add(values * weights)) / n
-        shift = float(add((values - mean) * weights)) / n
+        mean = total(values * weights) / n
+        shift = total((values - mean) * weights) / n
         deviations = values - (mean + shift)
-        squares = float(add(deviations * deviations * weights))
+        squares = total(deviations * deviations * weights)
     return n, min(max(mean + shift, low), high), squares, low, high
 
 

@@ -20,7 +20,6 @@ from tasks.engines.gpu import columns as gpu_columns
 from tasks.engines.gpu.columns import Column, dtype, host, is_list, leaves, numbers
 from tasks.engines.gpu.groups import count_values, hash_columns, host_table, null_rows, sort_counts, split_nulls
 from tasks.engines.gpu.kernels.histogram import histogram
-from tasks.engines.gpu.kernels.reductions import row_sums
 from tasks.engines.hashing.canonical import canonical_bits
 
 FIRST = 1 << 16  # values whose least hashes say which of the others may count
@@ -137,13 +136,8 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
             stored, floats, weights = stored[finite], floats[finite], weights[finite]
         if len(stored):
             out.low, out.high = extremes(stored)
-            out.tree = {(-1, 0): sketches.weighted_moments(floats, weights, cupy, _total)}
+            out.tree = {(-1, 0): sketches.weighted_moments(floats, weights, cupy)}
     return out
-
-
-def _total(values: cupy.ndarray) -> float:
-    """The sum of float64 values, the same bits every time."""
-    return float(row_sums(values[None])[0, 0])
 
 
 def _best(table: cudf.DataFrame, name: str, weights: cupy.ndarray) -> cudf.DataFrame:
