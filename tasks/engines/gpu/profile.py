@@ -18,7 +18,15 @@ from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.gpu import columns as gpu_columns
 from tasks.engines.gpu.columns import Column, dtype, host, is_list, leaves, numbers
-from tasks.engines.gpu.groups import count_values, hash_columns, host_table, null_rows, sort_counts, split_nulls
+from tasks.engines.gpu.groups import (
+    count_values,
+    hash_columns,
+    host_table,
+    key_column,
+    null_rows,
+    sort_counts,
+    split_nulls,
+)
 from tasks.engines.gpu.kernels.histogram import histogram
 from tasks.engines.hashing.canonical import canonical_bits
 
@@ -98,7 +106,7 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
     """
     name = counts.columns[0]
     table, nulls = split_nulls(counts, [name])
-    values, weights = table[name], numbers(table["count"])[0]
+    values, weights = key_column(table), numbers(table["count"])[0]
     kind = sketches.kind(dtype(values))
     if not whole and len(table) <= sketches.TABLE:
         return sketches.of_counts(kind, host(values), cupy.asnumpy(weights), int(nulls))
