@@ -25,7 +25,7 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
     plain = column_sketch.untabled(sketch)
     counted = plain.sample if plain.bins is None else plain.bins
     bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
-    low, high = sketch.low, sketch.high
+    low, high = (end + 0.0 if isinstance(end, float) else end for end in (sketch.low, sketch.high))  # no -0.0
     if sketch.kind == "time" and low is not None:
         low, high = _iso(low, leaf), _iso(high, leaf)
     buckets = _buckets(sketch) if plain.buckets is None else plain.buckets.tolist()

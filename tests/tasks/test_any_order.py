@@ -130,7 +130,7 @@ def test_tables_that_are_split_have_one_order(engine: str, tmp_path: Path, monke
     table = shuffled(example_table(), random.Random(6))
     node = as_node(["s", "i", "f", "ls", "d"]) >> ops.Categorify(freq_threshold=2)
     node += [["s", "i"]] >> ops.Categorify(combo=True, max_size=9)
-    node += ["s"] >> ops.TargetEncoding(["y", "z"], kfold=2)
+    node += ["s"] >> ops.TargetEncoding("y", kfold=2)
     node += ["i"] >> ops.JoinGroupby("f", stats=["min", "max", "count"])
     monkeypatch.setitem(large_table_types.SIZES, engine, SMALL)
     expected = learned_again(node, table, engine, tmp_path, None, monkeypatch)

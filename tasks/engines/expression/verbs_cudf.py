@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
 from tasks.engines.expression.dtypes import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
+from tasks.engines.gpu.columns import column as from_host
 from tasks.engines.gpu.columns import device, from_pylibcudf
 from tasks.engines.gpu.groups import hash_columns
 from tasks.engines.gpu.kernels import canonical_cudf
@@ -101,8 +102,8 @@ def text_from_arrow(arrow: pa.Array) -> Any:
 
 
 def nested_from_arrow(arrow: pa.Array) -> Any:
-    """Lists as the column that later steps take."""
-    return cudf.Series.from_arrow(arrow)
+    """Lists as the column that later steps take, with the mark of their type where cuDF lacks it."""
+    return from_host(arrow)
 
 
 def hashed(column: Any, seed: int) -> Any:

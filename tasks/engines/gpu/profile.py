@@ -28,7 +28,7 @@ from tasks.engines.gpu.groups import (
     split_nulls,
 )
 from tasks.engines.gpu.kernels.histogram import histogram
-from tasks.engines.hashing.canonical import canonical_bits
+from tasks.engines.hashing.canonical import canonical_bits, decimal_floats
 
 FIRST = 1 << 16  # values whose least hashes say which of the others may count
 
@@ -48,6 +48,8 @@ def sketch_column(
         return sketches.empty(kind, len(column), int(column.null_count))
     if kind in ("text", "bytes"):
         return sketch_counts(count_values([column], ["v0"]), whole=False)
+    if pa.types.is_decimal256(stored):  # strings of their bytes stand for them
+        column = gpu_columns.column(decimal_floats(host(column)))
     values, valid = numbers(column)
     if kind == "time":
         values = canonical_bits(values, stored, cupy).view(cupy.int64)
