@@ -300,10 +300,9 @@ def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
 
     with np.errstate(over="ignore", invalid="ignore"):
         mean = total(values * weights) / n
-        shift = total((values - mean) * weights) / n
-        deviations = values - (mean + shift)
+        deviations = values - mean
         squares = total(deviations * deviations * weights)
-    return n, min(max(mean + shift, low), high), squares, low, high
+    return n, min(max(mean, low), high), squares, low, high
 
 
 def merge(sketches: Sequence[Sketch]) -> Sketch:
