@@ -25,9 +25,11 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
     plain = column_sketch.untabled(sketch)
     counted = plain.sample if plain.bins is None else plain.bins
     bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
-    low, high = (end + 0.0 if isinstance(end, float) else end for end in (sketch.low, sketch.high))  # no -0.0
+    low, high = sketch.low, sketch.high
     if sketch.kind == "time" and low is not None:
         low, high = _iso(low, leaf), _iso(high, leaf)
+    elif isinstance(low, float):
+        low, high = low + 0.0, high + 0.0  # 0.0 for -0.0
     buckets = _buckets(sketch) if plain.buckets is None else plain.buckets.tolist()
     return ColumnProfile(
         name=name,
