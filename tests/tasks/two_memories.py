@@ -98,6 +98,7 @@ class _Arrays(ModuleType):
                 raise TypeError(f"xp.{name} of an array of the host")
             return device(function(*host(arguments), **{n: host(v) for n, v in options.items()}))
 
+        self.__dict__[name] = called  # one object for a name: callers compare them
         return called
 
 
