@@ -16,6 +16,7 @@ from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.moments import deviation, joined
+from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.expression.evaluation import evaluate
 from tasks.engines.expression.nodes import Node, UnreadError
 from tasks.engines.expression.syntax import Expression, learned_name, parse
@@ -181,7 +182,7 @@ class _LearnedLambda(Lambda, Learned):
         if node.verb == "quantile":
             question = (context.question or {}).get(name)
             return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
-        return (values.min() if node.verb == "min" else values.max()).item() if len(values) else None
+        return extremes(values)[node.verb == "max"] if len(values) else None
 
     def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}

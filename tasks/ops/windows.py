@@ -15,7 +15,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.key_runs import Aggregate, Histories, difference, find_runs, lagged, rolling
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.ops.continuous import _fits
+from tasks.ops.continuous import _as_stored, _fits
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
 RollingAgg = Literal["mean", "sum", "min", "max"]
@@ -249,8 +249,11 @@ class History(_RunOperator):
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         ties = None if self.time_col is None else columns[self.time_col]
         histories = Histories(runs, self.length, ties, self.include_current)
-        rules = self.min_length, self.pad, self.pad_value
-        return {f"{name}_history": histories.lists(columns[name], *rules) for name in unit}
+        out = {}
+        for name in unit:
+            filler = _as_stored(self.pad_value, context.engine.dtype(columns[name])) if self.pad else None
+            out[f"{name}_history"] = histories.lists(columns[name], self.min_length, self.pad, filler)
+        return out
 
 
 class Groupby(_RunOperator):
