@@ -28,7 +28,7 @@ from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text
 from tasks.job.request import Request
-from tasks.job.row_rules import condition_columns
+from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
@@ -209,13 +209,13 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source)
+    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source, False)
     readings = []
-    if source.unique:
-        names = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])]
-        names = [n for n in first.schema if n in {*names, *(parse(source.filter).columns if source.filter else ())}]
+    for look in looks(source):
+        filtered_by = parse(source.filter).columns if source.filter else ()
+        names = [n for n in first.schema if n in {*look.columns, *filtered_by}]
         nbytes = int(first.nbytes * _share(first, names) * scale)
-        readings.append(Reading("ingest: rows with equal keys", names, nbytes))
+        readings.append(Reading(f"ingest: {look.what}", names, nbytes))
     if source.keys:
         readings.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:

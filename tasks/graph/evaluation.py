@@ -127,7 +127,8 @@ class Evaluation:
         """
         context, engine = self.contexts[space], self.context.engine
         order = None if context.order is None else context.order.take(places)
-        self.contexts[space] = replace(context, rows=context.rows.take(places), order=order)
+        own = None if context.own is None else context.own.take(places)
+        self.contexts[space] = replace(context, rows=context.rows.take(places), order=order, own=own)
         if space == SOURCE:
             self.context, runs = self.contexts[space], self.bound.made_of_runs
             self.met = {key: met for key, met in self.met.items() if key in runs}
@@ -137,6 +138,21 @@ class Evaluation:
             return
         rows = {at: column for at, column in self.computed.items() if self._space(at) == space}
         self.computed |= engine.take(rows, places)
+
+    def keep_own(self, targets: Sequence[tuple[int, str]]) -> None:
+        """Go on with the pass's own rows, once all that looks at other rows of a run has seen the past of these too.
+
+        Of grouped rows those stay that have a row of the pass's own in them.
+        """
+        bound = self.bound
+        runs = [step for step in bound.needed_steps(targets) if step.key in bound.made_of_runs]
+        for step in runs:
+            for column in step.outputs:
+                self.column(step.node, column.name)
+        space = bound.space if any(step.space == bound.space for step in runs) else SOURCE
+        own = self.contexts[space].own
+        if own is not None:
+            self.keep(space, self.context.engine.xp.flatnonzero(own))
 
     def _space(self, at: tuple[int, str]) -> int:
         return SOURCE if at[0] == SOURCE else self.bound.steps[at].space

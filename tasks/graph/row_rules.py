@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from tasks.core.pickled_fields import PickledFields
+from tasks.core.settings import SplitRule
 from tasks.engines.expression.syntax import Expression, parse
 
 HASHES = 1 << 32
+LATER_FIRST = ("test", "valid")
 
 
 def seed_of(text: str) -> int:
@@ -40,14 +42,25 @@ class RowSet:
         flags = np.unpackbits(bits, bitorder="little").view(bool)
         return flags[first - 8 * low : first - 8 * low + rows]
 
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Which of these row numbers, in any order, are in the set."""
+        bits = np.memmap(self.path, dtype=np.uint8, mode="r")
+        rows = rows.astype(np.int64)
+        return (bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 > 0
+
 
 @dataclass(frozen=True)
 class Splitting(PickledFields):
     """Which rows belong to the split `name`, one of train, valid and test; each row belongs to exactly one.
 
     By expressions: `conditions` are (split, expression), of which the first that is true counts; train has all other
-    rows, also those whose value in `column` is null. By shares: the hash of the `keys` of a row, or of its number where
-    there are none, lies below the share of valid, in the share of test behind it, or, of train, behind both.
+    rows, also those whose value in `column` is null. By moments: `cuts` are (split, the least stored number of `column`
+    in it), the later split first. By shares: the hash of the `keys` of a row, or of its number where there are none,
+    lies below the share of valid, in the share of test behind it, or, of train, behind both. By numbers: `sets` are
+    (split, its rows), and train has all others.
+
+    With `looks_back` the rows of a split see those of the splits before it as the past: operators that look at other
+    rows of a run, or make one row of them, get both, while the rows of the split alone are written.
     """
 
     name: str
@@ -56,11 +69,26 @@ class Splitting(PickledFields):
     shares: tuple[tuple[str, float], ...] = ()
     keys: tuple[str, ...] = ()
     seed: int = 0
+    cuts: tuple[tuple[str, int | float], ...] = ()
+    sets: tuple[tuple[str, RowSet], ...] = ()
+    looks_back: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that decide."""
+        """The columns that decide; none where row numbers do."""
+        if self.sets:
+            return ()
         return (self.column,) if self.column is not None else self.keys
+
+    def of_numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(which of these rows belong to the split, which belong to it or to a split before it)."""
+        own, later = np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+        for name, members in self.sets:  # test, valid
+            here = members.has(rows)
+            if name == self.name:
+                return here, ~later
+            own, later = own & ~here, later | here
+        return own, own
 
     @cached_property
     def parsed(self) -> list[tuple[str, Expression]]:
@@ -79,6 +107,47 @@ class Splitting(PickledFields):
                 return (hashes >= xp.uint64(low)) & (hashes < xp.uint64(high))
             low = high
         return hashes >= xp.uint64(low)
+
+
+@dataclass(frozen=True)
+class Division:
+    """What a pass over all rows says of the splits of a source: `sets` (split, its rows) or `cuts` (split, the least
+    stored number in it), the later split first; `figures` are for log and manifest."""
+
+    sets: tuple[tuple[str, RowSet], ...] = ()
+    cuts: tuple[tuple[str, int | float], ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        sets = [[name, rows.path, rows.digest] for name, rows in self.sets]
+        return {"sets": sets, "cuts": [list(cut) for cut in self.cuts], "figures": self.figures}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Division:
+        sets = tuple((name, RowSet(path, digest)) for name, path, digest in data["sets"])
+        return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"])
+
+    @property
+    def text(self) -> str:
+        """Where splits begin and how many rows they have, in one line."""
+        figures, parts = self.figures, []
+        if cuts := figures.get("cuts"):
+            parts.append(", ".join(f"{name} begins at {cuts[name]}" for name in reversed([*cuts])))
+        parts.append(", ".join(f"{count:,} rows are {name}" for name, count in figures["rows"].items()))
+        if figures.get("keys_in_train"):
+            keys, rows = figures["keys_in_train"], figures["rows_of_keys_in_train"]
+            parts.append(f"{keys:,} keys with too few rows ({rows:,} rows) stay in train")
+        if figures.get("without_key"):
+            parts.append(f"{figures['without_key']:,} rows without a key {figures['without_key_are']}")
+        if figures.get("null_in_train"):
+            parts.append(f"{figures['null_in_train']:,} rows without a time are in train")
+        return "; ".join(parts)
+
+
+def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:
+    """(split, the condition that a row is as late as its beginning), the later split first."""
+    ends = [(name, getattr(rule, name)) for name in LATER_FIRST]
+    return tuple((name, f"col({rule.column!r}) >= {value!r}") for name, value in ends if value is not None)
 
 
 @dataclass(frozen=True)

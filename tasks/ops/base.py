@@ -37,6 +37,7 @@ class Context:
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
     met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
+    own: which rows the pass is of; the others are the past of these, and are not written. None where all are its own.
     """
 
     engine: ModuleType
@@ -46,6 +47,7 @@ class Context:
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
     met: Counter[str] | None = None
+    own: Any = None
 
     def ordered(self) -> Any:
         """The order numbers of the rows."""
