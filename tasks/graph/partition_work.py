@@ -118,8 +118,9 @@ class Work(PickledFields):
 
     @property
     def _thinning(self) -> Downsampling | None:
-        """The down-sampling of training rows; None where all rows stay."""
-        return self.rules.downsampling if self.training else None
+        """The down-sampling of these rows; None where all rows stay."""
+        thins = self.training if self.rules.thins is None else self.rules.thins
+        return self.rules.downsampling if thins else None
 
     @property
     def _weight(self) -> str | None:

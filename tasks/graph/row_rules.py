@@ -182,11 +182,13 @@ class Downsampling(PickledFields):
 @dataclass(frozen=True)
 class RowRules:
     """What a pass over the source leaves out beyond `source.filter`: rows whose key another row has, rows of other
-    splits, and a part of some training rows."""
+    splits, and a part of some training rows. `thins`: whether down-sampling leaves rows out in this pass; None: if it
+    is a pass over training rows."""
 
     repeated: RowSet | None = None
     splitting: Splitting | None = None
     downsampling: Downsampling | None = None
+    thins: bool | None = None
 
 
 ALL_ROWS = RowRules()
