@@ -68,7 +68,9 @@ class Evaluation:
         fitted = self.state.prepared(step.key, step.op, engine)
         try:
             if step.op.groups_rows:
-                out, self.contexts[step.space] = step.op.regroup(inputs, step.unit, self.contexts[step.within])
+                before = self.contexts[step.within]
+                out, after = step.op.regroup(inputs, step.unit, before)
+                self.contexts[step.space] = _with_own(after, before, step)
             else:
                 context = self._counting(self.contexts[step.space])
                 out = step.op.apply(inputs, step.unit, fitted, context)
@@ -149,10 +151,7 @@ class Evaluation:
         for step in runs:
             for column in step.outputs:
                 self.column(step.node, column.name)
-        space = bound.space if any(step.space == bound.space for step in runs) else SOURCE
-        own = self.contexts[space].own
-        if own is not None:
-            self.keep(space, self.context.engine.xp.flatnonzero(own))
+        self.keep(bound.space, self.context.engine.xp.flatnonzero(self.contexts[bound.space].own))
 
     def _space(self, at: tuple[int, str]) -> int:
         return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
@@ -177,6 +176,17 @@ class Evaluation:
                 why=str(error),
                 do="give the operator a wider dtype",
             ) from error
+
+
+def _with_own(after: Context, before: Context, step: Step) -> Context:
+    """The context of grouped rows; a DataError if it does not say which of them have a row of the pass's own."""
+    if before.own is not None and (after.own is None or len(after.own) != len(after.rows)):
+        raise DataError(
+            f"{type(step.op).__name__} does not say which of its rows belong to this split",
+            why="with source.split by: last its rows are made of rows of earlier splits, too",
+            do="give the context of its rows `own`: true where one of their rows has it",
+        )
+    return after
 
 
 def titled(step: Step) -> str:

@@ -98,11 +98,12 @@ def split_columns(source: Source) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Look:
     """A look at all rows before anything is learned: its purpose and its columns. `by_keys`: the rows of each key are
-    looked at together, so that these columns move."""
+    looked at together, so that these columns move. `noted` bytes of each row go to files meanwhile."""
 
     what: str
     columns: list[str]
     by_keys: bool = True
+    noted: int = 0
 
 
 def looks(source: Source) -> list[Look]:
@@ -113,7 +114,8 @@ def looks(source: Source) -> list[Look]:
         several.append(Look("rows with equal keys", [*names]))
     if rule and rule.looks_at_all_rows:
         what = "rows of each split" if rule.together else "moments at which splits begin"
-        several.append(Look(what, [*split_columns(source)], bool(rule.together)))
+        noted = 16 if rule.together and rule.by_shares else 0  # number and time
+        several.append(Look(what, [*split_columns(source)], bool(rule.together), noted))
     return several
 
 

@@ -246,7 +246,8 @@ class Operator(BaseModel):
         raise TypeError(f"{type(self).__name__} does not define keep")
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
-        """The columns of the new rows, and their context: row and order numbers that they take over (`groups_rows`)."""
+        """The columns of the new rows, and their context: row and order numbers that they take over, and `own` of those
+        with a row that has it (`groups_rows`)."""
         raise TypeError(f"{type(self).__name__} does not define regroup")
 
     # as data

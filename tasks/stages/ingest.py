@@ -95,7 +95,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
         repeated=_repeated_text(request, saved),
-        divided=saved.division.text if saved.division else "",
+        divided=_divided_text(request, saved),
         again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
@@ -110,6 +110,17 @@ def _repeated_text(request: Request, saved: PlanOf) -> str:
     counts = {split: saved.repeated_count(split) for split in request.plan_names}
     lines = [f"{count:,} rows{f' of {split}' if split else ''}" for split, count in counts.items() if count is not None]
     return ", ".join(lines)
+
+
+def _divided_text(request: Request, saved: PlanOf) -> str:
+    """Where splits begin and which rows they have; "" where no look at all rows says so."""
+    source, division = request.source, saved.division
+    if division is None or source.split is None:
+        return ""
+    column = source.split.column
+    other_order = source.split.by == "last" and source.keys and [column] != source.sort_by[:1]
+    more = f"; histories are not in the order of {column}, which source.sort_by does not begin with"
+    return division.text + (more if other_order else "")
 
 
 def _paths(source: Source) -> dict[str, Any]:

@@ -114,7 +114,9 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
     finding = [exchange_of(p, look.columns, run.exchange, workers, request.engine) for p in plans.values()
                for look in looks(source) if look.by_keys]  # fmt: skip
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
-    scratch = max(scratch, *(int(need * scale) for where, need in finding if where == "disk"), 0)
+    noted = sum(p.rows for p in plans.values()) * max((look.noted for look in looks(source)), default=0)
+    waiting = [need + noted for where, need in finding if where == "disk"]
+    scratch = max(scratch, *(int(need * scale) for need in [noted, *waiting]))
     if on_gpu:
         host = largest * at_once + max(in_memory if on_host else 0, decoded)
     else:

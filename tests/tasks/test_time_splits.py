@@ -4,6 +4,8 @@ stay together by the time of their last row."""
 from __future__ import annotations
 
 import datetime as dt
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from hypothesis import strategies as st
 from flows.job.job import make_job
 from flows.preview.plan import preview
 from flows.sample import make_sample
+from tasks import ops
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits, Partition, Plan
 from tasks.core.settings import SplitRule
+from tasks.dataset import Dataset
 from tasks.engines.algorithms import radix_selection
 from tasks.errors import DataError, JobError
 from tasks.graph.row_rules import Division
@@ -33,6 +37,7 @@ from tasks.shuffle.row_sets import divided
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
 from tasks.stages import ingest, statistics
+from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.stages import run_stages
 
@@ -264,6 +269,19 @@ def test_users_that_stay_in_train_are_counted(tmp_path: Path, engine: str) -> No
     assert text in (tmp_path / "out" / "train" / "_report.html").read_text()
 
 
+def test_several_keys_ties_and_rows_without_a_key_or_a_time(tmp_path: Path, engine: str) -> None:
+    table = pa.table({
+        "k": pa.array([0.0, -0.0, 0.0, None, None, 1.0, 1.0, 1.0, 0.0], pa.float64()),
+        "s": ["a", "a", "a", "a", "a", None, None, None, "a"],
+        "t": [5, 5, None, 1, 2, 1, 2, 3, 5],
+    })  # fmt: skip
+    division = division_of(table, SplitRule(by="last", column="t", together=["k", "s"], test=1), tmp_path, engine)
+    assert sides_of(division, 9) == {"test": [8]}  # of three rows at 5 the last one; 0.0 and -0.0 are one key
+    assert division.text == (
+        "8 rows are train, 1 rows are test; 5 rows without a key are in train; 1 rows without a time are in train"
+    )
+
+
 def past_of(frame: pd.DataFrame, i: int, rows: set[int]) -> list[int]:
     """The rows of the same user among `rows` that the order by time has before a row, nulls first."""
     of_user = frame[frame["u"] == frame["u"][i]].sort_values("t", kind="stable", na_position="first")
@@ -334,6 +352,48 @@ def test_groups_of_later_splits_have_the_rows_of_earlier_ones(tmp_path: Path, en
         out = split[name]
         assert {u: [*rows] for u, rows in zip(out["u"], out["i_list"], strict=True)} == lists
     assert {*split["test"]["i_last"]} == {*expected["test"]}  # the item to be predicted
+
+
+class Firsts(ops.Groupby):
+    """Groups rows as an operator of a user's does that knows nothing of splits."""
+
+    def regroup(self, columns: Any, unit: Any, context: Any) -> Any:
+        columns, context = super().regroup(columns, unit, context)
+        return columns, replace(context, own=None)
+
+
+def test_a_grouping_operator_that_does_not_say_whose_rows_it_makes_is_an_error(engine: str) -> None:
+    table = pa.table({"u": ["a", "a", "b", "b"], "t": [1, 2, 1, 2]})
+    data = Dataset(table, engine=engine).shuffle_by_keys("u", sort_by="t")
+    splits = data.split("last", column="t", together="u", test=1)
+    workflow = Workflow(["u", "t"] >> Firsts("u")).fit(splits["train"])
+    assert len(workflow.transform(splits["train"]).head(9)) == 2
+    with pytest.raises(DataError, match="Firsts does not say which of its rows belong to this split"):
+        workflow.transform(splits["test"]).head()
+
+
+def test_profiles_of_the_gate_are_of_a_split_s_own_rows(tmp_path: Path, engine: str) -> None:
+    frame = write_data(tmp_path / "data")
+    job = job_of(tmp_path, LAST, **HISTORY) | {"run": {"min_partition_size": 1, "profile": True}}
+    run_stages(make_job(job).request(engine))
+    for name, numbers in expected_last(frame).items():
+        profile = json.loads((tmp_path / "out" / name / "_profile.json").read_text())
+        assert profile["rows"] == len(numbers)
+
+
+def test_a_sort_by_another_column_is_named(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    source = {"keys": ["u"], "sort_by": ["i"]}
+    results = run_stages(make_job(job_of(tmp_path, LAST, source=source)).request("pandas"))
+    assert "histories are not in the order of t, which source.sort_by does not begin with" in results[0].divided
+
+
+def test_the_estimate_has_the_scratch_files_of_the_look(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    job = job_of(tmp_path, {**SHARES, "together": ["u"]}) | {"run": {"exchange": "disk"}}
+    shown = preview(make_job(job))
+    assert shown.needs is not None
+    assert shown.needs.scratch == 300 * (2 * (8 + 8 + 8 + 8) - 8 + 16)
 
 
 def test_the_recipe_for_sequences_leaves_the_last_product_out(tmp_path: Path, engine: str) -> None:
