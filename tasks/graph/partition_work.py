@@ -293,7 +293,7 @@ class Work(PickledFields):
         if rule.cuts:
             assert rule.column is not None
             values, valid = self.kernels.numbers(source[rule.column])
-            for name, cut in rule.cuts:
+            for name, cut in rule.cuts_in(self.schema[rule.column].dtype):
                 yield name, values >= cut if valid is None else valid & (values >= cut)
 
     def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:

@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.core.dtypes import parse_dtype
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.settings import SplitRule
 from tasks.engines.expression.syntax import Expression, parse
@@ -55,9 +57,9 @@ class Splitting(PickledFields):
 
     By expressions: `conditions` are (split, expression), of which the first that is true counts; train has all other
     rows, also those whose value in `column` is null. By moments: `cuts` are (split, the least stored number of `column`
-    in it), the later split first. By shares: the hash of the `keys` of a row, or of its number where there are none,
-    lies below the share of valid, in the share of test behind it, or, of train, behind both. By numbers: `sets` are
-    (split, its rows), and train has all others.
+    in it), the later split first, as numbers of the type `cut_type`. By shares: the hash of the `keys` of a row, or of
+    its number where there are none, lies below the share of valid, in the share of test behind it, or, of train, behind
+    both. By numbers: `sets` are (split, its rows), and train has all others.
 
     With `looks_back` the rows of a split see those of the splits before it as the past: operators that look at other
     rows of a run, or make one row of them, get both, while the rows of the split alone are written.
@@ -70,6 +72,7 @@ class Splitting(PickledFields):
     keys: tuple[str, ...] = ()
     seed: int = 0
     cuts: tuple[tuple[str, int | float], ...] = ()
+    cut_type: str = ""
     sets: tuple[tuple[str, RowSet], ...] = ()
     looks_back: bool = False
 
@@ -79,6 +82,17 @@ class Splitting(PickledFields):
         if self.sets:
             return ()
         return (self.column,) if self.column is not None else self.keys
+
+    def cuts_in(self, dtype: pa.DataType) -> list[tuple[str, int | float]]:
+        """The cuts as stored numbers of a type, in which the column may be read: that of a fit.
+
+        >>> Splitting("test", cuts=(("test", 5),), cut_type="timestamp[ms]").cuts_in(pa.timestamp("us"))
+        [('test', 5000)]
+        """
+        known = parse_dtype(self.cut_type)
+        if known == dtype or not pa.types.is_temporal(dtype):
+            return list(self.cuts)
+        return [(name, stored(moment(cut, known).cast(dtype))) for name, cut in self.cuts]
 
     def of_numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(which of these rows belong to the split, which belong to it or to a split before it)."""
@@ -112,20 +126,22 @@ class Splitting(PickledFields):
 @dataclass(frozen=True)
 class Division:
     """What a pass over all rows says of the splits of a source: `sets` (split, its rows) or `cuts` (split, the least
-    stored number in it), the later split first; `figures` are for log and manifest."""
+    stored number in it, of the type `cut_type`), the later split first; `figures` are for log and manifest."""
 
     sets: tuple[tuple[str, RowSet], ...] = ()
     cuts: tuple[tuple[str, int | float], ...] = ()
     figures: dict[str, Any] = field(default_factory=dict)
+    cut_type: str = ""
 
     def to_json(self) -> dict[str, Any]:
         sets = [[name, rows.path, rows.digest] for name, rows in self.sets]
-        return {"sets": sets, "cuts": [list(cut) for cut in self.cuts], "figures": self.figures}
+        cuts = [list(cut) for cut in self.cuts]
+        return {"sets": sets, "cuts": cuts, "figures": self.figures, "cut_type": self.cut_type}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Division:
         sets = tuple((name, RowSet(path, digest)) for name, path, digest in data["sets"])
-        return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"])
+        return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"], data["cut_type"])
 
     @property
     def text(self) -> str:
@@ -142,6 +158,20 @@ class Division:
         if figures.get("null_in_train"):
             parts.append(f"{figures['null_in_train']:,} rows without a time are in train")
         return "; ".join(parts)
+
+
+def moment(number: int | float, dtype: pa.DataType) -> pa.Scalar:
+    """The time that a stored number is.
+
+    >>> str(moment(86_400_000_001, pa.timestamp("us")))
+    '1970-01-02 00:00:00.000001'
+    """
+    return pa.scalar(int(number), pa.int32() if dtype.bit_width == 32 else pa.int64()).cast(dtype)
+
+
+def stored(time: pa.Scalar) -> int:
+    """The number that a time is stored as."""
+    return int(time.cast(pa.int32() if time.type.bit_width == 32 else pa.int64()).as_py())
 
 
 def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:

@@ -20,6 +20,7 @@ from tasks import engines
 from tasks.cluster.out_of_memory import in_halves
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
+from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule, Unique
@@ -30,7 +31,7 @@ from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment_conditions
+from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment, moment_conditions
 from tasks.shuffle.key_ranges import Answers, KeyRows, Question, answered, answers, check_row_columns, row_set
 
 
@@ -231,7 +232,7 @@ def _shared_out(
     cuts, _ = _cuts(rule, counted, "u", nulls)
     sides = pool.map(_sides_of_times, cuts, files)
     dtype = plan.schema[rule.column].dtype
-    texts = {name: moment(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
+    texts = {name: _text(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
     yield sides, {"cuts": texts}
 
 
@@ -265,8 +266,13 @@ def _moments(work: Work, plan: Plan, rule: SplitRule, pool: Pool, floor: int) ->
         question = radix_selection.next_question(counted, _ranks(rule, counted.total))
     cuts, rows = _cuts(rule, counted, kind, nulls)
     dtype = plan.schema[rule.column].dtype
-    figures: dict[str, Any] = {"cuts": {name: moment(cut, dtype) for name, cut in cuts}, "rows": rows}
-    return Division(cuts=tuple(cuts), figures=figures)
+    figures: dict[str, Any] = {"cuts": {name: _text(cut, dtype) for name, cut in cuts}, "rows": rows}
+    return Division(cuts=tuple(cuts), figures=figures, cut_type=dtype_name(dtype))
+
+
+def _text(number: int | float, dtype: pa.DataType) -> str:
+    """A stored number as people write it."""
+    return str(moment(number, dtype).cast(pa.string())) if pa.types.is_temporal(dtype) else str(number)
 
 
 class _Times(NamedTuple):
@@ -329,15 +335,3 @@ def _cuts(rule: SplitRule, counted: Counted, kind: str, nulls: int) -> tuple[lis
     rows = {name: {**rows, "train": end + nulls}[name] for name in rule.splits}
     _refuse_empty(rule, rows)
     return cuts, rows
-
-
-def moment(number: int | float, dtype: pa.DataType) -> str:
-    """The value that a stored number is, as text.
-
-    >>> moment(86_400_000_001, pa.timestamp("us"))
-    '1970-01-02 00:00:00.000001'
-    """
-    if not pa.types.is_temporal(dtype):
-        return str(number)
-    stored = pa.array([int(number)], pa.int32() if dtype.bit_width == 32 else pa.int64())
-    return str(stored.cast(dtype).cast(pa.string())[0])

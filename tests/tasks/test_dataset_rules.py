@@ -202,6 +202,17 @@ def test_a_workflow_is_refitted_on_the_rows_that_stay(engine: str) -> None:
     assert out["x"].to_pylist() == [0.0, 1.0, 0.5, 0.5]  # 9.0 of a was in test, that of c repeated
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "ns"])
+def test_moments_hold_in_the_types_of_a_fit_too(unit: str, engine: str) -> None:
+    times = [1_767_225_600 + 60 * i for i in range(10)]
+    fitted = pa.table({"i": range(10), "t": pa.array(times).cast(pa.timestamp("s")).cast(pa.timestamp("us"))})
+    workflow = Workflow(["i", "t"]).fit(Dataset(fitted, engine=engine))
+    table = fitted.set_column(1, "t", fitted["t"].cast(pa.timestamp(unit)))
+    splits = Dataset(table, engine=engine).split("time", column="t", valid=0.2, test=0.3)
+    rows = {name: numbers(workflow.transform(part)) for name, part in splits.items()}
+    assert rows == {"train": [0, 1, 2, 3, 4], "valid": [5, 6], "test": [7, 8, 9]}
+
+
 def test_the_weight_of_train_is_left_out_where_rows_have_none(engine: str) -> None:
     table = pa.table({"i": list(range(40)), "y": [i % 4 for i in range(40)]})
     splits = Dataset(table, engine=engine).split("fraction", test=0.3)
