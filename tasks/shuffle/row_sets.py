@@ -7,8 +7,7 @@ at which valid and test begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,12 +102,12 @@ def divided(
     answer = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
     question = Question(answer, rule, tuple(rule.together), rule.column)
     with answers(question, source, plan, rules, filter, engine, pool, place, exchange, floor) as files:
-        with _shared_out(rule, plan, pool, files, place) as (sides, more):
-            sets, counts = [], {}
-            for name in LATER_FIRST:
-                if name in rule.splits:
-                    rows, counts[name] = row_set(sides, name, plan.rows, folder / f"split-{name}.bits")
-                    sets.append((name, rows))
+        sides, more = _shared_out(rule, plan, pool, files) if rule.by_shares else (files, {})
+        sets, counts = [], dict[str, int]()
+        for name in LATER_FIRST:
+            if name in rule.splits:
+                rows, counts[name] = row_set(sides, name, plan.rows, folder / f"split-{name}.bits")
+                sets.append((name, rows))
         figures = {name: int(sum(answered(file, name) for file in files)) for name in FIGURES}
     total = figures.pop("rows")
     counts["train"] = total - sum(counts.values())
@@ -214,14 +213,8 @@ def _last_times(rule: SplitRule, rows: KeyRows) -> Answers:
     return numbers | figures | {"kind": np.array(values.dtype.kind)}
 
 
-@contextmanager
-def _shared_out(
-    rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str], folder: Path
-) -> Iterator[tuple[Sequence[str], dict[str, Any]]]:
+def _shared_out(rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """(the files with the rows of valid and test, figures of where these begin)."""
-    if not rule.by_shares:
-        yield files, {}
-        return
     assert rule.column is not None
     kind = next((kind for file in files if (kind := str(answered(file, "kind")))), "i")
     counted, question = None, None
@@ -233,7 +226,7 @@ def _shared_out(
     sides = pool.map(_sides_of_times, cuts, files)
     dtype = plan.schema[rule.column].dtype
     texts = {name: _text(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
-    yield sides, {"cuts": texts}
+    return sides, {"cuts": texts}
 
 
 def _count_times(question: radix_selection.Question | None, file: str) -> Counted:
