@@ -15,6 +15,7 @@ import pyarrow as pa
 from tasks.core.dtypes import parse_dtype
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.settings import SplitRule
+from tasks.core.strict_json import decoded
 from tasks.engines.expression.syntax import Expression, parse
 
 HASHES = 1 << 32
@@ -140,6 +141,7 @@ class Division:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Division:
+        data = decoded(data)
         sets = tuple((name, RowSet(path, digest)) for name, path, digest in data["sets"])
         return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"], data["cut_type"])
 

@@ -154,6 +154,47 @@ def test_histories_of_test_look_back_into_train_and_valid(engine: str) -> None:
     assert (lasts["valid"], lasts["test"]) == ([[10, 11, 12]], [[10, 11, 12, 13]])
 
 
+def features_of_runs() -> Workflow:
+    features = ["item", "u"] + (["item"] >> ops.History(99, "u"))
+    features += ["item"] >> ops.NormalizeMinMax() >> ops.Rename(name="scaled")
+    return Workflow(features + (["u"] >> ops.JoinGroupby(cont_cols=["item"], stats=["count", "sum"])))
+
+
+def by_item(frame: Any) -> list[dict[str, Any]]:
+    table = frame.to_arrow() if hasattr(frame, "to_arrow") else pa.Table.from_pandas(frame, preserve_index=False)
+    return sorted(table.to_pylist(), key=lambda row: row["item"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 9))), min_size=1, max_size=40),
+    valid=st.sampled_from([None, 1, 2]), test=st.integers(1, 2), size=st.sampled_from([1, None]),
+)  # fmt: skip
+def test_train_is_as_if_later_rows_had_never_been_there(
+    rows: list[tuple[str, Any]], valid: int | None, test: int, size: int | None, engine: str
+) -> None:
+    times = pd.array([t for _, t in rows], "Int64")
+    frame = pd.DataFrame({"u": [u for u, _ in rows], "t": times, "item": range(len(rows))})
+    data = Dataset(frame, engine=engine, partition_size=size).shuffle_by_keys("u", sort_by="t")
+    splits = data.split("last", column="t", together="u", valid=valid, test=test)
+    sizes = frame.dropna().groupby("u").size()
+    if not (sizes > test + (valid or 0)).any():
+        with pytest.raises(DataError, match="no row"):
+            numbers(splits["train"])
+        return
+    train, workflow = numbers(splits["train"], "item"), features_of_runs()
+    whole = by_item(workflow.fit_transform(splits["train"]).head(99))
+    alone = Dataset(frame.iloc[sorted(train)], engine=engine).shuffle_by_keys("u", sort_by="t")
+    assert whole == by_item(features_of_runs().fit_transform(alone).head(99))
+    order, seen = frame.sort_values("t", kind="stable", na_position="first"), {*train}
+    for name in [name for name in ("valid", "test") if name in splits]:
+        out = by_item(workflow.transform(splits[name]).head(99))
+        seen |= {row["item"] for row in out}
+        for row in out:
+            items = [i for i in order.index[order["u"] == row["u"]] if i in seen]
+            assert row["item_history"] == items[: items.index(row["item"])]
+
+
 def test_every_way_to_read_gives_the_rows_that_stay(engine: str) -> None:
     table = pa.table({"i": [0, 1, 2, 3, 4, 5], "u": [1, 1, 2, 2, 3, None], "s": ["a", "b", None, "a", "b", "c"]})
     data = Dataset(table, engine=engine, partition_size=1).unique("u").downsample("i >= 4", 1.0, "w")

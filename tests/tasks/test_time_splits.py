@@ -438,6 +438,14 @@ def test_the_moments_of_shares_are_stated_in_summary_and_manifest(tmp_path: Path
     assert f"| divided | {results[0].divided} |" in markdown_numbers(results[0])
 
 
+def test_an_infinite_time_is_a_moment_like_others(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "data").mkdir()
+    table = pa.table({"i": [0, 1, 2, 3, 4], "u": [0] * 5, "y": [0] * 5, "t": [np.inf, 2.0, -np.inf, np.inf, np.nan]})
+    pq.write_table(table, tmp_path / "data" / "0.parquet")
+    rows = split_rows(tmp_path, {"by": "time", "column": "t", "test": 0.5}, engine)
+    assert rows == {"train": [1, 2, 4], "test": [0, 3]}
+
+
 def test_shares_are_of_the_rows_that_filter_and_unique_keep(tmp_path: Path, engine: str) -> None:
     frame = write_data(tmp_path / "data")
     source = {"filter": "i >= 100", "unique": {"keys": ["u", "t"]}}
