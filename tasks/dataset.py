@@ -246,7 +246,7 @@ class Dataset:
 
     def split(
         self, by: str, valid: Any = None, test: Any = None, *, column: str | None = None,
-        together: str | Sequence[str] = (), seed: int = 0,
+        together: str | Sequence[str] = (), seed: int = 0, look_back: bool | None = None,
     ) -> dict[str, Dataset]:  # fmt: skip
         """The rows as data sets by name: `train`, then `valid` and `test` as far as they are named.
 
@@ -258,17 +258,18 @@ class Dataset:
             workflow.fit_transform(splits["train"]).to_parquet("out/train")
             workflow.transform(splits["test"]).to_parquet("out/test")
 
-        With "last", histories and groups of valid and test see the rows of earlier splits as the past. Rows may be
-        brought together (`shuffle_by_keys`) before or after. Nothing is read before the rows are needed. Errors: a
-        JobError for parameters that contradict each other and, once the rows are needed, for a column that does not
-        exist; a DataError for a split without a row.
+        With "last", histories and groups of valid and test see the rows of earlier splits as the past, unless
+        `look_back` is False; with "time" if it is True. Rows may be brought together (`shuffle_by_keys`) before or
+        after. Nothing is read before the rows are needed. Errors: a JobError for parameters that contradict each other
+        and, once the rows are needed, for a column that does not exist; a DataError for a split without a row.
 
         >>> splits = Dataset(pa.table({"t": [3, 1, 2, 4]}), engine="pandas").split("time", column="t", test=0.25)
         >>> {name: rows.head()["t"].tolist() for name, rows in splits.items()}
         {'train': [3, 1, 2], 'test': [4]}
         """
         names = [together] if isinstance(together, str) else list(together)
-        values = {"by": by, "column": column, "together": names, "valid": valid, "test": test, "seed": seed}
+        values = {"by": by, "column": column, "together": names, "valid": valid, "test": test, "seed": seed,
+                  "look_back": look_back}  # fmt: skip
         whole = self._ruled("split", values)
         assert whole._rows is not None
         splits: dict[str, Dataset] = {}

@@ -169,6 +169,11 @@ class SplitRule(Section):
     )
     test: SplitValue = Field(None, description="the same of test; either may be left out")
     seed: Seed = Field(0, description="of by: hash and by: fraction")
+    look_back: bool | None = Field(
+        None,
+        description="of by: time and by: last: whether histories and groups of valid and test see the rows of earlier "
+        "splits as the past; if empty, with by: last alone",
+    )
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> SplitRule:
@@ -180,6 +185,8 @@ class SplitRule(Section):
             raise ValueError(f"by: {self.by} needs together{goes_by}")
         if self.together and self.by not in ("hash", "last", "time"):
             raise ValueError(f"by: {self.by} takes no together; by: hash goes by it")
+        if self.look_back is not None and self.by not in ("time", "last"):
+            raise ValueError(f"by: {self.by} takes no look_back: its splits do not follow one another")
         values = [value for value in (self.valid, self.test) if value is not None]
         if not values:
             raise ValueError("give valid, test or both")
@@ -217,6 +224,11 @@ class SplitRule(Section):
     def splits(self) -> tuple[str, ...]:
         """train, and what else is asked for."""
         return ("train", *(name for name in ("valid", "test") if getattr(self, name) is not None))
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether operators that look at other rows of a run see the rows of earlier splits as the past."""
+        return self.by == "last" if self.look_back is None else self.look_back
 
     @property
     def by_shares(self) -> bool:

@@ -183,7 +183,7 @@ def _with_own(after: Context, before: Context, step: Step) -> Context:
     if before.own is not None and (after.own is None or len(after.own) != len(after.rows)):
         raise DataError(
             f"{type(step.op).__name__} does not say which of its rows belong to this split",
-            why="with source.split by: last its rows are made of rows of earlier splits, too",
+            why="where source.split looks back, its rows are made of rows of earlier splits, too",
             do="give the context of its rows `own`: true where one of their rows has it",
         )
     return after

@@ -278,7 +278,7 @@ class Work(PickledFields):
         taken = xp.zeros(len(rows), dtype=bool)
         for name, mask in self._sides(rule, source, partition, noted):
             if name == rule.name:
-                return mask & ~taken, None
+                return mask & ~taken, ~taken if self._looks_back else None
             taken = taken | mask
         null = engine.null_rows([source[rule.column]])
         left["null_in_train"] = 0 if null is None else int(null.sum())

@@ -42,9 +42,9 @@ def splitting_of(source: Source, split: str, division: Division | None = None) -
     if rule.looks_at_all_rows:
         known = division or Division()
         return Splitting(split, column=rule.column, keys=tuple(rule.together), cuts=known.cuts, sets=known.sets,
-                         cut_type=known.cut_type, looks_back=rule.by == "last")  # fmt: skip
+                         cut_type=known.cut_type, looks_back=rule.looks_back)  # fmt: skip
     if rule.by == "time":
-        return Splitting(split, moment_conditions(rule), rule.column)
+        return Splitting(split, moment_conditions(rule), rule.column, looks_back=rule.looks_back)
     ends = [(name, value) for name in LATER_FIRST if (value := getattr(rule, name)) is not None]
     if rule.by == "column":
         values = [(name, value if isinstance(value, list) else [value]) for name, value in ends]

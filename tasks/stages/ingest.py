@@ -118,7 +118,7 @@ def _divided_text(request: Request, saved: PlanOf) -> str:
     if division is None or source.split is None:
         return ""
     column = source.split.column
-    other_order = source.split.by == "last" and source.keys and [column] != source.sort_by[:1]
+    other_order = source.split.looks_back and source.keys and [column] != source.sort_by[:1]
     more = f"; histories are not in the order of {column}, which source.sort_by does not begin with"
     return division.text + (more if other_order else "")
 

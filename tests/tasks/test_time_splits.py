@@ -197,7 +197,7 @@ def write_data(folder: Path, rows: int = 300, files: int = 3) -> pd.DataFrame:
     frame = pd.DataFrame({"i": np.arange(rows), "u": (rng.pareto(1, rows) * 7).astype("int64") % 60})
     hours = rng.integers(0, rows // 2, rows)
     frame["t"] = pd.Series([None if i % 40 == 7 else DAY + dt.timedelta(hours=int(h)) for i, h in enumerate(hours)])
-    frame["x"], frame["y"] = rng.normal(size=rows), np.arange(rows) % 2
+    frame["x"], frame["y"], frame["s"] = rng.normal(size=rows), np.arange(rows) % 2, np.arange(rows) // 4
     folder.mkdir(parents=True)
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
         table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
@@ -314,6 +314,32 @@ def test_histories_look_back_into_earlier_splits_and_never_ahead(tmp_path: Path,
             assert pd.isna(after) or (name == "train" and after in seen)  # what comes next is in a later split
             assert scaled == pytest.approx((frame["x"][i] - low) / (high - low), abs=1e-6)
     assert all(len(history) for history in split["test"]["i_history"])
+
+
+@pytest.mark.parametrize("split", [
+    {"valid": str(DAY + dt.timedelta(hours=100)), "test": str(DAY + dt.timedelta(hours=120))},
+    {"valid": 0.2, "test": 0.2}, {"together": ["s"], "test": 0.3},
+])  # fmt: skip
+def test_splits_by_time_look_back_where_the_rule_says_so(split: dict[str, Any], tmp_path: Path, engine: str) -> None:
+    frame = write_data(tmp_path / "data")
+    split = {"by": "time", "column": "t", **split}
+    anew = split_frames(tmp_path, split, engine, "anew", **HISTORY)
+    back = split_frames(tmp_path, {**split, "look_back": True}, engine, "back", **HISTORY)
+    seen: set[int] = set()
+    for name, out in back.items():
+        own = {*out["i"]}
+        assert own == {*anew[name]["i"]}
+        seen |= own
+        for rows, past in ((out, seen), (anew[name], own)):
+            for i, history in zip(rows["i"], rows["i_history"], strict=True):
+                assert [*history] == past_of(frame, i, past)
+    assert back["test"]["i_history"].map(len).sum() > anew["test"]["i_history"].map(len).sum()
+
+
+def test_last_rows_begin_anew_where_the_rule_says_so(tmp_path: Path, engine: str) -> None:
+    write_data(tmp_path / "data")
+    out = split_frames(tmp_path, {**LAST, "look_back": False}, engine, **HISTORY)
+    assert {*out["test"]["i_history"].map(len)} == {0}
 
 
 def test_changing_valid_and_test_changes_nothing_of_train(tmp_path: Path, engine: str) -> None:
@@ -520,6 +546,7 @@ def test_a_preview_refuses_what_the_columns_do_not_allow(split: dict[str, Any], 
     [
         ({**LAST, "together": []}, "by: last needs together: the keys whose last rows are meant"),
         ({**LAST, "column": None}, "by: last needs a column"),
+        ({"by": "fraction", "test": 0.1, "look_back": True}, "by: fraction takes no look_back"),
         ({**LAST, "test": 0.1}, "numbers of rows of each key, 1 or more"),
         ({**LAST, "valid": True}, "numbers of rows of each key, 1 or more"),
         ({**SHARES, "valid": "2026-11-01"}, "both shares of the rows, or both moments"),
