@@ -7,17 +7,20 @@ import datetime as dt
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.job.job import make_job
+from flows.job.schema import job_schema
 from flows.preview.plan import preview
 from flows.sample import make_sample
 from tasks import ops
@@ -563,3 +566,14 @@ def test_a_split_without_a_row_is_an_error_with_counts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"source\.split gives valid and test no row") as error:
         run_stages(make_job(job_of(tmp_path, {**LAST, "test": 100})).request("pandas"))
     assert "no key of u has more rows with a time than valid and test take" in error.value.why
+
+
+def test_the_splits_of_the_manual_are_those_of_the_job_and_of_its_schema() -> None:
+    manual = (Path(__file__).parents[2] / "flows" / "README.md").read_text()
+    lines = manual.partition("### Train, valid and test")[2].partition("```yml\n")[2].partition("```")[0]
+    rules = [yaml.safe_load(line)["split"] for line in lines.splitlines()]
+    assert {rule["by"] for rule in rules} == {*get_args(SplitRule.model_fields["by"].annotation)}
+    for rule in rules:
+        SplitRule(**rule)
+        job = {"source": {"path": "data", "split": rule}, "features": [{"columns": ["x"]}], "output": {"path": "out"}}
+        jsonschema.validate(job, job_schema())
