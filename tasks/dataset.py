@@ -446,7 +446,7 @@ class Dataset:
 
     def head(self, n: int = 5) -> Any:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
-        tables, rows = [], 0
+        tables, rows = list[pa.Table](), 0
         names = self._checked_names(None)
         self.warn_of_differences(names)
         source = self.handle if self._rows is None else self._work(names)

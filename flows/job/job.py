@@ -386,9 +386,10 @@ def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
                        do="leave one of them empty; other fields are laid over what stands there")  # fmt: skip
     own = Lines().of(text, "features")
     for place, value in flat(others):
-        there = written
+        there: dict[str, Any] = written
         for key in place[:-1]:
-            there = there.get(key) if isinstance(there.get(key), dict) else {}
+            inner = there.get(key)
+            there = inner if isinstance(inner, dict) else {}
         if place[-1] in there and there[place[-1]] != value:
             raise JobError(
                 f"{'.'.join(place)} is there twice, with different values",

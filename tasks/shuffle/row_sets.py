@@ -32,6 +32,7 @@ from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment, moment_conditions
 from tasks.shuffle.key_ranges import Answers, KeyRows, Question, answered, answers, check_row_columns, row_set
+from tasks.storage.atomic import no_space
 
 
 def check_unique(schema: Schema, unique: Unique) -> None:
@@ -114,7 +115,7 @@ def divided(
     of_splits = {name: counts[name] for name in rule.splits}
     _refuse_empty(rule, of_splits)
     are = "are in train" if rule.by == "last" else "go by their own times"
-    named = {name: count for name, count in figures.items() if count}
+    named: dict[str, Any] = {name: count for name, count in figures.items() if count}
     named |= {"without_key_are": are} if figures["without_key"] else {}
     return Division(tuple(sets), figures={**more, "rows": of_splits, **named})
 
@@ -241,7 +242,8 @@ def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
         later = times >= np.uint64(cut)
         sides[name], left = numbers[later & left], left & ~later
     path = Path(file).with_suffix(".sides.npz")
-    np.savez(path, **sides)
+    with no_space(path):
+        np.savez(path, **sides)  # type: ignore[arg-type]
     return str(path)
 
 
