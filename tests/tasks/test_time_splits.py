@@ -40,6 +40,7 @@ from tasks.shuffle.row_sets import divided
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
 from tasks.stages import ingest, statistics
+from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.stages import run_stages
@@ -246,6 +247,19 @@ def test_a_job_leaves_the_last_rows_out_whatever_the_partitions(exchange: str, t
         run = {"min_partition_size": 1, "exchange": exchange}
         rows = split_rows(tmp_path, LAST, engine, f"out{size}", threads, source={"partition_size": size}, run=run)
         assert rows == expected_last(frame)
+        assert not (tmp_path / f".out{size}.millrace").exists()
+
+
+def test_what_a_killed_look_leaves_is_removed_with_the_work(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path / "out"))
+    for name in (
+        "split-test.bits", "split-valid.tmp", "split.scratch/rows-00000.npz", "split.scratch/rows-00000.sides.npz",
+        "split.scratch/millrace-0123456789ab/partition-000000.arrow",
+    ):  # fmt: skip
+        (staging.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging.folder / name).write_bytes(b"")
+    staging.clean()
+    assert not staging.folder.exists()
 
 
 def test_filter_and_unique_come_before_the_last_rows(tmp_path: Path, engine: str) -> None:
