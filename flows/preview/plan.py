@@ -21,6 +21,7 @@ from tasks.cluster.parallelism import dividing_threads, partition_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
+from tasks.core.settings import SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
@@ -77,6 +78,7 @@ class Preview:
     dated: Dated | None = None
     base: str = ""
     modes: list[dict[str, str]] = field(default_factory=list)
+    split: SplitRule | None = None
 
     @property
     def rows(self) -> int:
@@ -120,7 +122,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
-        base=base, modes=mode_rows(modes_of(request)),
+        base=base, modes=mode_rows(modes_of(request)), split=request.source.split,
     )  # fmt: skip
 
 

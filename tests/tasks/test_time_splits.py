@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from flows.job.job import make_job
 from flows.job.schema import job_schema
 from flows.preview.plan import preview
+from flows.preview.text import sections
 from flows.sample import make_sample
 from tasks import ops
 from tasks.cluster.dask_pool import DaskPool
@@ -539,6 +540,25 @@ def test_a_preview_shows_the_looks_at_all_rows(tmp_path: Path) -> None:
     ]  # fmt: skip
     shown = preview(make_job(job_of(tmp_path, SHARES)))
     assert [(r.what, r.columns) for r in shown.readings][0] == ("ingest: moments at which splits begin", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("split", "rows"),
+    [
+        (LAST, ["all others", "1 of each u by t, before those of test", "the last 1 of each u by t"]),
+        (SHARES, ["all others", "0.1 of the rows by t, before those of test", "the last 0.2 of the rows by t"]),
+        ({"by": "time", "column": "t", "test": "2026-11-04", "together": ["u"]},
+         ["all others", "t from 2026-11-04 on; u as a whole, by the last row"]),
+        ({"by": "hash", "together": ["u"], "valid": 0.2}, ["all others", "0.2 of all u"]),
+        ({"by": "fraction", "test": 0.3}, ["all others", "0.3 of the rows"]),
+        ({"by": "column", "column": "y", "valid": [1, 2]}, ["all others", "y is 1 or 2"]),
+    ],
+)  # fmt: skip
+def test_a_preview_says_which_rows_each_split_gets(split: dict[str, Any], rows: list[str], tmp_path: Path) -> None:
+    write_data(tmp_path / "data", 30)
+    (section,) = [one for one in sections(preview(make_job(job_of(tmp_path, split)))) if one.title == "Splits"]
+    assert [row["rows"] for row in section.rows] == rows
+    assert ("see the rows of earlier splits" in section.text) == (split is LAST)
 
 
 @pytest.mark.parametrize(
