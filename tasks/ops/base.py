@@ -37,6 +37,7 @@ class Context:
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
     met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
+    own: which rows the pass is of; the others are the past of these, and are not written. None where all are its own.
     """
 
     engine: ModuleType
@@ -46,6 +47,7 @@ class Context:
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
     met: Counter[str] | None = None
+    own: Any = None
 
     def ordered(self) -> Any:
         """The order numbers of the rows."""
@@ -244,7 +246,8 @@ class Operator(BaseModel):
         raise TypeError(f"{type(self).__name__} does not define keep")
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
-        """The columns of the new rows, and their context: row and order numbers that they take over (`groups_rows`)."""
+        """The columns of the new rows, and their context: row and order numbers that they take over, and `own` of those
+        with a row that has it (`groups_rows`)."""
         raise TypeError(f"{type(self).__name__} does not define regroup")
 
     # as data
