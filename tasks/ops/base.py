@@ -38,6 +38,7 @@ class Context:
     failed: by expression, the number of rows that are null because a cast failed.
     met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
     origin: says in words where a row of the source lies, by its row number; None where only the number is known.
+    own: which rows the pass is of; the others are the past of these, and are not written. None where all are its own.
     """
 
     engine: ModuleType
@@ -48,6 +49,7 @@ class Context:
     failed: Counter[str] = field(default_factory=Counter)
     met: Counter[str] | None = None
     origin: Callable[[int], str] | None = None
+    own: Any = None
 
     def place(self, index: int) -> str:
         """Where the source has one of these rows, in words: its number, and its file if there is one."""
@@ -251,7 +253,8 @@ class Operator(BaseModel):
         raise TypeError(f"{type(self).__name__} does not define keep")
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
-        """The columns of the new rows, and their context: row and order numbers that they take over (`groups_rows`)."""
+        """The columns of the new rows, and their context: row and order numbers that they take over, and `own` of those
+        with a row that has it (`groups_rows`)."""
         raise TypeError(f"{type(self).__name__} does not define regroup")
 
     # as data

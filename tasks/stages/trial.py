@@ -25,7 +25,7 @@ from tasks.graph.row_rules import RowRules
 from tasks.graph.state import State
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
-from tasks.job.row_rules import condition_columns, downsampling_of
+from tasks.job.row_rules import condition_columns, downsampling_of, looks
 from tasks.learning.observe import learn
 from tasks.ops.base import Learned
 from tasks.shuffle.group_by_keys import by_keys
@@ -190,6 +190,5 @@ def used_columns(request: Request, bound: Bound) -> set[str]:
     learned = [] if request.fitted else [name for names in phases_of(bound) for name in names]
     written = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
     order = [] if request.flow == "fit" else [*output.keys, *output.sort_by]
-    unique = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])] if source.unique else []
-    rows = [*condition_columns(source), *unique]
+    rows = [*condition_columns(source), *(name for look in looks(source) for name in look.columns)]
     return {*learned, *written, *rows, *source.keys, *source.sort_by, *order}

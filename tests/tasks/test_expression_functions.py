@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tasks import ops
 from tasks.core.schema import Column, Schema
 from tasks.dataset import Dataset
-from tasks.engines.expression import evaluation
+from tasks.engines.expression import evaluation, text_functions
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import dtype_of
@@ -133,6 +133,24 @@ def test_patterns_are_those_of_re2(pattern: str, why: str) -> None:
         assert why in told.value.what
         shown, caret = told.value.where.splitlines()
         assert shown[caret.index("^") - len("  where: ") :].startswith("r'")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("strip", (None,)), ("replace", ("a", "b")), ("substring", (0, 2)), ("split_part", (".", -1)),
+        ("endswith", ("b",)), ("matches", ("^a",)), ("regex_extract", ("[0-9]+", 0)), ("regex_replace", ("a", "z")),
+        ("parse_time", (None, "UTC")), ("parse_number", (",", ".")), ("parse_json", (("a", 1, "b"),)),
+    ],
+)  # fmt: skip
+def test_texts_of_a_gpu_of_more_than_two_gigabytes_are_read_as_others(name: str, parameters: tuple[Any, ...]) -> None:
+    """They come as large_string."""
+    texts = ["12,5", " a.b ", "2020-01-01", None, '{"a": [1, {"b": "x"}]}', "é-ü"]
+    (large, gone), (small, unread) = (
+        text_functions.apply(name, pa.array(texts, dtype), parameters) for dtype in (pa.large_string(), pa.string())
+    )
+    assert large.to_pylist() == small.to_pylist()
+    assert (None if gone is None else gone.tolist()) == (None if unread is None else unread.tolist())
 
 
 @pytest.mark.parametrize("text", ["x > mean(x)", "coalesce(x, 0) < quantile(x, 0.99)"])

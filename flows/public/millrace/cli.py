@@ -399,7 +399,7 @@ def new(
 
       millrace new 'logs/*.csv' --label clicked > job.yaml
     """
-    from flows.draft import draft
+    from flows.draft.draft import draft
 
     print(draft(data[0] if len(data) == 1 else data, label), end="")
 

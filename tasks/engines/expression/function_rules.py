@@ -282,11 +282,17 @@ class FunctionRules:
         start, stop = self.whole_of(args[1], "start"), self.whole_of(args[2], "stop", none=True)
         return self.by_text(node, args[0], STRING, start, stop)
 
+    def split_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+        return self.by_text(node, args[0], pa.list_(STRING), self._separator(args[1]))
+
     def split_part_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        separator = self.text_of(args[1], "the separator")
+        return self.by_text(node, args[0], STRING, self._separator(args[1]), self.whole_of(args[2], "index"))
+
+    def _separator(self, step: Typed) -> str:
+        separator = self.text_of(step, "the separator")
         if not separator:
-            raise self.fail(args[1], "an empty separator", "write substring(x, 0, 1) for single characters")
-        return self.by_text(node, args[0], STRING, separator, self.whole_of(args[2], "index"))
+            raise self.fail(step, "an empty separator", "write substring(x, 0, 1) for single characters")
+        return separator
 
     def _pattern(self, step: Typed) -> str:
         pattern = self.text_of(step, "a pattern")

@@ -244,6 +244,16 @@ TEXTS = (
         "host",
     ),
     Function(
+        "split(text, separator)",
+        "list of string",
+        "The parts of a text between separators, in their order; an empty text has one, which is empty.",
+        (
+            ("split(s, '|')", {"s": ["Comedy|Drama", "Drama", "", None]}, [["Comedy", "Drama"], ["Drama"], [""], None]),
+            ("len(split(s, ', '))", {"s": ["a, b, c"]}, [3]),
+        ),
+        "host",
+    ),
+    Function(
         "matches(text, pattern)",
         "bool",
         "Whether the regular expression fits somewhere in the text.",
