@@ -18,11 +18,16 @@ from flows.job.job import make_application, make_job
 from flows.preview.plan import preview
 from flows.preview.text import markdown
 from tasks import ops
+from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError
+from tasks.graph.node import as_node
+from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import Downsampling, RowRules
 from tasks.manifest import Manifest
 from tasks.report.artifact import stage_markdown
 from tasks.report.text import stage_line
+from tasks.sources.planning import make_plan
 from tasks.workflow import Workflow
 from tests.stages import run_stages
 
@@ -174,6 +179,18 @@ def test_a_row_that_keys_moved_knows_its_file(form: str, place: str, tmp_path: P
     with pytest.raises(DataError, match="cannot read 'seven' of column 'code' in row 6 of the source") as told:
         run_stages(make_job(data).request(engine))
     assert told.value.what.endswith(f" of the source ({place.format(tmp_path)})")
+
+
+def test_the_rows_of_a_refit_are_those_of_its_own_source(tmp_path: Path, engine: str) -> None:
+    """Row numbers go on behind those of the base; the file has only the rows of the night."""
+    pq.write_table(pa.table({"code": ["1", "x"], "n": [1, 2]}), tmp_path / "night.parquet")
+    plan = make_plan(Source(path=str(tmp_path / "night.parquet")))
+    strict, thin = RowRules(strict=True), RowRules(downsampling=Downsampling(f"{CODE} > 0", 0.5), strict=True)
+    plain, by_lambda = as_node(["n"]), ["n"] >> ops.Lambda(expression=CODE, strict=True)
+    for node, filter, rules in ((plain, f"{CODE} > 0", strict), (plain, None, thin), (by_lambda, None, RowRules())):
+        work = Work(plan, node, plan.schema, engine, filter=filter, training=True, first_row=100, rules=rules)
+        with pytest.raises(DataError, match=r"in row 1 of the source \(row 1 of .*night.parquet, counted from 0\)"):
+            work.opened(plan.partitions[0], work.bound.targets).outputs()
 
 
 def test_without_strict_the_source_counts_what_fails(tmp_path: Path, engine: str) -> None:
