@@ -365,7 +365,7 @@ def _ints_in_lists(deeper: Of, or_literal: Of) -> list[Formulas]:
 
 
 def _texts_in_lists(deeper: Of, or_literal: Of) -> list[Formulas]:
-    return _slices(deeper("texts"))
+    return [*_slices(deeper("texts")), made("split({}, '-')", lambda text: text.split("-"), deeper("text"))]
 
 
 TYPES = {"x": pa.int64(), "y": pa.int8(), "z": pa.uint8(), "f": pa.float64(), "g": pa.float32(), "s": pa.string(),
