@@ -296,6 +296,10 @@ class Source(Section):
     keys: list[str] = []
     sort_by: list[str] = []
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
+    strict: bool = Field(
+        False,
+        description="a cast or parse that fails in filter, split or downsample is an error; else null and counted",
+    )
     unique: Unique | None = Field(None, description="one row of each key stays, over all files, after the filter")
     split: SplitRule | None = Field(
         None, description="train, valid and test of these rows, after filter and unique; train alone is learned from"

@@ -25,6 +25,7 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -36,6 +37,7 @@ from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
+from tasks.sources.row_places import row_place
 
 SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
@@ -136,7 +138,7 @@ class Work(PickledFields):
             more = [name for name in self.profile or () if name not in needed]
             source, rows, order, own, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
         met = None if self.profile is None else Counter[str]()
-        context = Context(self.kernels, rows, self.training, order, met=met, own=own)
+        context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin, own=own)
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
         evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted)
@@ -228,7 +230,7 @@ class Work(PickledFields):
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
         mask, thinning, left, weight, own = None, self._thinning, dict[str, int](), None, None
         if self.condition:
-            mask = _true_mask(self.condition, SOURCE_FILTER, source, partition, noted)
+            mask = self._true_mask(self.condition, SOURCE_FILTER, source, rows, partition, noted)
         if self.rules.repeated:
             repeated = self.rules.repeated
             gone = repeated.has(_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
@@ -248,7 +250,8 @@ class Work(PickledFields):
         if self.first_row:  # splits go by the numbers of these rows alone
             rows = rows + engine.xp.uint64(self.first_row)
         if thinning:
-            thinned = _true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, partition, noted)
+            numbers = rows - engine.xp.uint64(self.first_row)
+            thinned = self._true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, numbers, partition, noted)
             places, before = engine.xp.flatnonzero(~thinned | thinning.stay(rows, engine)), len(rows)
             source, rows, order = _taken(engine, source, names, rows, order, places)
             left["downsampled"] = before - len(rows)
@@ -276,7 +279,7 @@ class Work(PickledFields):
         if rule.column is None:
             return rule.of_hashes(source, rows, engine), None
         taken = xp.zeros(len(rows), dtype=bool)
-        for name, mask in self._sides(rule, source, partition, noted):
+        for name, mask in self._sides(rule, source, rows, partition, noted):
             if name == rule.name:
                 return mask & ~taken, ~taken if self._looks_back else None
             taken = taken | mask
@@ -285,16 +288,38 @@ class Work(PickledFields):
         return ~taken, None
 
     def _sides(
-        self, rule: Splitting, source: Columns, partition: Partition, noted: FailedCasts
+        self, rule: Splitting, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
     ) -> Iterator[tuple[str, Any]]:
         """(split, which rows its condition or its cut is true for), the later split first."""
         for name, condition in rule.parsed:
-            yield name, _true_mask(condition, SOURCE_SPLIT, source, partition, noted)
+            yield name, self._true_mask(condition, SOURCE_SPLIT, source, rows, partition, noted)
         if rule.cuts:
             assert rule.column is not None
             values, valid = self.kernels.numbers(source[rule.column])
             for name, cut in rule.cuts_in(self.schema[rule.column].dtype):
                 yield name, values >= cut if valid is None else valid & (values >= cut)
+
+    def _true_mask(
+        self, condition: Expression, title: str, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
+    ) -> Any:
+        """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`. `rows` are
+        the numbers of the rows in the source."""
+        failed = Counter[str]()
+        try:
+            mask = true_mask(condition, source, failed, self.rules.strict)
+        except DataError as error:
+            named: DataError = error
+            if isinstance(error, UnreadError):
+                named = error.in_row(row_place(self.source, int(rows[error.row])))
+            where = f"{title}, {_place(partition)}"
+            raise DataError(named.what, where=where, why=named.why, do=named.do) from None
+        for text, count in failed.items():
+            noted[title, text] = count
+        return mask
+
+    def _origin(self, row: int) -> str:
+        """Where the source has a row, by its row number, in words."""
+        return row_place(self.source, row - self.first_row)
 
     def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
@@ -341,19 +366,6 @@ class Work(PickledFields):
         """The cache of a whole partition; None for a part of one that was divided because memory is short."""
         whole = self.cache and partition.rows == self.source.partitions[partition.number].rows
         return self.cache if whole else None
-
-
-def _true_mask(condition: Expression, title: str, source: Columns, partition: Partition, noted: FailedCasts) -> Any:
-    """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`."""
-    failed = Counter[str]()
-    try:
-        mask = true_mask(condition, source, failed)
-    except DataError as error:
-        where = f"{title}, {_place(partition)}"
-        raise DataError(error.what, where=where, why=error.why, do=error.do) from None
-    for text, count in failed.items():
-        noted[title, text] = count
-    return mask
 
 
 def _taken(

@@ -137,7 +137,7 @@ class Request(PickledFields):
         return fingerprint(
             self.code,
             self.engine,
-            self.source.model_dump(exclude={"filter", "downsample", "sample", *BOUNDS}),
+            self.source.model_dump(exclude={"filter", "strict", "downsample", "sample", *BOUNDS}),
             *([self.source.filter] if self._rows_decide else []),
             self.run.min_partition_size,
             *([self.contract] if self.contract else []),

@@ -25,7 +25,8 @@ def downsampling_of(source: Source) -> Downsampling | None:
 def row_rules(request: Request, split: str) -> RowRules:
     """What is left out of the rows of a split beyond `source.filter`."""
     source, plans = request.source, PlanOf(request)
-    return RowRules(plans.repeated(split), splitting_of(source, split, plans.division), downsampling_of(source))
+    splitting = splitting_of(source, split, plans.division)
+    return RowRules(plans.repeated(split), splitting, downsampling_of(source), strict=source.strict)
 
 
 def splitting_of(source: Source, split: str, division: Division | None = None) -> Splitting | None:

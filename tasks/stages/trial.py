@@ -97,7 +97,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     with tempfile.TemporaryDirectory(prefix="millrace-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
         own = sample if isinstance(sample, Plan) else sample.plan
-        rules = RowRules(downsampling=downsampling_of(source))
+        rules = RowRules(downsampling=downsampling_of(source), strict=source.strict)
         weight = rules.downsampling.weight if rules.downsampling else None
         names = {*table.column_names, ROW, *([weight] if weight else [])}
         columns = [column for column in schema.columns if column.name in names]
@@ -119,7 +119,7 @@ def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePla
     frames = frames_of(table)
     blocks = frames.blocks()
     plan = Plan((), "frame", frames.schema, blocks, cut_partitions(blocks, PARTITION))
-    rows = FramePlan(plan, frames)
+    rows = FramePlan(plan, frames, "sample")
     if not source.keys:
         return rows
     return by_keys(rows, plan, source.keys, source.sort_by, "pandas", LocalPool(), folder, PARTITION)
