@@ -78,7 +78,7 @@ def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
 
 
 def test_features_take_a_whole_job_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.draft import draft
+    from flows.draft.draft import draft
 
     text = draft("in.parquet")
     whole = job_of({"features": text, "output": {"files": 3}, "label": None})
