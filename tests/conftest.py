@@ -7,7 +7,9 @@ import gc
 import importlib
 import os
 import shutil
+import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,14 @@ if "MILLRACE_TEST_HOME" not in os.environ:
     os.environ["MILLRACE_TEST_HOME"] = tempfile.mkdtemp(prefix="millrace-tests-")
     os.environ["MILLRACE_TEST_OWNER"] = str(os.getpid())
 SESSION = Path(os.environ["MILLRACE_TEST_HOME"])
+
+# Hundreds of processes of tests import millrace: what one has compiled, the others read, though an image forbids it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# A shell starts what runs in its background with SIGINT ignored, and children inherit that: a worker of Prefect, which
+# sends SIGINT to itself when it is told to end, would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def free_port() -> int:
@@ -90,7 +100,8 @@ def leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
     ]  # fmt: skip
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        left_out = set(out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
