@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +24,7 @@ if "MILLRACE_TEST_HOME" not in os.environ:
     os.environ["MILLRACE_TEST_HOME"] = tempfile.mkdtemp(prefix="millrace-tests-")
     os.environ["MILLRACE_TEST_OWNER"] = str(os.getpid())
 SESSION = Path(os.environ["MILLRACE_TEST_HOME"])
+EMPTY = SESSION / "empty.db"  # of a Prefect server
 
 # Hundreds of processes of tests import millrace: what one has compiled, the others read, though an image forbids it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -140,7 +143,31 @@ def prefect_server() -> Any:
     """A real Prefect server, one for the session and all its xdist workers; flows of this process report to it."""
     from infra.orchestration.server import ensure_server
 
-    return ensure_server()
+    with (SESSION / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = ensure_server()
+        if server.started:
+            copy_database(SESSION / "prefect" / "prefect.db", EMPTY)
+    return server
+
+
+def copy_database(source: Path, target: Path) -> None:
+    with contextlib.closing(sqlite3.connect(source)) as reads, contextlib.closing(sqlite3.connect(target)) as writes:
+        reads.backup(writes)
+
+
+@pytest.fixture(scope="session")
+def new_prefect_home(prefect_server: Any) -> Callable[[Path], Path]:
+    """Makes a folder a PREFECT_HOME for a server of a test's own. It has the tables that the session's server had when
+    it was new: making them is the longer half of a server's first start."""
+
+    def made(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        if EMPTY.exists():  # not where a command of another test started the session's server
+            copy_database(EMPTY, folder / "prefect.db")
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")
