@@ -7,6 +7,7 @@ import fcntl
 import gc
 import importlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -36,10 +37,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback that nothing listens on, of those that Linux gives to nobody who asks for any port: no
+    worker of another test has it before the process of this test listens there, seconds later."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def python_path() -> str:
