@@ -82,13 +82,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than cores, since many tests wait, and at most four; one where a GPU's memory is given to whoever starts
-    first."""
-    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 1)
+    """Two more than cores, since two groups of tests wait for most of their time, and at most four; one where a GPU's
+    memory is given to whoever starts first."""
+    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 2)
 
 
+# The groups of tests that take a minute or more, in the order in which workers begin them: those that wait for most of
+# their minutes run beside those that compute, and all other tests fill the rest.
+GROUPS = ("deployments", "killed-flow", "flows", "faults", "clusters", "rounds", "cli", "gate", "backfill", "server",
+          "postgresql", "determinism")  # fmt: skip
+
+
+def place_of(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    return GROUPS.index(group.args[0]) if group and group.args[0] in GROUPS else len(GROUPS)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out_nightly(config, items)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=place_of)
     if config.getoption("--engine") == "cudf":
         return
     for item in items:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tasks.job import fingerprints
+from tests.conftest import GROUPS
 from tests.infra import house
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -310,6 +311,11 @@ def test_a_change_in_any_room_is_other_code(room: str, tmp_path: Path, monkeypat
 def test_own_code_is_that_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.__file__", str(copied(tmp_path, "tasks") / "tasks/__init__.py"))
     assert fingerprints.own_code.__wrapped__() == fingerprints.own_code()
+
+
+def test_the_groups_that_begin_first_are_groups_of_tests() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    assert set(GROUPS) <= {name for text in texts for name in re.findall(r'xdist_group\("([\w-]+)"\)', text)}
 
 
 @pytest.mark.xdist_group("grouped")
