@@ -141,9 +141,7 @@ def test_the_nights_of_a_deployment_stand_side_by_side(
     page.get_by_role("columnheader", name="statistics").wait_for()
     keep(page, "nights")
 
-    head = [cell.inner_text() for cell in page.get_by_role("columnheader").all()]
-    rows = [[cell.inner_text() for cell in row.get_by_role("cell").all()] for row in page.get_by_role("row").all()[1:]]
-    table = [dict(zip(head, row, strict=True)) for row in rows]
+    table = wait_for(lambda: table_of(page), 60)
     assert [row["day"] for row in table] == [(today() - timedelta(days=n)).isoformat() for n in (0, 1, 2, 3, 5)]
     assert [row["rows"] for row in table] == ["", "1,400", "1,200", "1,000", "600"]
     assert [row["state"] for row in table[1:]] == [f"published: v000{n}" for n in (4, 3, 2, 1)]
@@ -154,6 +152,13 @@ def test_the_nights_of_a_deployment_stand_side_by_side(
     page.get_by_role("link", name=str(nights[3].id)[:8]).first.click()
     page.get_by_text(re.compile("Completed")).first.wait_for()
     assert page.url.endswith(str(nights[3].id)) or str(nights[3].id) in page.url
+
+
+def table_of(page: Any) -> list[dict[str, str]]:
+    """The rows of the table of a page by column, all read at one moment; none while the page still builds it."""
+    cells = "rows => rows.map(row => [...row.querySelectorAll('th, td')].map(cell => cell.innerText))"
+    head, *rows = page.get_by_role("row").evaluate_all(cells) or [[]]
+    return [dict(zip(head, row, strict=True)) for row in rows] if all(len(row) == len(head) for row in rows) else []
 
 
 def latest(api: Any) -> str:
