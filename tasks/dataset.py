@@ -278,12 +278,15 @@ class Dataset:
             splits[name]._rows = replace(whole._rows, split=name)
         return splits
 
-    def downsample(self, where: str, fraction: float, weight: str | None = None, seed: int = 0) -> Dataset:
+    def downsample(
+        self, where: str, fraction: float, weight: str | None = None, seed: int = 0, *, strict: bool = False
+    ) -> Dataset:
         """The data set with a part of the rows for which the expression `where` is true, as `source.downsample` does.
 
         A hash of `seed` and row number decides which stay, whatever the partitions and workers; `fraction` is the part
         that stays. `weight` names a new column, float32: 1 / fraction for these rows, 1 for others. Before `split` it
-        is meant for train: all rows of valid and test stay, with the weight 1. Errors: a JobError for an expression
+        is meant for train: all rows of valid and test stay, with the weight 1. A cast or a parse in `where` that fails
+        is null, so that the row stays, and counted in a warning; with `strict` it is a DataError. Errors: a JobError for an expression
         that cannot be read, for a fraction that is not above 0 and up to 1, for valid and test, and, once the rows are
         needed, for a column that does not exist or a weight that does.
 
@@ -301,7 +304,10 @@ class Dataset:
             raise type(error)(error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why,
                               do=error.do) from None  # fmt: skip
         values = {"where": where, "fraction": fraction, "weight": weight, "seed": seed}
-        return self._ruled("downsample", values)
+        ruled = self._ruled("downsample", values)
+        assert ruled._rows is not None
+        ruled._rows = replace(ruled._rows, source=ruled._rows.source.model_copy(update={"strict": strict}))
+        return ruled
 
     def _ruled(self, name: str, values: dict[str, Any], behind: Sequence[str] = ()) -> Dataset:
         """The data set with one more rule on its rows."""
@@ -540,7 +546,8 @@ class _ChosenRows:
         """What a pass leaves out."""
         repeated, _, division = self._looked
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
-        return RowRules(repeated, splitting, downsampling_of(self.source), self.split in ("", "train"))
+        thins, strict = self.split in ("", "train"), self.source.strict
+        return RowRules(repeated, splitting, downsampling_of(self.source), thins, strict)
 
     @property
     def repeated(self) -> RowSet | None:

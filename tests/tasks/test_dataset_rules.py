@@ -317,3 +317,10 @@ def test_the_draft_of_ruled_rows_says_the_rules(tmp_path: Path) -> None:
     source = Dataset(str(tmp_path / "data")).unique("u", by="t").downsample("y == 0", 0.5).as_source()
     assert source == {"path": str(tmp_path / "data"), "unique": {"keys": ["u"], "keep": "first", "by": "t"},
                       "downsample": {"where": "y == 0", "fraction": 0.5, "weight": None, "seed": 0}}  # fmt: skip
+
+
+def test_a_strict_downsampling_refuses_what_cannot_be_read(engine: str) -> None:
+    rows = Dataset(pa.table({"code": ["1", "x", "3"], "n": [0, 1, 2]}), engine=engine)
+    with pytest.raises(DataError, match="cannot read 'x' of column 'code' in row 1 of the source"):
+        rows.downsample("cast(code, 'int64') > 0", 0.5, strict=True).head()
+    assert 1 in rows.downsample("cast(code, 'int64') > 0", 0.5).head()["n"].tolist()
