@@ -511,13 +511,23 @@ def _write_table(path: Path, table: pa.Table) -> dict[str, Any]:
     """Write a table, whole or not at all; returns its entry in state.json.
 
     Without dictionaries, which are no use to distinct values, and under lz4: written in two thirds and read in half of
-    the time of zstd with them, 1.2 to 1.7 times as large.
+    the time of zstd with them, 1.2 to 1.7 times as large. Keys that are numbers lie byte by byte (BYTE_STREAM_SPLIT):
+    ids in order are a third as large then and take a third of the time, random ones cost the same.
     """
     unfinished = path.with_name(path.name + ".tmp")
-    pq.write_table(table, unfinished, compression="lz4", use_dictionary=False, write_statistics=False)
+    keys = [field.name for field in table.schema if field.name != "count" and _is_whole_number(field.type)]
+    pq.write_table(
+        table, unfinished, compression="lz4", use_dictionary=False, write_statistics=False,
+        column_encoding=dict.fromkeys(keys, "BYTE_STREAM_SPLIT") or None,
+    )  # fmt: skip
     digest = _digest(unfinished)
     unfinished.replace(path)
     return {"table": path.name, "rows": table.num_rows, "sha256": digest}
+
+
+def _is_whole_number(dtype: pa.DataType) -> bool:
+    """Whether Parquet stores values of the type as integers."""
+    return bool(pa.types.is_integer(dtype) or pa.types.is_temporal(dtype))
 
 
 def _named(written: Future[dict[str, Any]], path: Path) -> dict[str, Any]:
