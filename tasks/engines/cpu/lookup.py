@@ -23,7 +23,7 @@ BLOCK = 1 << 17  # keys that the hash table inserts or looks up at once
 SAMPLE = 1 << 14  # keys that say whether most of them are absent
 FILTERED = range(1 << 20, 1 << 26)  # slots that no cache holds, but a filter of which it does
 FINER = 2  # the filter has 2^FINER bits per slot
-MERGED = 16  # keys per wanted key up to which it is worth to put the keys in order
+MERGED = 16  # keys per wanted key up to which they are worth sorting
 RUN = 1 << 12  # wanted keys that an ascending run should have
 
 
@@ -233,10 +233,8 @@ class HashTable:
         return np.concatenate(repeated) if repeated else places
 
     @cached_property
-    def _ascending(self) -> tuple[np.ndarray, np.ndarray]:
-        """(the keys in ascending order, their places)."""
-        places = np.argsort(self.keys)
-        return self.keys.take(places), places
+    def _ascending(self) -> np.ndarray:
+        return np.sort(self.keys)
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """The place of each of the wanted keys, int64; -1 for a key that is not in the table."""
@@ -252,14 +250,16 @@ class HashTable:
 
     def _find_run(self, wanted: np.ndarray, out: np.ndarray) -> None:
         """`_find` of wanted keys each of which is larger than the one before."""
-        keys, places = self._ascending
-        low, high = np.searchsorted(keys, wanted[0]), np.searchsorted(keys, wanted[-1], side="right")
+        low, high = np.searchsorted(self._ascending, wanted[0]), np.searchsorted(self._ascending, wanted[-1], "right")
         if 3 * (high - low) > len(wanted):
             self._find_many(wanted, out)
             return
-        at = np.searchsorted(wanted, keys[low:high])
-        same = np.flatnonzero(wanted.take(at) == keys[low:high])
-        out[at[same]] = places[low + same]
+        keys = self._ascending[low:high]
+        rows = np.searchsorted(wanted, keys)
+        same = np.flatnonzero(wanted.take(rows) == keys)
+        places = np.full(len(same), -1, dtype=np.int64)
+        self._find(keys.take(same), places)
+        out[rows[same]] = places
 
     def _find_many(self, wanted: np.ndarray, out: np.ndarray) -> None:
         """`_find` of any number of wanted keys, through the filter where that is faster."""
