@@ -286,9 +286,9 @@ class Dataset:
         A hash of `seed` and row number decides which stay, whatever the partitions and workers; `fraction` is the part
         that stays. `weight` names a new column, float32: 1 / fraction for these rows, 1 for others. Before `split` it
         is meant for train: all rows of valid and test stay, with the weight 1. A cast or a parse in `where` that fails
-        is null, so that the row stays, and counted in a warning; with `strict` it is a DataError. Errors: a JobError for an expression
-        that cannot be read, for a fraction that is not above 0 and up to 1, for valid and test, and, once the rows are
-        needed, for a column that does not exist or a weight that does.
+        is null, so that the row stays, and counted in a warning; with `strict` it is a DataError. Errors: a JobError
+        for an expression that cannot be read, for a fraction that is not above 0 and up to 1, for valid and test, and,
+        once the rows are needed, for a column that does not exist or a weight that does.
 
         >>> rows = Dataset(pa.table({"label": [0, 1, 0, 0, 0]}), engine="pandas").downsample("label == 0", 0.5, "w")
         >>> rows.head().to_dict("list")
