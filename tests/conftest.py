@@ -156,16 +156,6 @@ def xp(engine: str) -> ModuleType:
     return importlib.import_module("cupy" if engine == "cudf" else "numpy")
 
 
-@pytest.fixture(autouse=True)
-def fork_server_of_the_session() -> Iterator[None]:
-    """A fork server that a test has begun with variables of its own ends with the test: it would stand for no worker of
-    a later one, each of which would then have an interpreter of its own."""
-    yield
-    forkserver = sys.modules.get("infra.workers.forkserver")
-    if forkserver is not None and forkserver._server and not forkserver.fits():
-        forkserver.stop()
-
-
 @pytest.fixture(scope="session")
 def prefect_server() -> Any:
     """A real Prefect server, one for the session and all its xdist workers; flows of this process report to it."""

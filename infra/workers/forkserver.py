@@ -54,18 +54,7 @@ def stop() -> None:
         with suppress(psutil.Error):
             if any("multiprocessing.forkserver" in word for word in child.cmdline()):
                 child.kill()
-                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # multiprocessing asks for it, too
     _server.clear()
-
-
-def fits() -> bool:
-    """Whether the server of this process can stand for workers that start now: it has the variables that they need."""
-    return bool(_server) and _fixed(_wanted()) == _fixed(_server)
-
-
-def _wanted() -> dict[str, str]:
-    """The variables of a worker that starts now."""
-    return {**os.environ, **_before_start(dask.config.get(BEFORE_START, None) or {})}
 
 
 def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
@@ -73,11 +62,11 @@ def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
     give each an interpreter of its own; the arguments of the cluster for it."""
     if forks:
         start(modules)
-    forks = forks and fits()
+    wanted = {**os.environ, **_before_start(dask.config.get(BEFORE_START, None) or {})}
+    forks = forks and bool(_server) and _fixed(wanted) == _fixed(_server)
     dask.config.set({METHOD: "forkserver" if forks else "spawn"})
     if not forks:
         return {}
-    wanted = _wanted()
     left = [name for name in _server if name not in wanted]
     return {"env": {**wanted, FORKED: " ".join(left)}}
 
