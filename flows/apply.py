@@ -37,8 +37,8 @@ def apply(
     Args:
         fitted: Folder of a fitted workflow, or the output of a run, which holds one.
         source: Where the new rows come from. More keys as JSON, from the menu of this field: columns, header,
-            delimiter, storage_options, and null_values, schema, filter, keys, sort_by. What is not given is as in the
-            fit, of header, columns and delimiter where the files have its format.
+            delimiter, storage_options, and null_values, schema, filter, strict, keys, sort_by. What is not given is as
+            in the fit, of header, columns and delimiter where the files have its format.
         output: Where the rows go, in which order and in how many files. More keys as JSON: rows_per_file,
             files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         cluster: The workers that do it. More keys as JSON: threads_per_worker, memory_limit, visible_devices,

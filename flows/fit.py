@@ -45,9 +45,10 @@ def fit(
             empty below stays as it has it.
         source: Where the rows to learn from come from. More keys as JSON, from the menu of this field: columns, header,
             schema, null_values, missing, delimiter, quote, escape, comment, skip_rows, bad_lines, decimal, encoding,
-            partition_size, keys, sort_by, unique, split, downsample, sample, storage_options.
+            partition_size, keys, sort_by, strict, unique, split, downsample, sample, storage_options.
         features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
-            "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}".
+            "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}". Or the text of a
+            whole job, such as a draft of `millrace new`: what is left empty stays as it has it.
         label: Columns that are written last and tagged as target.
         output: Where the fitted workflow goes.
         base: An output whose newest good version is learned on top of: its ids stay, new values come behind them.

@@ -38,7 +38,8 @@ def refit(
     Args:
         base: An output of earlier runs. Its newest good version is learned on top of, with its features.
         source: Where the new rows come from. More keys as JSON, from the menu of this field: columns, header,
-            delimiter, storage_options, and null_values, schema, keys, sort_by. What is not given is as in the base.
+            delimiter, storage_options, and null_values, schema, strict, keys, sort_by. What is not given is as in the
+            base.
         output: Where the rows go, in which order and in how many files; a new version of the base if empty. More keys
             as JSON: rows_per_file, files_per_worker, format, compression, row_group_size, keys, sort_by, partition_on.
         refit: How to go on from the base. More keys as JSON: an operator or an entry with merge or freeze, such as

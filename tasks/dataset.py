@@ -10,10 +10,10 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -23,22 +23,30 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan, cut_partitions
 from tasks.core.schema import Schema
-from tasks.core.settings import Source, checked, parse_bytes
+from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked, parse_bytes
 from tasks.engines.convert import libraries
+from tasks.engines.expression.syntax import parse
+from tasks.engines.expression.typing import typed
 from tasks.engines.user_frames import dask_frame
-from tasks.errors import JobError, near
+from tasks.errors import JobError, MillraceError, near
+from tasks.graph.node import Node
+from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
+from tasks.job.row_rules import check_splitting, downsampling_of, looks, splitting_of, with_weight
 from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
+from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.frames import Frames, frames_of
 from tasks.sources.planning import PARTITION, make_plan, shared_out
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes
-from tasks.storage.files import is_remote, local_path
+from tasks.storage.files import check_unchanged, is_remote, local_path
 
 log = logging.getLogger("millrace")
 ENGINES = ("auto", "pandas", "cudf")
+RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
 
 class Dataset:
@@ -112,6 +120,7 @@ class Dataset:
         self.source, self.engine = source, engine
         self._section: Source | None = None
         self._fit: Fit | None = None
+        self._rows: _ChosenRows | None = None
         self._partition_size = partition_size
         self._noted: set[str] = set()  # what was logged
         dtypes = schema and {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
@@ -149,11 +158,16 @@ class Dataset:
     @cached_property
     def frames(self) -> Frames | None:
         """The rows in memory; None for a source of files."""
+        if self._rows:
+            return self._rows.dataset.frames
         return None if self._section else frames_of(self.source)
 
     @cached_property
     def plan(self) -> Plan:
-        """Files, blocks, partitions, row numbers and schema; every file is inspected once."""
+        """Files, blocks, partitions, row numbers and schema; every file is inspected once. Of all rows of the source,
+        also those that `unique`, `split` and `downsample` leave out."""
+        if self._rows:
+            return self._rows.dataset.plan
         if self.frames is not None:
             blocks = self.frames.blocks()
             size = self._bytes_of_a_partition(sum(block.nbytes for block in blocks))
@@ -193,12 +207,14 @@ class Dataset:
     @property
     def schema(self) -> Schema:
         """Names and types of the columns."""
-        return self.plan.schema
+        return with_weight(self.plan.schema, self._rows.source) if self._rows else self.plan.schema
 
     @property
     def num_rows(self) -> int:
-        """The number of rows; lines of text files are counted."""
-        return self.plan.rows
+        """The number of rows; lines of text files are counted, and so are the rows that rules keep, in a pass."""
+        if self._rows is None:
+            return self.plan.rows
+        return sum(current_pool(gpu_setup.allocatable).map(_count_rows, self._work([]), self.plan.partitions))
 
     @property
     def npartitions(self) -> int:
@@ -210,11 +226,130 @@ class Dataset:
         """What a worker needs to read partitions: the plan; for frames also their tables, or futures of them."""
         return self.plan if self.frames is None else FramePlan(self.plan, self.frames)
 
+    def unique(
+        self, keys: str | Sequence[str], keep: Literal["first", "last"] = "first", by: str | None = None
+    ) -> Dataset:
+        """The data set without the rows whose key another row has: over all files, exact, as `source.unique` of a job.
+
+        Of the rows with equal `keys` the first stays, or the last, in the order of the column `by` (a time), or of the
+        rows without it. A null key equals a null key; a null in `by` loses to any value; of equal values the first (or
+        last) row stays. Nothing is read before the rows are needed. Errors: a JobError behind `split` or `downsample`,
+        which come after it, and, once the rows are needed, for a column that does not exist or has no order.
+
+        >>> Dataset(pa.table({"u": ["a", "b", "a"], "t": [2, 5, 1]}), engine="pandas").unique("u", by="t").head()
+           u  t
+        0  b  5
+        1  a  1
+        """
+        names = [keys] if isinstance(keys, str) else list(keys)
+        return self._ruled("unique", {"keys": names, "keep": keep, "by": by}, behind=("split", "downsample"))
+
+    def split(
+        self, by: str, valid: Any = None, test: Any = None, *, column: str | None = None,
+        together: str | Sequence[str] = (), seed: int = 0, look_back: bool | None = None,
+    ) -> dict[str, Dataset]:  # fmt: skip
+        """The rows as data sets by name: `train`, then `valid` and `test` as far as they are named.
+
+        The parameters are the keys of a job's `source.split`, and the rows of each split are those of the job's: by
+        "time" (moments, or the last shares of the rows), "last" (the last rows of each key), "hash" (whole keys),
+        "fraction" (rows) or "column" (values). To learn from train alone, fit on it:
+
+            splits = Dataset("clicks/").split("last", column="t", together="user", valid=1, test=1)
+            workflow.fit_transform(splits["train"]).to_parquet("out/train")
+            workflow.transform(splits["test"]).to_parquet("out/test")
+
+        With "last", histories and groups of valid and test see the rows of earlier splits as the past, unless
+        `look_back` is False; with "time" if it is True. Rows may be brought together (`shuffle_by_keys`) before or
+        after. Nothing is read before the rows are needed. Errors: a JobError for parameters that contradict each other
+        and, once the rows are needed, for a column that does not exist; a DataError for a split without a row.
+
+        >>> splits = Dataset(pa.table({"t": [3, 1, 2, 4]}), engine="pandas").split("time", column="t", test=0.25)
+        >>> {name: rows.head()["t"].tolist() for name, rows in splits.items()}
+        {'train': [3, 1, 2], 'test': [4]}
+        """
+        names = [together] if isinstance(together, str) else list(together)
+        values = {"by": by, "column": column, "together": names, "valid": valid, "test": test, "seed": seed,
+                  "look_back": look_back}  # fmt: skip
+        whole = self._ruled("split", values)
+        assert whole._rows is not None
+        splits: dict[str, Dataset] = {}
+        for name in whole._rows.source.splits:
+            splits[name] = copy(whole)
+            splits[name]._rows = replace(whole._rows, split=name)
+        return splits
+
+    def downsample(
+        self, where: str, fraction: float, weight: str | None = None, seed: int = 0, *, strict: bool = False
+    ) -> Dataset:
+        """The data set with a part of the rows for which the expression `where` is true, as `source.downsample` does.
+
+        A hash of `seed` and row number decides which stay, whatever the partitions and workers; `fraction` is the part
+        that stays. `weight` names a new column, float32: 1 / fraction for these rows, 1 for others. Before `split` it
+        is meant for train: all rows of valid and test stay, with the weight 1. A cast or a parse in `where` that fails
+        is null, so that the row stays, and counted in a warning; with `strict` it is a DataError. Errors: a JobError
+        for an expression that cannot be read, for a fraction that is not above 0 and up to 1, for valid and test, and,
+        once the rows are needed, for a column that does not exist or a weight that does.
+
+        >>> rows = Dataset(pa.table({"label": [0, 1, 0, 0, 0]}), engine="pandas").downsample("label == 0", 0.5, "w")
+        >>> rows.head().to_dict("list")
+        {'label': [0, 1, 0, 0], 'w': [2.0, 1.0, 2.0, 2.0]}
+        """
+        if self._rows and self._rows.split not in ("", "train"):
+            what = f"the rows of {self._rows.split} are not down-sampled"
+            raise JobError(what, where="Dataset.downsample", why="only rows that are learned from are",
+                           do="down-sample train, or all rows before split")  # fmt: skip
+        try:
+            parse(where)
+        except MillraceError as error:
+            raise type(error)(error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why,
+                              do=error.do) from None  # fmt: skip
+        values = {"where": where, "fraction": fraction, "weight": weight, "seed": seed}
+        ruled = self._ruled("downsample", values)
+        assert ruled._rows is not None
+        ruled._rows = replace(ruled._rows, source=ruled._rows.source.model_copy(update={"strict": strict}))
+        return ruled
+
+    def _ruled(self, name: str, values: dict[str, Any], behind: Sequence[str] = ()) -> Dataset:
+        """The data set with one more rule on its rows."""
+        where, known = f"Dataset.{name}", self._rows or _ChosenRows(self._unkeyed, Source(path="."))
+        for other in (name, *behind):
+            if getattr(known.source, other) is None:
+                continue
+            what, do = f"{name} stands behind {other}", f"call {name} before {other}"
+            if other == name:
+                what, do = f"{name} stands there twice", f"call {name} once"
+            why = "rows are made unique, then split and down-sampled, each once"
+            raise JobError(what, where=where, why=why, do=do)
+        ruled = copy(self)
+        ruled._rows = known.with_rule(name, checked(RULES[name], values, where))
+        return ruled
+
+    @property
+    def _unkeyed(self) -> Dataset:
+        """The data set whose row numbers count."""
+        return self
+
+    @property
+    def rules(self) -> RowRules:
+        """Which rows a pass leaves out; what only a look at all rows tells is looked for once."""
+        return self._rows.rules if self._rows else ALL_ROWS
+
+    @property
+    def rules_text(self) -> dict[str, Any]:
+        """The rules on rows by their name, as a manifest has them; {} without any."""
+        return self._rows.described if self._rows else {}
+
+    def _work(self, columns: Sequence[str]) -> Work:
+        """What reads the rows that rules keep."""
+        names, engine = tuple(columns), libraries.resolve_engine(self.engine)
+        return Work(self.handle, Node("pick", selection=names, name="source"), self.schema, engine, rules=self.rules)
+
     def shuffle_by_keys(self, keys: str | Sequence[str], sort_by: str | Sequence[str] = ()) -> Dataset:
         """The same rows with all rows of a key in one partition, sorted by (key hash, keys, sort_by, row number).
 
         `keys` and `sort_by` are names of columns; a null key is a key like any other. The rows are written to temporary
-        files, which are removed with the last reference to the result. Row numbers, hence folds, stay what they were.
+        files, which are removed with the last reference to the result. Row numbers, hence folds, stay what they were,
+        and so do the rows that `unique`, `split` and `downsample` choose, before or after.
         Errors: a JobError for a column that does not exist, and for a list or struct, which has no order.
         """
         folder = _Scratch(tempfile.mkdtemp(prefix="millrace-keys-"))
@@ -222,7 +357,8 @@ class Dataset:
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
             pool = current_pool(gpu_setup.allocatable)
-            plan = by_keys(self.handle, self.plan, names, sort, engine, pool, Path(folder.path), size)
+            fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
+            plan = by_keys(self.handle, self.plan, names, sort, engine, pool, Path(folder.path), size, rules=fresh)
         except BaseException:
             folder.remove()
             raise
@@ -237,6 +373,14 @@ class Dataset:
         reading = {name: value for name, value in reading.items() if name not in ROWS}
         if self._section is None or not reading:
             return self
+        if self._rows:
+            rows = self._rows.as_fitted(reading)
+            if rows is self._rows:
+                return self
+            other = copy(self)
+            other.__dict__.pop("plan", None)
+            other._rows, other._section, other._fit = rows, rows.dataset._section, rows.dataset._fit
+            return other
         fit, section = Fit.of(self._section, reading), with_values(self._section, reading)
         laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
         if section == self._section and not laid_out - {*fit.own}:
@@ -272,12 +416,17 @@ class Dataset:
         other = copy(self)
         other.__dict__.pop("plan", None)
         other._section = self._section.model_copy(update={"null_values": list(texts)})
+        if self._rows:
+            other._rows = replace(self._rows, dataset=self._rows.dataset.with_null_values(texts), shared={})
         return other
 
     def as_source(self) -> dict[str, Any] | None:
         """The section `source` of a job that reads the same rows, as far as it is set; None for frames."""
         section = self._section
-        return None if section is None else section.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if section is None:
+            return None
+        rules = self._rows.sections if self._rows else {}
+        return section.model_dump(mode="json", by_alias=True, exclude_unset=True) | rules
 
     def in_types(self, schema: Schema) -> Dataset:
         """The same rows with their columns in the types of a schema that has the same names."""
@@ -291,18 +440,26 @@ class Dataset:
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
         """
         engine = libraries.resolve_engine(self.engine)
-        self.warn_of_differences(checked_names(self.plan, columns))
+        names = self._checked_names(columns)
+        self.warn_of_differences(names)
+        source = self.handle if self._rows is None else self._work(names)
         for partition in self.plan.partitions:
-            yield libraries.to_frame(read(self.handle, partition, columns), engine)
+            yield libraries.to_frame(_table(source, columns, partition), engine)
+
+    def _checked_names(self, columns: Sequence[str] | None) -> list[str]:
+        """The columns to read, all but the row number where none are named; a DataError for one that is not there."""
+        return checked_names(replace(self.plan, schema=self.schema), columns)
 
     def head(self, n: int = 5) -> Any:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
-        tables, rows = [], 0
-        self.warn_of_differences(self.schema)
+        tables, rows = list[pa.Table](), 0
+        names = self._checked_names(None)
+        self.warn_of_differences(names)
+        source = self.handle if self._rows is None else self._work(names)
         for block in self.plan.blocks:
-            if rows >= n:
+            if rows >= n and tables:
                 break
-            tables.append(read(self.handle, Partition(0, (block,))).slice(0, n - rows))
+            tables.append(_table(source, None, Partition(0, (block,))).slice(0, n - rows))
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
@@ -312,10 +469,10 @@ class Dataset:
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
         """
         engine = libraries.resolve_engine(self.engine)
-        names = checked_names(self.plan, columns)
+        names = self._checked_names(columns)
         self.warn_of_differences(names)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
-        handle = (self.handle, names, engine)
+        handle = (self.handle if self._rows is None else self._work(names), names, engine)
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
 
 
@@ -336,8 +493,12 @@ class _Replanned(Dataset):
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
         self.source, self.engine = origin.source, origin.engine
         self._section, self._fit, self._partition_size = None, None, origin._partition_size
-        self._noted = origin._noted
+        self._noted, self._rows, self._origin = origin._noted, origin._rows, origin
         self.__dict__ |= {"plan": plan, "frames": frames}
+
+    @property
+    def _unkeyed(self) -> Dataset:
+        return self._origin._unkeyed
 
 
 class _Keyed(_Replanned):
@@ -349,7 +510,11 @@ class _Keyed(_Replanned):
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
         again = self.origin.as_fitted(reading)
-        return self if again is self.origin else again.shuffle_by_keys(self.keys, self.sort_by)
+        if again is self.origin:
+            return self
+        keyed = again.shuffle_by_keys(self.keys, self.sort_by)
+        keyed._rows = self._rows and self._rows.as_fitted({n: v for n, v in reading.items() if n not in ROWS})
+        return keyed
 
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
         return self.origin.differences(reading)
@@ -359,9 +524,116 @@ class _Keyed(_Replanned):
         return self.origin.own_types
 
 
-def _read_frame(handle: tuple[Plan | FramePlan, Sequence[str], str], number: int) -> Any:
+@dataclass(frozen=True)
+class _ChosenRows:
+    """Rules on the rows of a data set: `source` has them as the sections of a job, `split` names the one that is meant.
+
+    What only a look at all rows tells is in `shared`, with its files: one look serves all splits.
+    """
+
+    dataset: Dataset  # without rules, in the order of its row numbers
+    source: Source
+    split: str = ""
+    shared: dict[str, Any] = field(default_factory=dict)
+
+    def with_rule(self, name: str, rule: Any) -> _ChosenRows:
+        """The same with one more rule. Down-sampling needs no look at the rows, so that a former look serves it."""
+        shared = self.shared if name == "downsample" else {}
+        return replace(self, source=self.source.model_copy(update={name: rule}), shared=shared)
+
+    @property
+    def rules(self) -> RowRules:
+        """What a pass leaves out."""
+        repeated, _, division = self._looked
+        splitting = splitting_of(self.source, self.split, division) if self.source.split else None
+        thins, strict = self.split in ("", "train"), self.source.strict
+        return RowRules(repeated, splitting, downsampling_of(self.source), thins, strict)
+
+    @property
+    def repeated(self) -> RowSet | None:
+        """The rows whose key another row has."""
+        return self._looked[0] if self.source.unique else None
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The rules as keys of a job's `source`."""
+        rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
+        return {name: rule.model_dump(mode="json", exclude_unset=True) for name, rule in rules.items() if rule}
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The rules as a manifest has them, without what a pass counts."""
+        _, count, division = self._looked
+        rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
+        known = {name: rule.model_dump(mode="json") for name, rule in rules.items() if rule}
+        if "unique" in known:
+            known["unique"]["rows"] = count
+        if division:
+            known["split"]["divided"] = {**division.figures, "text": division.text}
+        return {n: rule for n, rule in known.items() if n != "downsample" or self.split in ("", "train")}
+
+    @property
+    def _looked(self) -> tuple[RowSet | None, int, Division | None]:
+        """(the rows that are repeated, their number, what a look at all rows says of the splits)."""
+        if "looked" not in self.shared:
+            self.shared["looked"] = self._look()
+        return self.shared["looked"]  # type: ignore[no-any-return]
+
+    def _look(self) -> tuple[RowSet | None, int, Division | None]:
+        data, source, repeated, count, division = self.dataset, self.source, None, 0, None
+        plan, engine = data.plan, libraries.resolve_engine(data.engine)
+        if source.unique:
+            check_unique(plan.schema, source.unique)
+        check_splitting(plan.schema, source)
+        if source.downsample:
+            typed(parse(source.downsample.where), plan.schema)
+        if not looks(source):
+            return None, 0, None
+        data.warn_of_differences(name for look in looks(source) for name in look.columns)
+        scratch, pool = _Scratch(tempfile.mkdtemp(prefix="millrace-rows-")), current_pool(gpu_setup.allocatable)
+        folder = Path(scratch.path)
+        if source.unique:
+            repeated, count = repeated_rows(
+                data.handle, plan, source.unique, None, engine, pool, folder / "repeated.bits"
+            )
+            log.info("unique leaves out %s rows, whose keys other rows have", f"{count:,}")
+        if source.split and source.split.looks_at_all_rows:
+            division = divided(data.handle, plan, source.split, None, repeated, engine, pool, folder)
+            log.info("split: %s", division.text)
+        check_unchanged(plan.files, plan.options.get("storage_options"))
+        for rows in [*([repeated] if repeated else []), *(rows for _, rows in (division.sets if division else ()))]:
+            object.__setattr__(rows, "scratch", scratch)  # the files live as long as the rules
+        return repeated, count, division
+
+    def as_fitted(self, reading: Mapping[str, Any]) -> _ChosenRows:
+        """The same rules on the data set as a fit reads it; splits share it."""
+        known = self.shared.setdefault("fitted", {}).setdefault(repr(sorted(reading.items())), {})
+        if not known:
+            known |= {"dataset": self.dataset.as_fitted(reading), "shared": {}}
+        if known["dataset"] is self.dataset:
+            return self
+        return replace(self, dataset=known["dataset"], shared=known["shared"])
+
+
+def _table(source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition | int) -> pa.Table:
+    """The rows of a partition; of a `Work` those that its rules keep."""
+    if not isinstance(source, Work):
+        return read(source, partition, columns)
+    plan = source.source.plan if isinstance(source.source, FramePlan) else source.source
+    part = plan.partitions[partition] if isinstance(partition, int) else partition
+    evaluation = source.opened(part, source.bound.targets)
+    picked = {name: evaluation.column(place, name) for place, name in source.bound.targets}
+    return source.kernels.host_columns(picked, Schema(source.schema[name] for name in picked))
+
+
+def _count_rows(work: Work, partition: Partition) -> int:
+    """The rows of a partition that the rules of a data set keep."""
+    return len(work.opened(partition, []).context.rows)
+
+
+def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], number: int) -> Any:
     source, columns, engine = handle
-    return libraries.to_frame(read(source, number, columns), engine)
+    return libraries.to_frame(_table(source, columns, number), engine)
 
 
 def _versions(source: Any, versions: str) -> list[str]:

@@ -73,6 +73,7 @@ class Workflow:
     def fit(self, data: Any) -> Workflow:
         """Learn from all rows of a Dataset (or of a frame or path), in one pass per phase; return this workflow.
 
+        All rows are those that `unique`, `split` and `downsample` of the Dataset leave, here and in all other methods.
         A second fit forgets the first. Errors: a DataError for values that an operator cannot learn from, which names
         column and row; a JobError for an operator that needs `Dataset.shuffle_by_keys` first.
         """
@@ -83,7 +84,8 @@ class Workflow:
         dataset.warn_of_differences(_read_by(bound))
         failed: list[list[Record]] = []
         pool = current_pool(gpu_setup.allocatable)
-        state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, pool, failed=failed.append)
+        state = learn(dataset.handle, dataset.plan, self.final, dataset.schema, engine, pool, failed=failed.append,
+                      rules=dataset.rules)  # fmt: skip
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = state
         warn(largest(failed))
@@ -163,7 +165,8 @@ class Workflow:
         failed: list[list[Record]] = []
         engine, pool = resolve_engine(dataset.engine), current_pool(gpu_setup.allocatable)
         check_runs(bound, keys_of(dataset.plan))
-        learned = learn(dataset.handle, dataset.plan, self.final, schema, engine, pool, failed=failed.append, base=base)
+        learned = learn(dataset.handle, dataset.plan, self.final, schema, engine, pool, failed=failed.append, base=base,
+                        rules=dataset.rules)  # fmt: skip
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = learned
         warn(largest(failed))
@@ -430,7 +433,7 @@ class Transformed:
         dataset.warn_of_differences(bound.source_columns(bound.targets, training=self.training))
         check_runs(bound, keys_of(dataset.plan))
         return Work(dataset.handle, self.final, self.bound_to, engine, workflow._fitted(), None, self.training,
-                    first_row=self.first_row)  # fmt: skip
+                    first_row=self.first_row, rules=dataset.rules)  # fmt: skip
 
     def frames(self) -> Iterator[Any]:
         """One frame (pandas with Arrow types, or cuDF) per partition, in the order of the source's rows."""
@@ -471,7 +474,7 @@ class Transformed:
         assert self.workflow.schema is not None
         workflow, pool = self.workflow, current_pool(gpu_setup.allocatable)
         return write_transformed(self._work(), self.dataset.plan, settings, pool, workflow.reading,
-                                 workflow.final, self.left_out)  # fmt: skip
+                                 workflow.final, self.left_out, self.dataset.rules_text)  # fmt: skip
 
 
 def reading_of(plan: Plan) -> dict[str, Any]:

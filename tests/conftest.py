@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import os
+import random
 import shutil
+import signal
 import socket
+import sqlite3
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,13 +25,25 @@ if "MILLRACE_TEST_HOME" not in os.environ:
     os.environ["MILLRACE_TEST_HOME"] = tempfile.mkdtemp(prefix="millrace-tests-")
     os.environ["MILLRACE_TEST_OWNER"] = str(os.getpid())
 SESSION = Path(os.environ["MILLRACE_TEST_HOME"])
+EMPTY = SESSION / "empty.db"  # of a Prefect server
+
+# Hundreds of processes of tests import millrace: what one has compiled, the others read, though an image forbids it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# A shell starts what runs in its background with SIGINT ignored, and children inherit that: a worker of Prefect, which
+# sends SIGINT to itself when it is told to end, would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback that nothing listens on, of those that Linux gives to nobody who asks for any port: no
+    worker of another test has it before the process of this test listens there, seconds later."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def python_path() -> str:
@@ -65,13 +82,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than cores, since many tests wait, and at most four; one where a GPU's memory is given to whoever starts
-    first."""
-    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 1)
+    """Two more than cores, since two groups of tests wait for most of their time, and at most four; one where a GPU's
+    memory is given to whoever starts first."""
+    return 0 if config.getoption("--engine") == "cudf" else min(4, (os.cpu_count() or 1) + 2)
 
 
+# The groups of tests that take a minute or more, in the order in which workers begin them: those that wait for most of
+# their minutes run beside those that compute, and all other tests fill the rest. Clusters come first: their tests need a
+# fork server with the variables of the session, and the first cluster of a process begins it.
+GROUPS = ("clusters", "deployments", "killed-flow", "flows", "faults", "rounds", "cli", "gate", "backfill", "server",
+          "postgresql", "determinism")  # fmt: skip
+
+
+def place_of(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    return GROUPS.index(group.args[0]) if group and group.args[0] in GROUPS else len(GROUPS)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out_nightly(config, items)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=place_of)
     if config.getoption("--engine") == "cudf":
         return
     for item in items:
@@ -90,7 +122,8 @@ def leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
     ]  # fmt: skip
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        left_out = set(out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -129,7 +162,31 @@ def prefect_server() -> Any:
     """A real Prefect server, one for the session and all its xdist workers; flows of this process report to it."""
     from infra.orchestration.server import ensure_server
 
-    return ensure_server()
+    with (SESSION / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = ensure_server()
+        if server.started:
+            copy_database(SESSION / "prefect" / "prefect.db", EMPTY)
+    return server
+
+
+def copy_database(source: Path, target: Path) -> None:
+    with contextlib.closing(sqlite3.connect(source)) as reads, contextlib.closing(sqlite3.connect(target)) as writes:
+        reads.backup(writes)
+
+
+@pytest.fixture(scope="session")
+def new_prefect_home(prefect_server: Any) -> Callable[[Path], Path]:
+    """Makes a folder a PREFECT_HOME for a server of a test's own. It has the tables that the session's server had when
+    it was new: making them is the longer half of a server's first start."""
+
+    def made(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        if EMPTY.exists():  # not where a command of another test started the session's server
+            copy_database(EMPTY, folder / "prefect.db")
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

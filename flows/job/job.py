@@ -307,13 +307,13 @@ def load_job(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()
 def make_job(data: Mapping[str, Any], lines: Lines | None = None, date_of: DateOf = of_this_moment) -> Job:
     """The job of plain values; what a recipe says is the base (maps merge, lists replace).
 
-    `features` may be YAML text. Messages name the line, of that text or of the file that `lines` knows. `date_of` says
-    which date the job's patterns mean.
+    `features` may be YAML text, of a whole job too. Messages name the line, of that text or of the file that `lines`
+    knows. `date_of` says which date the job's patterns mean.
     """
     limit_deployment()
     _check_size(data)
     lines = lines or Lines()
-    job: Job = _valid(Job, with_recipe(_with_features(data, lines)), lines)
+    job: Job = _valid(Job, with_recipe(_with_features(with_whole_job(data, lines), lines)), lines)
     try:
         job = job.with_date(date_of)
         graph = job.graph()
@@ -368,6 +368,52 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
 def _refuse_inside(job: Any) -> None:
     for path in (job.source.path, job.source.valid):
         refuse_inside(path or [], job.output.path)
+
+
+def with_whole_job(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:
+    """The data with a whole job where `features` is the text of one, such as a draft: the other values are laid over
+    it. A JobError for a job file beside it, and for values that differ from those of the text."""
+    text = data.get("features")
+    if not isinstance(text, str):
+        return data
+    written = parse_yaml(text, "features")
+    if not isinstance(written, dict) or not (written.keys() - {"features"}) & Job.model_fields.keys():
+        return data
+    others = {name: value for name, value in data.items() if name != "features" and value is not None}
+    if others.get("job"):
+        raise JobError("job and features both have a whole job", where="job, features",
+                       why="neither goes before the other",
+                       do="leave one of them empty; other fields are laid over what stands there")  # fmt: skip
+    own = Lines().of(text, "features")
+    for place, value in flat(others):
+        there: dict[str, Any] = written
+        for key in place[:-1]:
+            inner = there.get(key)
+            there = inner if isinstance(inner, dict) else {}
+        if place[-1] in there and there[place[-1]] != value:
+            raise JobError(
+                f"{'.'.join(place)} is there twice, with different values",
+                where=f"{'.'.join(place)}, features{own.place(place)}",
+                why=f"the field says {value!r}, and the job in features {there[place[-1]]!r}",
+                do="leave the field empty, or change it in the job: where only one of them says it, it counts",
+            )
+    lines.of(text, "features")
+    for place, _ in flat(others):
+        lines.changed(".".join(place))
+    return laid_over(written, others)
+
+
+def flat(data: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Path and value of every key that is no map.
+
+    >>> [*flat({"label": ["y"], "output": {"seed": 1}})]
+    [(('label',), ['y']), (('output', 'seed'), 1)]
+    """
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, (*before, name))
+        else:
+            yield (*before, name), value
 
 
 def _with_features(data: Mapping[str, Any], lines: Lines) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prefect import get_client
@@ -11,7 +11,7 @@ from prefect.exceptions import ObjectNotFound
 
 from flows.job.dates import DateOf
 from flows.job.deployed import enter_folder
-from flows.job.job import Job, is_written_out, laid_over, make_job, read_job
+from flows.job.job import Job, flat, is_written_out, laid_over, make_job, read_job, with_whole_job
 from flows.job.run_labels import label_host
 from flows.job.yaml_lines import Lines
 from tasks.errors import JobError
@@ -31,12 +31,13 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
     Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
     stay as the deployment has them, so that `-p output='{"seed": 1}'` changes the seed alone. A run of a deployment
     works in the deployment's folder. Where `job` names a job file, or has its text, all of it is laid over what stands
-    there.
+    there. The text of a whole job in `features` counts as what the run, or the deployment, says in its parameters.
     """
     label_host()
+    lines = lines or Lines()
     values = {name: value for name, value in parameters.items() if value is not None}
     deployed = {name: value for name, value in _of_deployment().items() if name != "dry_run"}
-    data = laid_over(deployed, values)
+    data = laid_over(with_whole_job(deployed, lines), with_whole_job(values, lines))
     file = data.pop("job", None)
     if file is None or file == "":
         return data
@@ -44,20 +45,10 @@ def job_data(parameters: Mapping[str, Any], lines: Lines | None = None) -> dict[
         raise JobError("the job file needs a path", where="job", why=f"it is {file!r}", do="give the path as text")
     if not is_written_out(file):
         check_path(file, "job")
-    lines = lines or Lines()
     written = read_job(file, lines=lines)
-    for place in _places(data):
-        lines.changed(place)
+    for place, _ in flat(data):
+        lines.changed(".".join(place))  # what is laid over a job file stands on none of its lines
     return laid_over(written, data)
-
-
-def _places(data: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """The keys of values, as `--set` writes them: what is laid over a job file stands on none of its lines."""
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _places(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}"
 
 
 def _of_deployment() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tasks.cluster.parallelism import dividing_threads, partition_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
+from tasks.core.settings import SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
@@ -28,7 +29,7 @@ from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text
 from tasks.job.request import Request
-from tasks.job.row_rules import condition_columns
+from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
@@ -77,6 +78,7 @@ class Preview:
     dated: Dated | None = None
     base: str = ""
     modes: list[dict[str, str]] = field(default_factory=list)
+    split: SplitRule | None = None
 
     @property
     def rows(self) -> int:
@@ -120,7 +122,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
-        base=base, modes=mode_rows(modes_of(request)),
+        base=base, modes=mode_rows(modes_of(request)), split=request.source.split,
     )  # fmt: skip
 
 
@@ -209,13 +211,13 @@ def _check_order(request: Request, plans: Mapping[str, Plan], files: Mapping[str
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
     """The passes over the source, with the share of its bytes that their columns are."""
-    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source)
+    source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source, False)
     readings = []
-    if source.unique:
-        names = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])]
-        names = [n for n in first.schema if n in {*names, *(parse(source.filter).columns if source.filter else ())}]
+    for look in looks(source):
+        filtered_by = parse(source.filter).columns if source.filter else ()
+        names = [n for n in first.schema if n in {*look.columns, *filtered_by}]
         nbytes = int(first.nbytes * _share(first, names) * scale)
-        readings.append(Reading("ingest: rows with equal keys", names, nbytes))
+        readings.append(Reading(f"ingest: {look.what}", names, nbytes))
     if source.keys:
         readings.append(Reading("ingest: rows brought together by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:

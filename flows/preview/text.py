@@ -15,6 +15,7 @@ from flows.preview.plan import Preview, Reading
 from flows.preview.tables import print_rows
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
+from tasks.core.settings import SplitRule
 from tasks.core.units import amount
 from tasks.engines.convert.python_values import listed
 from tasks.job.run_date import Dated
@@ -54,6 +55,7 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
         *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),
         Section("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
+        *([Section("Splits", _looks_back(preview.split), _splits(preview.split))] if preview.split else []),
         Section("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
         Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
         Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
@@ -91,6 +93,39 @@ def _sources(preview: Preview) -> list[dict[str, str]]:
         }
         for split, plan in preview.plans.items()
     ]  # fmt: skip
+
+
+def _splits(rule: SplitRule) -> list[dict[str, str]]:
+    """The rows of each split, in words.
+
+    >>> _splits(SplitRule(by="last", column="t", together=["user"], valid=1, test=2))[1:] == [
+    ...     {"split": "valid", "rows": "1 of each user by t, before those of test"},
+    ...     {"split": "test", "rows": "the last 2 of each user by t"},
+    ... ]
+    True
+    """
+    rows = {name: _rows_of(rule, name) for name in rule.splits[1:]}
+    if rule.by == "time" and rule.together:
+        rows = {name: f"{text}; {', '.join(rule.together)} as a whole, by the last row" for name, text in rows.items()}
+    return [{"split": name, "rows": rows.get(name, "all others")} for name in rule.splits]
+
+
+def _rows_of(rule: SplitRule, name: str) -> str:
+    value, keys, column = getattr(rule, name), ", ".join(rule.together), rule.column
+    first = name == "valid" and rule.test is not None
+    the_last, before = ("", ", before those of test") if first else ("the last ", "")
+    if rule.by == "last":
+        return f"{the_last}{value} of each {keys} by {column}{before}"
+    if rule.by == "time":
+        return f"{the_last}{value} of the rows by {column}{before}" if rule.by_shares else f"{column} from {value} on"
+    if rule.by == "column":
+        return f"{column} is {' or '.join(map(str, value if isinstance(value, list) else [value]))}"
+    return f"{value} of {'all ' + keys if keys else 'the rows'}"
+
+
+def _looks_back(rule: SplitRule) -> str:
+    back = "histories and groups of valid and test see the rows of earlier splits"
+    return f"train alone is learned from; {back}" if rule.looks_back else "train alone is learned from"
 
 
 def _columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str, str]]:

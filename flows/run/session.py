@@ -157,6 +157,8 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         log.warning("%s", result.bad_lines_of)
     if result.repeated:
         log.info("source.unique leaves out %s, whose keys other rows have", result.repeated)
+    if result.divided:
+        log.info("source.split: %s", result.divided)
     return result
 
 

@@ -154,44 +154,95 @@ class Unique(Section):
 class SplitRule(Section):
     """How the rows of one source become train, valid and test."""
 
-    by: Literal["time", "hash", "fraction", "column"] = Field(
-        description="time: from a moment on; hash: by the keys in together; fraction: by row; column: by its values"
+    by: Literal["time", "hash", "fraction", "column", "last"] = Field(
+        description="time: from a moment on; hash: by the keys in together; fraction: by row; column: by its values; "
+        "last: the last rows of each key in together"
     )
-    column: str | None = Field(None, description="of by: time and by: column")
-    together: list[str] = Field([], description="of by: hash: rows with equal values are in one split, such as [user]")
-    valid: SplitValue = Field(None, description="where valid begins (time), its share (hash, fraction), its values")
+    column: str | None = Field(None, description="of by: time, by: column and by: last (the time)")
+    together: list[str] = Field(
+        [], description="keys such as [user]: rows with equal ones are in one split (hash, time), or one history (last)"
+    )
+    valid: SplitValue = Field(
+        None,
+        description="where valid begins, or its share (time); its share (hash, fraction); its values (column); how "
+        "many rows of each key (last)",
+    )
     test: SplitValue = Field(None, description="the same of test; either may be left out")
     seed: Seed = Field(0, description="of by: hash and by: fraction")
+    look_back: bool | None = Field(
+        None,
+        description="of by: time and by: last: whether histories and groups of valid and test see the rows of earlier "
+        "splits as the past; if empty, with by: last alone",
+    )
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> SplitRule:
-        wants_column, wants_keys = self.by in ("time", "column"), self.by == "hash"
+        wants_column, wants_keys = self.by in ("time", "column", "last"), self.by in ("hash", "last")
         if wants_column != (self.column is not None):
             raise ValueError(f"by: {self.by} {'needs a column' if wants_column else 'takes no column'}")
-        if wants_keys != bool(self.together):
-            raise ValueError(f"by: {self.by} {'needs' if wants_keys else 'takes no'} together; by: hash goes by it")
+        if wants_keys and not self.together:
+            goes_by = "; by: hash goes by it" if self.by == "hash" else ": the keys whose last rows are meant"
+            raise ValueError(f"by: {self.by} needs together{goes_by}")
+        if self.together and self.by not in ("hash", "last", "time"):
+            raise ValueError(f"by: {self.by} takes no together; by: hash goes by it")
+        if self.look_back is not None and self.by not in ("time", "last"):
+            raise ValueError(f"by: {self.by} takes no look_back: its splits do not follow one another")
         values = [value for value in (self.valid, self.test) if value is not None]
         if not values:
             raise ValueError("give valid, test or both")
         if not wants_column:
-            numbers = [value for value in values if isinstance(value, (int, float)) and 0 < value < 1]
-            if len(numbers) < len(values) or sum(numbers) >= 1:
-                raise ValueError("valid and test are shares of the rows, above 0, and together below 1: 0.1")
+            self._check_shares(values)
+        if self.by == "last" and not all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in values):
+            raise ValueError("valid and test are numbers of rows of each key, 1 or more")
         if self.by == "time":
-            texts = [value for value in values if isinstance(value, str)]
-            numbers = [value for value in values if isinstance(value, (int, float))]
-            if len(texts) + len(numbers) < len(values):
-                raise ValueError("valid and test are the moments at which they begin: '2026-11-01'")
-            if texts and numbers:
-                raise ValueError("valid and test are both texts, or both numbers")
-            if len(values) == 2 and (texts != sorted({*texts}) or numbers != sorted({*numbers})):
-                raise ValueError("test begins after valid: give it the later moment")
+            self._check_moments(values)
         return self
+
+    @staticmethod
+    def _check_shares(values: list[Any]) -> None:
+        numbers = [value for value in values if _is_share(value)]
+        if len(numbers) < len(values) or sum(numbers) >= 1:
+            raise ValueError("valid and test are shares of the rows, above 0, and together below 1: 0.1")
+
+    def _check_moments(self, values: list[Any]) -> None:
+        shares = [value for value in values if _is_share(value)]
+        if shares and len(shares) < len(values):
+            raise ValueError("valid and test are both shares of the rows, or both moments")
+        if shares:
+            return self._check_shares(values)
+        texts = [value for value in values if isinstance(value, str)]
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if len(texts) + len(numbers) < len(values):
+            raise ValueError("valid and test are the moments at which they begin: '2026-11-01'; or shares: 0.1")
+        if texts and numbers:
+            raise ValueError("valid and test are both texts, or both numbers")
+        if len(values) == 2 and (texts != sorted({*texts}) or numbers != sorted({*numbers})):
+            raise ValueError("test begins after valid: give it the later moment")
+        return None
 
     @property
     def splits(self) -> tuple[str, ...]:
         """train, and what else is asked for."""
         return ("train", *(name for name in ("valid", "test") if getattr(self, name) is not None))
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether operators that look at other rows of a run see the rows of earlier splits as the past."""
+        return self.by == "last" if self.look_back is None else self.look_back
+
+    @property
+    def by_shares(self) -> bool:
+        """Whether valid and test are the last shares of the rows by time."""
+        return self.by == "time" and any(_is_share(value) for value in (self.valid, self.test))
+
+    @property
+    def looks_at_all_rows(self) -> bool:
+        """Whether a pass over all rows has to say which row is where, before any row is learned from."""
+        return self.by == "last" or (self.by == "time" and (self.by_shares or bool(self.together)))
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
 
 
 class Source(Section):
@@ -245,6 +296,10 @@ class Source(Section):
     keys: list[str] = []
     sort_by: list[str] = []
     filter: str | None = Field(None, description="which rows to keep, as an expression: price > 0 and brand != 'none'")
+    strict: bool = Field(
+        False,
+        description="a cast or parse that fails in filter, split or downsample is an error; else null and counted",
+    )
     unique: Unique | None = Field(None, description="one row of each key stays, over all files, after the filter")
     split: SplitRule | None = Field(
         None, description="train, valid and test of these rows, after filter and unique; train alone is learned from"

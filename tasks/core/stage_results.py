@@ -61,7 +61,8 @@ class IngestResult(StageResult):
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
     there is nothing to say. `united` names columns that some files lack or have in a narrower type. `bad_lines` cannot
     be read and are left out, `bad_lines_of` says of which files. `again` files were learned before. `repeated` rows are
-    left out by `source.unique`, as text for each split. `estimate` has the needs of the run as lines of text.
+    left out by `source.unique`, as text for each split. `divided` says where splits begin and how many rows they have,
+    where only a look at all rows tells. `estimate` has the needs of the run as lines of text.
     """
 
     stage: str = "ingest"
@@ -81,6 +82,7 @@ class IngestResult(StageResult):
     bad_lines: int | None = None
     bad_lines_of: str = ""
     repeated: str = ""
+    divided: str = ""
     again: int = _not_shown(default=0)
     estimate: Mapping[str, str] = _not_shown(default_factory=dict)
 

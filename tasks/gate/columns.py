@@ -28,6 +28,8 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
     low, high = sketch.low, sketch.high
     if sketch.kind == "time" and low is not None:
         low, high = _iso(low, leaf), _iso(high, leaf)
+    elif isinstance(low, float):
+        low, high = low + 0.0, high + 0.0  # 0.0 for -0.0
     buckets = _buckets(sketch) if plain.buckets is None else plain.buckets.tolist()
     return ColumnProfile(
         name=name,

@@ -68,7 +68,9 @@ class Evaluation:
         fitted = self.state.prepared(step.key, step.op, engine)
         try:
             if step.op.groups_rows:
-                out, self.contexts[step.space] = step.op.regroup(inputs, step.unit, self.contexts[step.within])
+                before = self.contexts[step.within]
+                out, after = step.op.regroup(inputs, step.unit, before)
+                self.contexts[step.space] = _with_own(after, before, step)
             else:
                 context = self._counting(self.contexts[step.space])
                 out = step.op.apply(inputs, step.unit, fitted, context)
@@ -127,7 +129,8 @@ class Evaluation:
         """
         context, engine = self.contexts[space], self.context.engine
         order = None if context.order is None else context.order.take(places)
-        self.contexts[space] = replace(context, rows=context.rows.take(places), order=order)
+        own = None if context.own is None else context.own.take(places)
+        self.contexts[space] = replace(context, rows=context.rows.take(places), order=order, own=own)
         if space == SOURCE:
             self.context, runs = self.contexts[space], self.bound.made_of_runs
             self.met = {key: met for key, met in self.met.items() if key in runs}
@@ -137,6 +140,18 @@ class Evaluation:
             return
         rows = {at: column for at, column in self.computed.items() if self._space(at) == space}
         self.computed |= engine.take(rows, places)
+
+    def keep_own(self, targets: Sequence[tuple[int, str]]) -> None:
+        """Go on with the pass's own rows, once all that looks at other rows of a run has seen the past of these too.
+
+        Of grouped rows those stay that have a row of the pass's own in them.
+        """
+        bound = self.bound
+        runs = [step for step in bound.needed_steps(targets) if step.key in bound.made_of_runs]
+        for step in runs:
+            for column in step.outputs:
+                self.column(step.node, column.name)
+        self.keep(bound.space, self.context.engine.xp.flatnonzero(self.contexts[bound.space].own))
 
     def _space(self, at: tuple[int, str]) -> int:
         return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
@@ -161,6 +176,17 @@ class Evaluation:
                 why=str(error),
                 do="give the operator a wider dtype",
             ) from error
+
+
+def _with_own(after: Context, before: Context, step: Step) -> Context:
+    """The context of grouped rows; a DataError if it does not say which of them have a row of the pass's own."""
+    if before.own is not None and (after.own is None or len(after.own) != len(after.rows)):
+        raise DataError(
+            f"{type(step.op).__name__} does not say which of its rows belong to this split",
+            why="where source.split looks back, its rows are made of rows of earlier splits, too",
+            do="give the context of its rows `own`: true where one of their rows has it",
+        )
+    return after
 
 
 def titled(step: Step) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -36,6 +37,7 @@ from tasks.graph.seen import Seen, sketched
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
+from tasks.sources.row_places import row_place
 
 SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
@@ -118,8 +120,9 @@ class Work(PickledFields):
 
     @property
     def _thinning(self) -> Downsampling | None:
-        """The down-sampling of training rows; None where all rows stay."""
-        return self.rules.downsampling if self.training else None
+        """The down-sampling of these rows; None where all rows stay."""
+        thins = self.training if self.rules.thins is None else self.rules.thins
+        return self.rules.downsampling if thins else None
 
     @property
     def _weight(self) -> str | None:
@@ -133,14 +136,33 @@ class Work(PickledFields):
         with at(where):
             needed = self._needed(targets)
             more = [name for name in self.profile or () if name not in needed]
-            source, rows, order, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
-        context = Context(self.kernels, rows, self.training, order, met=None if self.profile is None else Counter())
+            source, rows, order, own, left = self._load(partition, [*needed, *more], self._plain(targets), noted)
+        met = None if self.profile is None else Counter[str]()
+        context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin, own=own)
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
         evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted)
+        if own is not None:
+            with at(where):
+                evaluation.keep_own(targets)
+            read, context = self._own_of(read, context)
         evaluation.read = read, context
         evaluation.left_out = left
         return evaluation
+
+    def _own_of(self, columns: Columns, context: Context) -> tuple[Columns, Context]:
+        """The columns and the context without the rows of earlier splits."""
+        places = self.kernels.xp.flatnonzero(context.own)
+        columns, rows, order = _taken(self.kernels, columns, [*columns], context.rows, context.order, places)
+        return columns, replace(context, rows=rows, order=order, own=None)
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether rows of earlier splits are read as the past of this split's rows."""
+        rule = self.rules.splitting
+        if rule is None or not rule.looks_back or rule.name == "train":
+            return False
+        return bool(self.bound.made_of_runs) or self.bound.space != SOURCE
 
     def seen(
         self, evaluation: Evaluation, partition: Partition, known: Mapping[str, Sequence[Moments]] | None = None
@@ -196,35 +218,40 @@ class Work(PickledFields):
 
     def _load(
         self, partition: Partition, columns: list[str], plain: list[str], noted: FailedCasts
-    ) -> tuple[Columns, Any, Any, dict[str, int]]:
+    ) -> tuple[Columns, Any, Any, Any, dict[str, int]]:
         """(the source columns, row numbers, order numbers if they differ) of the rows that filter, unique, split and
-        down-sampling keep, and how many rows the last two leave out."""
+        down-sampling keep; which of them belong to this split, if rows of earlier ones are among them; and how many
+        rows the last two leave out."""
         engine, keyed = self.kernels, ROW in self.schema
         source = self._read(partition, self._read_for(columns), plain)
         rows = engine.row_numbers(partition.first_row, partition.rows)
         order = rows if keyed or self.first_row else None
         if keyed:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
-        if self.first_row:
-            rows = rows + engine.xp.uint64(self.first_row)
-        mask, thinning, left, weight = None, self._thinning, dict[str, int](), None
+        mask, thinning, left, weight, own = None, self._thinning, dict[str, int](), None, None
         if self.condition:
-            mask = _true_mask(self.condition, SOURCE_FILTER, source, partition, noted)
+            mask = self._true_mask(self.condition, SOURCE_FILTER, source, rows, partition, noted)
         if self.rules.repeated:
-            fresh = engine.xp.asarray(~self.rules.repeated.members(partition.first_row, partition.rows))
+            repeated = self.rules.repeated
+            gone = repeated.has(_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
+            fresh = engine.xp.asarray(~gone)
             mask = fresh if mask is None else mask & fresh
         names = [name for name in columns if name != self._weight]
         if mask is not None:
             wanted = [*names, *self._split_columns, *self._thinning_columns]
             source, rows, order = _taken(engine, source, wanted, rows, order, engine.xp.flatnonzero(mask))
         if self.rules.splitting:
-            own = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
-            places, before = engine.xp.flatnonzero(own), len(rows)
+            here, past = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
+            left["other_splits"] = len(rows) - int(here.sum())
+            places = engine.xp.flatnonzero(here if past is None else past)
+            own = None if past is None else here.take(places)
             wanted = [*names, *self._thinning_columns]
             source, rows, order = _taken(engine, source, wanted, rows, order, places)
-            left["other_splits"] = before - len(rows)
+        if self.first_row:  # splits go by the numbers of these rows alone
+            rows = rows + engine.xp.uint64(self.first_row)
         if thinning:
-            thinned = _true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, partition, noted)
+            numbers = rows - engine.xp.uint64(self.first_row)
+            thinned = self._true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, numbers, partition, noted)
             places, before = engine.xp.flatnonzero(~thinned | thinning.stay(rows, engine)), len(rows)
             source, rows, order = _taken(engine, source, names, rows, order, places)
             left["downsampled"] = before - len(rows)
@@ -232,7 +259,7 @@ class Work(PickledFields):
         if self._weight in columns:
             weight = engine.xp.ones(len(rows)) if weight is None else weight
             source = {**source, self._weight: engine.from_numbers(weight.astype(engine.xp.float32))}
-        return {n: source[n] for n in columns}, rows, order, left
+        return {n: source[n] for n in columns}, rows, order, own, left
 
     def _of_split(
         self,
@@ -242,19 +269,57 @@ class Work(PickledFields):
         partition: Partition,
         noted: FailedCasts,
         left: dict[str, int],
-    ) -> Any:
-        """Which rows belong to the split of this pass; `left` gets how many train has because their value is null."""
+    ) -> tuple[Any, Any]:
+        """(which rows belong to the split of this pass; which of them and of earlier splits are read, None if only its
+        own are); `left` gets how many train has because their value is null."""
+        engine, xp = self.kernels, self.kernels.xp
+        if rule.sets:
+            own, past = rule.of_numbers(_host(rows))
+            return xp.asarray(own), xp.asarray(past) if self._looks_back else None
         if rule.column is None:
-            return rule.of_hashes(source, rows, self.kernels)
-        taken = self.kernels.xp.zeros(len(rows), dtype=bool)
-        for name, condition in rule.parsed:
-            mask = _true_mask(condition, SOURCE_SPLIT, source, partition, noted)
+            return rule.of_hashes(source, rows, engine), None
+        taken = xp.zeros(len(rows), dtype=bool)
+        for name, mask in self._sides(rule, source, rows, partition, noted):
             if name == rule.name:
-                return mask & ~taken
+                return mask & ~taken, ~taken if self._looks_back else None
             taken = taken | mask
-        null = self.kernels.null_rows([source[rule.column]])
+        null = engine.null_rows([source[rule.column]])
         left["null_in_train"] = 0 if null is None else int(null.sum())
-        return ~taken
+        return ~taken, None
+
+    def _sides(
+        self, rule: Splitting, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
+    ) -> Iterator[tuple[str, Any]]:
+        """(split, which rows its condition or its cut is true for), the later split first."""
+        for name, condition in rule.parsed:
+            yield name, self._true_mask(condition, SOURCE_SPLIT, source, rows, partition, noted)
+        if rule.cuts:
+            assert rule.column is not None
+            values, valid = self.kernels.numbers(source[rule.column])
+            for name, cut in rule.cuts_in(self.schema[rule.column].dtype):
+                yield name, values >= cut if valid is None else valid & (values >= cut)
+
+    def _true_mask(
+        self, condition: Expression, title: str, source: Columns, rows: Any, partition: Partition, noted: FailedCasts
+    ) -> Any:
+        """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`. `rows` are
+        the numbers of the rows in the source."""
+        failed = Counter[str]()
+        try:
+            mask = true_mask(condition, source, failed, self.rules.strict)
+        except DataError as error:
+            named: DataError = error
+            if isinstance(error, UnreadError):
+                named = error.in_row(row_place(self.source, int(rows[error.row])))
+            where = f"{title}, {_place(partition)}"
+            raise DataError(named.what, where=where, why=named.why, do=named.do) from None
+        for text, count in failed.items():
+            noted[title, text] = count
+        return mask
+
+    def _origin(self, row: int) -> str:
+        """Where the source has a row, by its row number, in words."""
+        return row_place(self.source, row - self.first_row)
 
     def _read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
         """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
@@ -303,25 +368,17 @@ class Work(PickledFields):
         return self.cache if whole else None
 
 
-def _true_mask(condition: Expression, title: str, source: Columns, partition: Partition, noted: FailedCasts) -> Any:
-    """Which rows a condition of the section `source` is true for; casts that fail are added to `noted`."""
-    failed = Counter[str]()
-    try:
-        mask = true_mask(condition, source, failed)
-    except DataError as error:
-        where = f"{title}, {_place(partition)}"
-        raise DataError(error.what, where=where, why=error.why, do=error.do) from None
-    for text, count in failed.items():
-        noted[title, text] = count
-    return mask
-
-
 def _taken(
     engine: ModuleType, source: Columns, names: Sequence[str], rows: Any, order: Any, places: Any
 ) -> tuple[Columns, Any, Any]:
     """The rows at these places: columns, row numbers, order numbers."""
     columns = engine.take({name: source[name] for name in names}, places) if names else {}
     return columns, rows.take(places), None if order is None else order.take(places)
+
+
+def _host(rows: Any) -> np.ndarray:
+    """Row numbers in host memory."""
+    return rows if isinstance(rows, np.ndarray) else rows.get()
 
 
 def _place(partition: Partition) -> str:

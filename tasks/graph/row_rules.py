@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.core.dtypes import parse_dtype
 from tasks.core.pickled_fields import PickledFields
+from tasks.core.settings import SplitRule
+from tasks.core.strict_json import decoded
 from tasks.engines.expression.syntax import Expression, parse
 
 HASHES = 1 << 32
+LATER_FIRST = ("test", "valid")
 
 
 def seed_of(text: str) -> int:
@@ -40,14 +45,25 @@ class RowSet:
         flags = np.unpackbits(bits, bitorder="little").view(bool)
         return flags[first - 8 * low : first - 8 * low + rows]
 
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Which of these row numbers, in any order, are in the set."""
+        bits = np.memmap(self.path, dtype=np.uint8, mode="r")
+        rows = rows.astype(np.int64)
+        return (bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 > 0
+
 
 @dataclass(frozen=True)
 class Splitting(PickledFields):
     """Which rows belong to the split `name`, one of train, valid and test; each row belongs to exactly one.
 
     By expressions: `conditions` are (split, expression), of which the first that is true counts; train has all other
-    rows, also those whose value in `column` is null. By shares: the hash of the `keys` of a row, or of its number where
-    there are none, lies below the share of valid, in the share of test behind it, or, of train, behind both.
+    rows, also those whose value in `column` is null. By moments: `cuts` are (split, the least stored number of `column`
+    in it), the later split first, as numbers of the type `cut_type`. By shares: the hash of the `keys` of a row, or of
+    its number where there are none, lies below the share of valid, in the share of test behind it, or, of train, behind
+    both. By numbers: `sets` are (split, its rows), and train has all others.
+
+    With `looks_back` the rows of a split see those of the splits before it as the past: operators that look at other
+    rows of a run, or make one row of them, get both, while the rows of the split alone are written.
     """
 
     name: str
@@ -56,11 +72,38 @@ class Splitting(PickledFields):
     shares: tuple[tuple[str, float], ...] = ()
     keys: tuple[str, ...] = ()
     seed: int = 0
+    cuts: tuple[tuple[str, int | float], ...] = ()
+    cut_type: str = ""
+    sets: tuple[tuple[str, RowSet], ...] = ()
+    looks_back: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that decide."""
+        """The columns that decide; none where row numbers do."""
+        if self.sets:
+            return ()
         return (self.column,) if self.column is not None else self.keys
+
+    def cuts_in(self, dtype: pa.DataType) -> list[tuple[str, int | float]]:
+        """The cuts as stored numbers of a type, in which the column may be read: that of a fit.
+
+        >>> Splitting("test", cuts=(("test", 5),), cut_type="timestamp[ms]").cuts_in(pa.timestamp("us"))
+        [('test', 5000)]
+        """
+        known = parse_dtype(self.cut_type)
+        if known == dtype or not pa.types.is_temporal(dtype):
+            return list(self.cuts)
+        return [(name, stored(moment(cut, known).cast(dtype))) for name, cut in self.cuts]
+
+    def of_numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(which of these rows belong to the split, which belong to it or to a split before it)."""
+        own, later = np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+        for name, members in self.sets:  # test, valid
+            here = members.has(rows)
+            if name == self.name:
+                return here, ~later
+            own, later = own & ~here, later | here
+        return own, own
 
     @cached_property
     def parsed(self) -> list[tuple[str, Expression]]:
@@ -79,6 +122,64 @@ class Splitting(PickledFields):
                 return (hashes >= xp.uint64(low)) & (hashes < xp.uint64(high))
             low = high
         return hashes >= xp.uint64(low)
+
+
+@dataclass(frozen=True)
+class Division:
+    """What a pass over all rows says of the splits of a source: `sets` (split, its rows) or `cuts` (split, the least
+    stored number in it, of the type `cut_type`), the later split first; `figures` are for log and manifest."""
+
+    sets: tuple[tuple[str, RowSet], ...] = ()
+    cuts: tuple[tuple[str, int | float], ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+    cut_type: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        sets = [[name, rows.path, rows.digest] for name, rows in self.sets]
+        cuts = [list(cut) for cut in self.cuts]
+        return {"sets": sets, "cuts": cuts, "figures": self.figures, "cut_type": self.cut_type}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Division:
+        data = decoded(data)
+        sets = tuple((name, RowSet(path, digest)) for name, path, digest in data["sets"])
+        return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"], data["cut_type"])
+
+    @property
+    def text(self) -> str:
+        """Where splits begin and how many rows they have, in one line."""
+        figures, parts = self.figures, []
+        if cuts := figures.get("cuts"):
+            parts.append(", ".join(f"{name} begins at {cuts[name]}" for name in reversed([*cuts])))
+        parts.append(", ".join(f"{count:,} rows are {name}" for name, count in figures["rows"].items()))
+        if figures.get("keys_in_train"):
+            keys, rows = figures["keys_in_train"], figures["rows_of_keys_in_train"]
+            parts.append(f"{keys:,} keys with too few rows ({rows:,} rows) stay in train")
+        if figures.get("without_key"):
+            parts.append(f"{figures['without_key']:,} rows without a key {figures['without_key_are']}")
+        if figures.get("null_in_train"):
+            parts.append(f"{figures['null_in_train']:,} rows without a time are in train")
+        return "; ".join(parts)
+
+
+def moment(number: int | float, dtype: pa.DataType) -> pa.Scalar:
+    """The time that a stored number is.
+
+    >>> str(moment(86_400_000_001, pa.timestamp("us")))
+    '1970-01-02 00:00:00.000001'
+    """
+    return pa.scalar(int(number), pa.int32() if dtype.bit_width == 32 else pa.int64()).cast(dtype)
+
+
+def stored(time: pa.Scalar) -> int:
+    """The number that a time is stored as."""
+    return int(time.cast(pa.int32() if time.type.bit_width == 32 else pa.int64()).as_py())
+
+
+def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:
+    """(split, the condition that a row is as late as its beginning), the later split first."""
+    ends = [(name, getattr(rule, name)) for name in LATER_FIRST]
+    return tuple((name, f"col({rule.column!r}) >= {value!r}") for name, value in ends if value is not None)
 
 
 @dataclass(frozen=True)
@@ -113,11 +214,17 @@ class Downsampling(PickledFields):
 @dataclass(frozen=True)
 class RowRules:
     """What a pass over the source leaves out beyond `source.filter`: rows whose key another row has, rows of other
-    splits, and a part of some training rows."""
+    splits, and a part of some training rows.
+
+    `thins`: whether down-sampling leaves rows out in this pass; None: if it is a pass over training rows. `strict`: a
+    cast or a parse that fails in filter, split or down-sampling is an error; else it is null and counted.
+    """
 
     repeated: RowSet | None = None
     splitting: Splitting | None = None
     downsampling: Downsampling | None = None
+    thins: bool | None = None
+    strict: bool = False
 
 
 ALL_ROWS = RowRules()

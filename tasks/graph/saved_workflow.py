@@ -31,7 +31,7 @@ SOURCE = """
 ## How its source was read
 
 New data are read in the same way where nothing else is said (`source` in `workflow.json`): null_values, schema, filter,
-keys and sort_by always; delimiter, header and columns where they are of the same format.
+strict, keys and sort_by always; delimiter, header and columns where they are of the same format.
 
 """
 

@@ -20,7 +20,7 @@ from tasks.core.versions import millrace_version
 from tasks.errors import DataError
 from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
-from tasks.graph.row_rules import RowSet
+from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.planning import BOUNDS, read_options
 from tasks.sources.reading_rules import Fit
@@ -137,12 +137,18 @@ class Request(PickledFields):
         return fingerprint(
             self.code,
             self.engine,
-            self.source.model_dump(exclude={"filter", "downsample", "sample", *BOUNDS}),
-            *([self.source.filter] if self.source.unique else []),
+            self.source.model_dump(exclude={"filter", "strict", "downsample", "sample", *BOUNDS}),
+            *([self.source.filter] if self._rows_decide else []),
             self.run.min_partition_size,
             *([self.contract] if self.contract else []),
             *self._fitted,
         )
+
+    @property
+    def _rows_decide(self) -> bool:
+        """Whether ingest looks at the rows that the filter keeps, for unique or for splits."""
+        rule = self.source.split
+        return bool(self.source.unique or (rule and rule.looks_at_all_rows))
 
     @property
     def _fitted(self) -> list[Any]:
@@ -209,13 +215,15 @@ class PlanOf:
         return files, plan.options["storage_options"]
 
     def set_plans(
-        self, plans: Mapping[str, Plan], origins: Mapping[str, Any], repeated: Mapping[str, Any] | None = None
-    ) -> None:
-        """Remember the plans, the files of the source where those of the plan are made of them, and by split the rows
-        that `source.unique` leaves out (path, digest, rows)."""
+        self, plans: Mapping[str, Plan], origins: Mapping[str, Any], repeated: Mapping[str, Any] | None = None,
+        division: Division | None = None,
+    ) -> None:  # fmt: skip
+        """Remember the plans, the files of the source where those of the plan are made of them, by split the rows that
+        `source.unique` leaves out (path, digest, rows), and what a look at all rows says of the splits."""
         saved = {split: plan.to_json() for split, plan in plans.items()}
         digests = {split: fingerprint(plan, origins.get(split)) for split, plan in saved.items()}
-        self.data = {"plans": saved, "origins": dict(origins), "digests": digests, "repeated": dict(repeated or {})}
+        self.data = {"plans": saved, "origins": dict(origins), "digests": digests, "repeated": dict(repeated or {}),
+                     "division": division and division.to_json()}  # fmt: skip
 
     def _name(self, split: str) -> str:
         """The plan that a split is of: splits of one source share one."""
@@ -248,9 +256,16 @@ class PlanOf:
         saved = self.data.get("repeated", {}).get(self._name(split))
         return int(saved["rows"]) if saved else None
 
-    def repeated_whole(self, splits: Sequence[str]) -> bool:
-        """True if the files of the rows that are left out are there as they were written."""
+    @property
+    def division(self) -> Division | None:
+        """What a look at all rows says of the splits of the source; None where none was needed."""
+        saved = self.data.get("division")
+        return Division.from_json(saved) if saved else None
+
+    def row_sets_whole(self, splits: Sequence[str]) -> bool:
+        """True if the files of the rows that are left out, or belong to a split, are there as they were written."""
         sets = [rows for split in splits if (rows := self.repeated(split))]
+        sets += [rows for _, rows in self.division.sets] if self.division else []
         return all(Path(rows.path).exists() and digest(rows.path) == rows.digest for rows in sets)
 
     @property

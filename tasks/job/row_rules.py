@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 
+from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
-from tasks.core.settings import Source
+from tasks.core.settings import Source, SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.errors import JobError, MillraceError, near
-from tasks.graph.row_rules import Downsampling, RowRules, Splitting
+from tasks.graph.row_rules import LATER_FIRST, Division, Downsampling, RowRules, Splitting, moment_conditions
 from tasks.job.request import PlanOf, Request
 
 
@@ -21,12 +24,14 @@ def downsampling_of(source: Source) -> Downsampling | None:
 
 def row_rules(request: Request, split: str) -> RowRules:
     """What is left out of the rows of a split beyond `source.filter`."""
-    source = request.source
-    return RowRules(PlanOf(request).repeated(split), splitting_of(source, split), downsampling_of(source))
+    source, plans = request.source, PlanOf(request)
+    splitting = splitting_of(source, split, plans.division)
+    return RowRules(plans.repeated(split), splitting, downsampling_of(source), strict=source.strict)
 
 
-def splitting_of(source: Source, split: str) -> Splitting | None:
-    """Which rows belong to a split of the source; None where the source is not divided.
+def splitting_of(source: Source, split: str, division: Division | None = None) -> Splitting | None:
+    """Which rows belong to a split of the source; None where the source is not divided. `division` is what a pass over
+    all rows says, where the rule needs one.
 
     >>> rule = {"by": "time", "column": "t", "valid": 5, "test": 9}
     >>> splitting_of(Source(path="x", split=rule), "valid").conditions
@@ -35,10 +40,13 @@ def splitting_of(source: Source, split: str) -> Splitting | None:
     rule = source.split
     if rule is None:
         return None
-    ends = [(name, value) for name in ("test", "valid") if (value := getattr(rule, name)) is not None]
+    if rule.looks_at_all_rows:
+        known = division or Division()
+        return Splitting(split, column=rule.column, keys=tuple(rule.together), cuts=known.cuts, sets=known.sets,
+                         cut_type=known.cut_type, looks_back=rule.looks_back)  # fmt: skip
     if rule.by == "time":
-        conditions = tuple((name, f"col({rule.column!r}) >= {value!r}") for name, value in ends)
-        return Splitting(split, conditions, rule.column)
+        return Splitting(split, moment_conditions(rule), rule.column, looks_back=rule.looks_back)
+    ends = [(name, value) for name in LATER_FIRST if (value := getattr(rule, name)) is not None]
     if rule.by == "column":
         values = [(name, value if isinstance(value, list) else [value]) for name, value in ends]
         return Splitting(
@@ -50,14 +58,18 @@ def splitting_of(source: Source, split: str) -> Splitting | None:
 
 def check_splitting(schema: Schema, source: Source) -> None:
     """A JobError for a column that does not exist, and for values that the column's type cannot be compared with."""
-    rule = splitting_of(source, "train")
+    rule = source.split
     if rule is None:
         return
-    for name in rule.columns:
+    names = split_columns(source)
+    for name in names:
         if name not in schema:
             raise JobError(f"there is no column {name!r}", where="source.split", do=near(name, schema))
-    check_ordered(schema, rule.columns, "source.split")
-    for name, condition in rule.parsed:
+    check_ordered(schema, names, "source.split")
+    check_shares(schema, rule)
+    moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
+    splitting = Splitting("train", moments) if moments else splitting_of(source, "train")
+    for name, condition in splitting.parsed if splitting else ():
         try:
             typed(condition, schema)
         except MillraceError as error:
@@ -66,12 +78,56 @@ def check_splitting(schema: Schema, source: Source) -> None:
             ) from None
 
 
-def condition_columns(source: Source) -> tuple[str, ...]:
-    """The columns that `source.filter`, `split` and `downsample` read."""
+def check_shares(schema: Schema, rule: SplitRule) -> None:
+    """A JobError for a column by whose values no shares of the rows can be cut off."""
+    if not rule.by_shares:
+        return
+    assert rule.column is not None
+    column = schema[rule.column]
+    if column.kind not in ("number", "time") or pa.types.is_decimal(column.dtype):
+        what = f"shares by time need a column of times or numbers, and {rule.column!r} is {dtype_name(column.dtype)}"
+        do = f"read it as a time (source.schema: {{{rule.column}: 'timestamp[us]'}}), or give moments: '2026-11-01'"
+        raise JobError(what, where="source.split", do=do)
+
+
+def split_columns(source: Source) -> tuple[str, ...]:
+    """The columns by which `source.split` goes."""
+    rule = source.split
+    return tuple(dict.fromkeys([*([rule.column] if rule.column else []), *rule.together])) if rule else ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look at all rows before anything is learned: its purpose and its columns. `by_keys`: the rows of each key are
+    looked at together, so that these columns move. `noted` bytes of each row go to files meanwhile."""
+
+    what: str
+    columns: list[str]
+    by_keys: bool = True
+    noted: int = 0
+
+
+def looks(source: Source) -> list[Look]:
+    """The looks at all rows that ingest takes for `source.unique` and `source.split`."""
+    several, unique, rule = list[Look](), source.unique, source.split
+    if unique:
+        names = dict.fromkeys([*unique.keys, *([unique.by] if unique.by else [])])
+        several.append(Look("rows with equal keys", [*names]))
+    if rule and rule.looks_at_all_rows:
+        what = "rows of each split" if rule.together else "moments at which splits begin"
+        noted = 16 if rule.together and rule.by_shares else 0  # number and time
+        several.append(Look(what, [*split_columns(source)], bool(rule.together), noted))
+    return several
+
+
+def condition_columns(source: Source, passes: bool = True) -> tuple[str, ...]:
+    """The columns that `source.filter`, `split` and `downsample` read; without `passes` those that every pass reads,
+    once ingest knows which row is where."""
     conditions = [source.filter, source.downsample.where if source.downsample else None]
     names = [name for text in conditions if text for name in parse(text).columns]
-    rule = splitting_of(source, "train")
-    return tuple(dict.fromkeys([*names, *(rule.columns if rule else ())]))
+    rule = source.split
+    by_number = rule is not None and rule.looks_at_all_rows and not (rule.by_shares and not rule.together)
+    return tuple(dict.fromkeys([*names, *(() if by_number and not passes else split_columns(source))]))
 
 
 def with_weight(schema: Schema, source: Source) -> Schema:

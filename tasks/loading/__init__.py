@@ -8,12 +8,15 @@ them reads contiguous row groups.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,22 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tasks.core.dtypes import is_list
+from tasks.cluster.out_of_memory import is_out_of_memory
+from tasks.core.dtypes import leaf_type
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Schema
-from tasks.engines.convert.python_values import stored_type
-from tasks.errors import DataError, JobError, near
+from tasks.engines import engine
+from tasks.errors import DataError, HostError, JobError, near
+from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, group_columns, in_order, jagged, joined
 from tasks.manifest import Manifest, chosen_versions
 from tasks.storage.metadata_forms import DIGEST
 
+__all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
+
 OPEN_FILES = 8
 FORMATS = ("parquet", "arrow")
+GPU_MODULES = ("cudf", "pylibcudf", "rmm", "cupy")
+log = logging.getLogger("millrace")
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Loader(PickledFields):
-    """Batches of the rows of an output folder, as Arrow tables.
+    """Batches of the rows of an output folder, as Arrow tables, or as arrays in the memory of a device.
 
     `for batch in loader(..)` gives the batches of the first epoch, `batches` those of any epoch and shard. Columns have
     the types of the output, and nulls stay null.
@@ -93,9 +102,23 @@ class Loader(PickledFields):
         batches; of a last batch with fewer rows than ranks, some ranks have 0 rows. A rank then reads each row group
         that its part of a batch touches, so small row groups or large batches are read with the least waste.
     ahead: batches that a thread reads before they are needed; 0: none.
+    device: None: batches are Arrow tables. `cpu`, `cuda` (the current GPU) or `cuda:1`: a batch is a map of arrays,
+        named and typed as `arrays` does, in that memory: NumPy's, or CuPy's, which PyTorch, JAX and others take over
+        without a copy (DLPack: `torch.from_dlpack`). Rows, order, values and states are those of Arrow tables. cuDF
+        decodes the row groups of Parquet files on the GPU; Arrow files, and columns that cuDF does not read, are
+        read into host memory and copied.
+
+    In the memory of a device lie the decoded row groups that a batch and the `ahead` next ones touch, with `ahead` at
+    least two: two where batches are smaller than row groups. One that is being read takes more than its own size for a
+    moment, since its order is another copy, and cuDF unpacks its pages. A batch is made on the stream that is
+    current for CuPy when it is taken, of row groups that a thread decodes on a stream of its own. CuPy's pool and RMM
+    allocate; where RMM has its default resource, whose frees wait for all work of the GPU, the loader sets the
+    asynchronous one.
 
     Errors: a JobError for a batch_size below 1, an unknown column, and an output of csv or orc files; a DataError for a
-    folder that is no output, and for a file that has other rows than the manifest says.
+    folder that is no output, and for a file that has other rows than the manifest says. With a device, a HostError
+    where cuDF is not installed, no GPU answers, or its memory is too small, and the errors of `arrays` as soon as the
+    row group is read.
     """
 
     path: str
@@ -108,12 +131,14 @@ class Loader(PickledFields):
     versions: str | None = None
     global_batches: bool = False
     ahead: int = 2
+    device: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise JobError(f"batch_size is {self.batch_size}", do="give 1 or more")
         if self.ahead < 0:
             raise JobError(f"ahead is {self.ahead}", do="give 0 or more batches to read ahead")
+        object.__setattr__(self, "device", device_name(self.device))
         if self.global_batches and self.even:
             raise JobError("even and global_batches do not go together",
                            why="with global_batches all ranks have the same number of batches anyway",
@@ -230,45 +255,56 @@ class Loader(PickledFields):
         return order
 
 
-class Batches(Iterator[pa.Table]):
+class Batches(Iterator[Any]):
     """The batches of a shard in an epoch, which can stop after any of them and go on in another process.
 
     `state_dict` says how far the caller has come, as JSON values; `load_state_dict` goes there and reads no batch that
-    lies before. With `global_batches` a state of one number of ranks and workers is right for every other.
+    lies before. With `global_batches` a state of one number of ranks and workers is right for every other. A state does
+    not depend on the loader's `device`.
+
+    convert: makes of each batch what the caller gets, on the stream on which the batch is made.
+    stream: with a GPU, gives the address of that stream; None: CuPy's current one.
     """
 
-    def __init__(self, loader: Loader, epoch: int, shard: Shard, start: int = 0) -> None:
-        self.loader, self.shard = loader, shard
+    def __init__(
+        self, loader: Loader, epoch: int, shard: Shard, start: int = 0, *,
+        convert: Callable[[Any], Any] | None = None, stream: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
+        self.loader, self.shard, self._convert, self._stream = loader, shard, convert or _same, stream
+        self._device = _open_device(loader.device) if loader.device else None
         self._begin(epoch, start)
 
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch, self._taken, self._next = epoch, start, start
-        self._sequence = _Sequence(self.loader, epoch)
-        self._ahead = deque[Future[pa.Table]]()
+        if self._device is None:
+            self._sequence = _Sequence(self.loader, epoch, self._convert)
+        else:
+            numbers = range(start, self.loader.batches_of(self.shard))
+            spans = (self.loader.span(self.shard, number) for number in numbers)
+            self._sequence = _DeviceSequence(self.loader, epoch, self._convert, self._device, self._stream, spans)
+        self._ahead = deque[Callable[[], Any]]()
         self._thread = ThreadPoolExecutor(1, "millrace-loader") if self.loader.ahead else None
 
-    def __next__(self) -> pa.Table:
+    def __next__(self) -> Any:
         total = self.loader.batches_of(self.shard)
-        if self._thread is None:
-            if self._taken >= total:
-                raise StopIteration
-            batch = self._sequence.read(*self.loader.span(self.shard, self._taken))
-        else:
-            while self._next < min(total, self._taken + 1 + self.loader.ahead):
-                span = self.loader.span(self.shard, self._next)
-                self._ahead.append(self._thread.submit(self._sequence.read, *span))
-                self._next += 1
-            if not self._ahead:
-                self._thread.shutdown()
-                raise StopIteration
-            try:
-                batch = self._ahead.popleft().result()
-            except BaseException:  # the next call reads this batch again, it does not leave it out
-                self._thread.shutdown(wait=False, cancel_futures=True)
-                self._begin(self.epoch, self._taken)
-                raise
+        while self._next < min(total, self._taken + 1 + self.loader.ahead):
+            self._ahead.append(self._sequence.begin(self._thread, *self.loader.span(self.shard, self._next)))
+            self._next += 1
+        if not self._ahead:
+            self._end()
+            raise StopIteration
+        try:
+            batch = self._sequence.batch(self._ahead.popleft()())
+        except BaseException:  # the next call reads this batch again, it does not leave it out
+            self._end(wait=False, cancel_futures=True)
+            self._begin(self.epoch, self._taken)
+            raise
         self._taken += 1
         return batch
+
+    def _end(self, **how: bool) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(**how)
 
     def state_dict(self) -> dict[str, Any]:
         """How far the caller has come: batches that were read ahead do not count."""
@@ -288,9 +324,12 @@ class Batches(Iterator[pa.Table]):
         else:
             order |= {"worker": self.shard.worker, "workers": self.shard.workers}
         check_order(state, order, self.loader.path)
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+        self._end(cancel_futures=True)
         self._begin(state["epoch"], start)
+
+
+def _same(batch: Any) -> Any:
+    return batch
 
 
 def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -> None:
@@ -309,36 +348,163 @@ def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -
 class _Sequence:
     """The rows of an epoch by their place in it. The group that was read last stays in memory."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
-        self.loader, self.epoch, self.files = loader, epoch, _Files(loader)
+    def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], Any]) -> None:
+        self.loader, self.epoch, self.convert, self.files = loader, epoch, convert, _Files(loader)
         self.order = loader.order(epoch)
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
-        self.last: tuple[int, pa.Table, np.ndarray] | None = None
+        self.last: tuple[int, Any, np.ndarray] | None = None
+
+    def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
+        """Have the thread read rows [first, last); the function gives what `batch` makes a batch of. None: it reads."""
+        return partial(self.read, first, last) if thread is None else thread.submit(self.read, first, last).result
 
     def read(self, first: int, last: int) -> pa.Table:
         """Rows [first, last) in one piece."""
-        pieces, at = list[pa.Table](), int(np.searchsorted(self.ends, first, side="right"))
-        at = min(at, len(self.order) - 1)
-        while True:
+        pieces = list[pa.Table]()
+        for at, low, high in self._places(first, last):
             _, table, rows = self._group(at)
-            begin = int(self.ends[at]) - table.num_rows
-            low, high = max(first - begin, 0), min(last - begin, table.num_rows)
             if self.loader.shuffle:
                 pieces.append(table.take(pa.array(rows[low:high])))
             else:
                 pieces.append(table.slice(low, high - low))
+        return pa.concat_tables(pieces).combine_chunks()
+
+    def batch(self, read: Any) -> Any:
+        """The batch of what `read` gives, as the caller gets it."""
+        return self.convert(read)
+
+    def _places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """(place of a group in the epoch, first and last row in its order) of rows [first, last)."""
+        at = min(int(np.searchsorted(self.ends, first, side="right")), len(self.order) - 1)
+        while True:
+            rows = self._at(at).rows
+            begin = int(self.ends[at]) - rows
+            yield at, max(first - begin, 0), min(last - begin, rows)
             if self.ends[at] >= last:
-                return pa.concat_tables(pieces).combine_chunks()
+                return
             at += 1
 
+    def _at(self, at: int) -> Group:
+        return self.loader.groups[self.order[at]]
+
+    def _order(self, at: int) -> np.ndarray:
+        """The order of the rows of a group."""
+        seed = [self.loader.seed, self.epoch, int(self.order[at])]
+        return np.random.default_rng(seed).permutation(self._at(at).rows)
+
     def _group(self, at: int) -> tuple[int, pa.Table, np.ndarray]:
-        number = int(self.order[at])
-        if self.last is None or self.last[0] != number:
-            group = self.loader.groups[number]
-            seed = [self.loader.seed, self.epoch, number]
-            rows = np.random.default_rng(seed).permutation(group.rows) if self.loader.shuffle else np.arange(0)
-            self.last = number, self.files.read(group), rows
+        if self.last is None or self.last[0] != at:
+            self.last = None  # not two groups at once
+            rows = self._order(at) if self.loader.shuffle else np.arange(0)
+            self.last = at, self.files.read(self._at(at), self.loader.names), rows
         return self.last
+
+
+class _DeviceSequence(_Sequence):
+    """The rows of an epoch in the memory of a device: whole row groups in the order of the epoch, cut into batches.
+
+    The thread reads the groups of the batches that were begun. A group is let go when a batch behind it is taken; where
+    less than two are left, the thread reads on: of batches smaller than a group, two groups are in memory.
+
+    spans: the batches that the caller may take, as rows [first, last) of the epoch.
+    """
+
+    def __init__(
+        self, loader: Loader, epoch: int, convert: Callable[[Any], Any], device: Any,
+        stream: Callable[[], int] | None, spans: Iterator[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        super().__init__(loader, epoch, convert)
+        self.device, self.stream, self.warned = device, stream, False
+        self.needed = (at for span in spans for at, _, _ in self._places(*span))  # in ascending order
+        self.groups: dict[int, Callable[[], dict[str, GroupColumn]]] = {}
+        self.furthest = -1  # place of the last group that was begun
+
+    def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
+        places = list(self._places(first, last))
+        if thread is not None:
+            for at, _, _ in places:
+                self._begin_group(thread, at)
+        return lambda: self._pieces(thread, places)
+
+    def _pieces(
+        self, thread: ThreadPoolExecutor | None, places: list[tuple[int, int, int]]
+    ) -> list[tuple[dict[str, GroupColumn], int, int]]:
+        """(group, first and last row) of a batch, from the groups in memory."""
+        first = places[0][0]
+        self.groups = {at: group for at, group in self.groups.items() if at >= first}
+        if thread is None:
+            for at, _, _ in places:
+                if at not in self.groups:
+                    self.groups[at] = partial(_same, self._ordered(at))
+        else:
+            while len(self.groups) < 2 and (at := next(self.needed, -1)) >= 0:
+                self._begin_group(thread, at)
+        return [(self.groups[at](), low, high) for at, low, high in places]
+
+    def _begin_group(self, thread: ThreadPoolExecutor, at: int) -> None:
+        if at > self.furthest:
+            self.groups[at], self.furthest = thread.submit(self._ordered, at).result, at
+
+    def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> Any:
+        try:
+            with self.device.handing_over(self.stream() if self.stream else None):
+                return self.convert(joined(self.device.xp, read))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise self._memory_error(error, "a batch", f"{self.loader.batch_size:,} rows") from error
+            raise
+
+    def _ordered(self, at: int) -> dict[str, GroupColumn]:
+        """A group in the order of the epoch."""
+        group = self._at(at)
+        try:
+            with self.device.reading():
+                columns = self._decoded(group)
+                index = self.device.put(self._order(at)) if self.loader.shuffle else None
+                xp, host = self.device.xp, self.device.host
+                return {name: in_order(xp, host, columns.pop(name), index) for name in self.loader.names}
+        except Exception as error:
+            if is_out_of_memory(error):
+                what = f"row group {group.number} of {group.path}"
+                raise self._memory_error(error, what, f"{group.rows:,} rows") from error
+            raise
+
+    def _decoded(self, group: Group) -> dict[str, GroupColumn]:
+        """The columns of a group as the device reads them, and those that only Arrow reads."""
+        types = {name: self.loader.schema[name].dtype for name in self.loader.names}
+        columns = dict[str, GroupColumn]()
+        for name, (values, valid, offsets) in self._stored(group, types).items():
+            numbers = filled(self.device.xp, name, leaf_type(types[name]), values, valid)
+            columns[name] = GroupColumn(numbers, offsets)
+        if others := [name for name in self.loader.names if name not in columns]:
+            columns |= group_columns(self.files.read(group, others), self.device.put)
+        return columns
+
+    def _stored(self, group: Group, types: dict[str, pa.DataType]) -> dict[str, tuple[Any, Any, Any]]:
+        if self.files.arrow:
+            return {}
+        path, named = str(Path(self.loader.manifest.path) / group.path), self.files.named(group.path)
+        inside = {name: dtype for name, dtype in types.items() if name not in named}
+        try:
+            stored: dict[str, tuple[Any, Any, Any]] = self.device.read(path, group.number, inside)
+        except (RuntimeError, ValueError, OSError) as error:
+            if is_out_of_memory(error):
+                raise
+            if not self.warned:  # once in an epoch
+                self.warned = True
+                what = "row groups are read on the host where cuDF fails, first row group %d of %s: %s"
+                log.warning(what, group.number, path, error)
+            return {}
+        return stored
+
+    def _memory_error(self, error: Exception, what: str, size: str) -> HostError:
+        return HostError(
+            f"the memory of {self.device.name} is too small for {what}",
+            where=self.loader.path,
+            why=f"{size} of {len(self.loader.names)} columns: {error}",
+            do="load fewer columns, give a smaller batch_size or ahead=0, or write the output with a smaller "
+            "output.row_group_size",
+        )
 
 
 class _Files:
@@ -349,19 +515,19 @@ class _Files:
         self.open: OrderedDict[str, Any] = OrderedDict()
         self.arrow = loader.manifest.data["output"]["format"] == "arrow"
 
-    def read(self, group: Group) -> pa.Table:
-        """The columns of a group; those that name its folder have one value throughout."""
-        file, named = self._file(group.path), self._named(group.path)
-        inside = [name for name in self.loader.names if name not in named]
+    def read(self, group: Group, names: Sequence[str]) -> pa.Table:
+        """Columns of a group; those that name its folder have one value throughout."""
+        file, named = self._file(group.path), self.named(group.path)
+        inside = [name for name in names if name not in named]
         if self.arrow:
             table = pa.Table.from_batches([file.get_batch(group.number)]).select(inside)
         else:
             table = file.read_row_group(group.number, columns=inside, use_threads=False)
         for name, value in named.items():
-            if name in self.loader.names:
+            if name in names:
                 column = pa.repeat(value, group.rows) if value.is_valid else pa.nulls(group.rows, value.type)
                 table = table.append_column(name, column)
-        return table.select(list(self.loader.names)).replace_schema_metadata(None)
+        return table.select(list(names)).replace_schema_metadata(None)
 
     def _file(self, path: str) -> Any:
         if path not in self.open:
@@ -372,7 +538,8 @@ class _Files:
         self.open.move_to_end(path)
         return self.open[path]
 
-    def _named(self, path: str) -> dict[str, pa.Scalar]:
+    def named(self, path: str) -> dict[str, pa.Scalar]:
+        """The columns that the folder of a file names, with their values."""
         partitioning = self.loader.manifest.partitioning
         if partitioning is None:
             return {}
@@ -394,72 +561,32 @@ def _rows_of_arrow(path: str, size: int, mtime: int) -> tuple[int, ...]:
         return tuple(file.get_batch(i).num_rows for i in range(file.num_record_batches))
 
 
-def arrays(table: pa.Table) -> dict[str, np.ndarray]:
-    """The columns of a batch as numpy arrays, by name; `<column>_offsets` says where the elements of each list begin.
-
-    Numbers and booleans have the column's type; times are integers in the column's unit; a null float is NaN. A list
-    column gives its elements, and offsets (int64, one more than rows): row i has elements [offsets[i], offsets[i + 1]).
-    A null list has no elements. Errors: a DataError for a column that is not of numbers, and for nulls in a column of
-    integers, booleans or times.
-
-    >>> arrays(pa.table({"x": [1.5, None], "l": [[1, 2], [3]]}))
-    {'x': array([1.5, nan]), 'l': array([1, 2, 3]), 'l_offsets': array([0, 2, 3])}
-    """
-    by_column: dict[str, np.ndarray] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.combine_chunks()
-        if isinstance(values, pa.ChunkedArray):
-            values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
-        if is_list(values.type):
-            lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
-            by_column[name] = _numbers(name, values.flatten())
-            by_column[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
-        else:
-            by_column[name] = _numbers(name, values)
-    return by_column
+def device_name(device: Any) -> str | None:
+    """A `device` as a text: None, `cpu`, `cuda` or `cuda:1`, also from a number or torch.device. A JobError for others;
+    a HostError for a GPU where cuDF is not installed."""
+    if device is None:
+        return None
+    name = f"cuda:{device}" if isinstance(device, int) else str(device)
+    if name != "cpu" and not re.fullmatch(r"cuda(:\d+)?", name):
+        raise JobError(f"device is {name!r}", do="give cpu, cuda or cuda:1, or None for batches in host memory")
+    missing = [module for module in GPU_MODULES if find_spec(module) is None] if name != "cpu" else []
+    if missing:
+        raise HostError("batches on a GPU need cuDF and CuPy", why=f"{' and '.join(missing)} cannot be imported",
+                        do="pip install 'millrace[cuda13]' (or cuda12), or leave out device=")  # fmt: skip
+    return name
 
 
-def jagged(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Any]:
-    """Columns of `arrays` in the jagged form of TorchRec: {keys, values, lengths}, one column behind the other.
-
-    A column of single values has lists of length 1. `lengths` (int32) has those of the first column's rows, then those
-    of the second's; `KeyedJaggedTensor(keys, values, lengths)` takes them as tensors. A JobError for no names, an
-    unknown column, and columns of several types.
-
-    >>> jagged(arrays(pa.table({"x": [7, 8], "l": [[1, 2], []]})), ["l", "x"])
-    {'keys': ['l', 'x'], 'values': array([1, 2, 7, 8]), 'lengths': array([2, 0, 1, 1], dtype=int32)}
-    """
-    for name in names:
-        if name not in columns:
-            raise JobError(f"there is no column {name!r} in the batch", do=near(name, columns))
-    types = {name: columns[name].dtype.name for name in names}
-    if len(set(types.values())) != 1:
-        why = ", ".join(f"{name} is {dtype}" for name, dtype in types.items()) or "no column is named"
-        raise JobError("the columns of a jagged tensor have one type", why=why, do="name columns of one type")
-    lengths = [
-        np.diff(columns[f"{name}_offsets"]) if f"{name}_offsets" in columns else np.ones(len(columns[name]), np.int64)
-        for name in names
-    ]
-    return {
-        "keys": list(names), "values": np.concatenate([columns[name] for name in names]),
-        "lengths": np.concatenate(lengths).astype(np.int32),
-    }  # fmt: skip
-
-
-def _numbers(name: str, values: pa.Array) -> np.ndarray:
-    dtype = values.type
-    if pa.types.is_boolean(dtype):
-        values = values.cast(pa.uint8())
-    elif pa.types.is_temporal(dtype):
-        values = values.cast(stored_type(dtype))
-    elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
-        raise DataError(f"column {name!r} is {dtype}, which is no number", why="arrays and tensors hold numbers",
-                        do=f"leave {name!r} out of columns=, or apply Categorify to it in the job")  # fmt: skip
-    if values.null_count and not pa.types.is_floating(values.type):
-        raise DataError(f"column {name!r} has nulls", why=f"{dtype} has no number for them",
-                        do="apply FillMissing or Categorify to it in the job")  # fmt: skip
-    numbers = values.to_numpy(zero_copy_only=False)
-    return numbers.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(numbers)
+def _open_device(name: str) -> Any:
+    """The memory that a `device` names. A HostError or JobError where no such GPU answers."""
+    if name == "cpu":
+        return engine("pandas").BatchDevice()
+    try:
+        kernels = engine("cudf")
+    except Exception as error:  # cuDF looks at driver and GPU when it is imported, and says what it misses in many ways
+        raise HostError("batches on a GPU need a GPU that cuDF can use", why=f"{type(error).__name__}: {error}",
+                        do="look at nvidia-smi, or leave out device=") from error  # fmt: skip
+    number = name.partition(":")[2]
+    return kernels.BatchDevice(int(number) if number else None)
 
 
 def loader(
@@ -471,6 +598,8 @@ def loader(
     JobError for a tag that no column has.
 
     for batch in loader("out/toy", batch_size=65536):  # Arrow tables
+        ...
+    for batch in loader("out/toy", batch_size=65536, device="cuda"):  # {column: array of CuPy}
         ...
     """
     source = Loader(str(path), columns=None if columns is None else tuple(columns), **settings)

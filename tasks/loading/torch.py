@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.errors import HostError, JobError
-from tasks.loading import Batches, Loader, Shard, arrays, check_order, jagged, loader
+from tasks.loading import Arrays, Batches, Loader, Shard, arrays, check_order, jagged, loader
 
 
 class Rows(IterableDataset):  # type: ignore[misc]
@@ -32,10 +33,18 @@ class Rows(IterableDataset):  # type: ignore[misc]
     `state_dict` and `load_state_dict` stop and go on in the middle of an epoch. `tags` selects columns as in `loader`.
     The other parameters and the errors are those of `Loader`.
 
+    With `device`, `cuda` or `cuda:1`, tensors are in the memory of that GPU: cuDF decodes the row groups there, and
+    PyTorch takes the columns over without a copy. They belong to PyTorch's current stream of the iteration, as if it
+    had made them. The DataLoader then has no workers (num_workers=0): a thread reads ahead. Errors: a HostError where
+    PyTorch has no CUDA, and those of `Loader`; a JobError in a worker of a DataLoader.
+
     `jagged` names columns that come as one KeyedJaggedTensor of TorchRec, `batch["jagged"]`, instead of tensors of
-    their own; a map {name: columns} makes several, `batch[name]`. A column of single values has lists of length 1.
-    Columns of integers of several types become int64. Errors: a HostError where TorchRec is not installed; a JobError
-    for an unknown column, for integers beside floats, and for a name that is a column of the batch.
+    their own. A map {column: column of its weights} gives it weights (float32), 1 where None stands for the column. A
+    map {name: columns} of such lists or maps makes several, `batch[name]`. A column of single values has lists of
+    length 1. Columns of integers of several types become int64. Errors: a HostError where TorchRec is not installed; a
+    JobError for an unknown column, for integers beside floats, for a name that is a column of the batch, and for
+    weights that are no numbers, or lists beside single values; a DataError for lists of other lengths than those of
+    their weights.
 
     Tensors have the columns' types (uint16 becomes int32, uint32 and uint64 become int64); a null float is NaN, and a
     null in any other column a DataError. A list column gives its elements, and `<column>_offsets` as
@@ -50,12 +59,17 @@ class Rows(IterableDataset):  # type: ignore[misc]
         *,
         rank: int | None = None,
         ranks: int | None = None,
-        jagged: Sequence[str] | Mapping[str, Sequence[str]] = (),
+        jagged: Sequence[str] | Mapping[str, str | Sequence[str] | Mapping[str, str | None] | None] = (),
         **settings: Any,
     ) -> None:
         super().__init__()
         self.loader = loader(path, columns, batch_size=batch_size, **settings)
-        self.jagged = {} if not jagged else _jagged_names(jagged)
+        if self._on_gpu and not torch.backends.cuda.is_built():
+            raise HostError(
+                f"tensors on {self.loader.device} need a PyTorch with CUDA", why=f"this one is {torch.__version__}",
+                do="install one from pytorch.org; millrace.loader(.., device=) gives arrays of CuPy without PyTorch",
+            )  # fmt: skip
+        self.jagged = {} if not jagged else _jagged_columns(jagged)
         if self.jagged:
             _keyed_jagged_tensor()
             self.loader = _with_columns(self.loader, self.jagged)
@@ -113,8 +127,16 @@ class Rows(IterableDataset):  # type: ignore[misc]
         count = max(workers, 1)
         return sum(self.loader.batches_of(Shard(self.rank, self.ranks, worker, count)) for worker in range(count))
 
+    @property
+    def _on_gpu(self) -> bool:
+        return self.loader.device not in (None, "cpu")
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
+        if info and self._on_gpu:
+            raise JobError(f"a worker of a DataLoader makes no batches on {self.loader.device}",
+                           why="a process of its own has a GPU context of its own",
+                           do="give the DataLoader num_workers=0: a thread reads ahead")  # fmt: skip
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         epoch, taken, by = self._place.tolist()
         self.loader.__dict__["groups"] = self.groups
@@ -126,33 +148,87 @@ class Rows(IterableDataset):  # type: ignore[misc]
         mine = (worker + turn) % workers  # the DataLoader begins with its worker 0
         if info is None:
             self._taken = taken
-        for table in Batches(self.loader, epoch, shards[mine], counts[mine]):
+        source, stream = self._source()
+        for batch in Batches(source, epoch, shards[mine], counts[mine], convert=self._tensors, stream=stream):
             if info is None and self._taken is not None:
                 self._taken += 1
-            yield self._tensors(arrays(table))
+            yield batch
 
-    def _tensors(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        columns = {name: _owned(values) for name, values in columns.items()}
-        inside = {part for names in self.jagged.values() for name in names for part in (name, f"{name}_offsets")}
-        batch: dict[str, Any] = {n: torch.from_numpy(values) for n, values in columns.items() if n not in inside}
-        for key, names in self.jagged.items():
-            batch[key] = _keyed(columns, names)
+    def _source(self) -> tuple[Loader, Callable[[], int] | None]:
+        """(the loader with the number of PyTorch's current GPU, which gives the address of its current stream)."""
+        if not self._on_gpu:
+            return self.loader, None
+        if not torch.cuda.is_available():
+            raise HostError(f"PyTorch sees no GPU for tensors on {self.loader.device}",
+                            do="look at nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out device=")  # fmt: skip
+        device = torch.device(str(self.loader.device))
+        number = torch.cuda.current_device() if device.index is None else device.index
+        source = replace(self.loader, device=f"cuda:{number}")
+        source.__dict__["groups"] = self.groups
+        return source, lambda: int(torch.cuda.current_stream(number).cuda_stream)
+
+    def _tensors(self, read: Any) -> dict[str, Any]:
+        columns = arrays(read)
+        owned = Arrays({name: _owned(values) for name, values in columns.items()}, lengths=columns.lengths)
+        named = {name for features in self.jagged.values() for pair in features.items() for name in pair if name}
+        inside = {part for name in named for part in (name, f"{name}_offsets")}
+        batch: dict[str, Any] = {name: _tensor(values) for name, values in owned.items() if name not in inside}
+        for key, features in self.jagged.items():
+            batch[key] = _keyed(owned, features)
         return batch
 
 
-def _jagged_names(jagged: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    named = jagged if isinstance(jagged, Mapping) else {"jagged": [jagged] if isinstance(jagged, str) else jagged}
-    return {key: list(names) for key, names in named.items()}
+Features = dict[str, str | None]  # the columns of a jagged tensor, each with the column of its weights
 
 
-def _with_columns(loader: Loader, jagged: Mapping[str, Sequence[str]]) -> Loader:
-    """The loader that also reads the columns of jagged tensors; a JobError for an unknown one, or a second name."""
-    inside = [name for names in jagged.values() for name in names]
+def _jagged_columns(jagged: Any) -> dict[str, Features]:
+    """The columns of each jagged tensor by its name. A JobError for a map that has both columns and tensors."""
+    if not isinstance(jagged, Mapping):
+        return {"jagged": _features(jagged)}
+    weighted = {name for name, value in jagged.items() if value is None or isinstance(value, str)}
+    if len(weighted) == len(jagged):
+        return {"jagged": dict(jagged)}
+    if weighted:
+        one, other = next(iter(weighted)), next(name for name in jagged if name not in weighted)
+        raise JobError("jagged has columns beside names of tensors", why=f"{one!r} names one column, {other!r} several",
+                       do=f"jagged={{'{other}': .., 'ids': {{'{one}': {jagged[one]!r}}}}}")  # fmt: skip
+    return {key: _features(value) for key, value in jagged.items()}
+
+
+def _features(columns: str | Sequence[str] | Mapping[str, str | None]) -> Features:
+    if isinstance(columns, Mapping):
+        return dict(columns)
+    return dict.fromkeys([columns] if isinstance(columns, str) else columns)
+
+
+def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
+    """The loader that also reads the columns of jagged tensors and their weights.
+
+    A JobError for an unknown one, a second name, and weights of another kind than their values.
+    """
+    inside = [name for features in jagged.values() for pair in features.items() for name in pair if name]
     for key in jagged:
         if key in {*loader.names} - {*inside}:
             raise JobError(f"a jagged tensor and a column are both called {key!r}", where=loader.path,
                            do="name the tensor otherwise: jagged={'ids': [..]}")  # fmt: skip
-    return replace(loader, columns=tuple(dict.fromkeys([*loader.names, *inside])))
+    loader = replace(loader, columns=tuple(dict.fromkeys([*loader.names, *inside])))
+    for name, weight in (pair for features in jagged.values() for pair in features.items()):
+        if weight is not None:
+            _check_weights(loader, name, weight)
+    return loader
+
+
+def _check_weights(loader: Loader, name: str, weight: str) -> None:
+    values, weights = loader.schema[name].dtype, loader.schema[weight].dtype
+    if kind_of(leaf_type(weights)) != "number":
+        raise JobError(f"the weights of {name!r} are no numbers", where=loader.path,
+                       why=f"{weight!r} is {dtype_name(weights)}", do="name a column of numbers")  # fmt: skip
+    if is_list(values) != is_list(weights):
+        raise JobError(
+            f"{name!r} and its weights, {weight!r}, are not both lists", where=loader.path,
+            why=f"{name} is {dtype_name(values)}, {weight} is {dtype_name(weights)}",
+            do="name weights of which there is one for each value",
+        )  # fmt: skip
 
 
 def _keyed_jagged_tensor() -> Any:
@@ -167,13 +243,24 @@ def _keyed_jagged_tensor() -> Any:
     return KeyedJaggedTensor
 
 
-def _keyed(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> Any:
+def _keyed(columns: Arrays, features: Features) -> Any:
     """The KeyedJaggedTensor of columns of a batch."""
-    if len({columns[name].dtype for name in names}) > 1 and all(columns[name].dtype.kind == "i" for name in names):
-        columns = {**columns, **{name: columns[name].astype(np.int64) for name in names}}
-    parts = jagged(columns, names)
-    values, lengths = torch.from_numpy(parts["values"]), torch.from_numpy(parts["lengths"])
-    return _keyed_jagged_tensor()(keys=parts["keys"], values=values, lengths=lengths)
+    types = {columns[name].dtype for name in features}
+    if len(types) > 1 and all(dtype.kind == "i" for dtype in types):
+        wide = {name: columns[name].astype(np.int64) for name in features}
+        columns = Arrays({**columns, **wide}, lengths=columns.lengths)
+    parts = jagged(columns, features)
+    tensors = {name: _tensor(parts[name]) for name in ("values", "lengths", "weights") if name in parts}
+    return _keyed_jagged_tensor()(keys=parts["keys"], **tensors)
+
+
+def _tensor(values: Any) -> torch.Tensor:
+    """The tensor of an array, in its memory."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    if values.dtype == np.bool_:  # CuPy 13 hands over no booleans
+        return torch.from_dlpack(values.view(np.uint8)).view(torch.bool)
+    return torch.from_dlpack(values)
 
 
 def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
@@ -194,12 +281,12 @@ def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
     return counts, turn
 
 
-def _owned(values: np.ndarray) -> np.ndarray:
+def _owned(values: Any) -> Any:
     """Values that a tensor may change: those of Arrow are read-only. Unsigned types as PyTorch computes with them."""
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(values.dtype.name)
     if wider:
         return values.astype(wider)
-    return values if values.flags.writeable else values.copy()
+    return values if not isinstance(values, np.ndarray) or values.flags.writeable else values.copy()
 
 
 def _rank() -> tuple[int, int]:

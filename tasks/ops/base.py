@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import pairwise
 from types import ModuleType
@@ -37,6 +37,8 @@ class Context:
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
     met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
+    origin: says in words where a row of the source lies, by its row number; None where only the number is known.
+    own: which rows the pass is of; the others are the past of these, and are not written. None where all are its own.
     """
 
     engine: ModuleType
@@ -46,6 +48,13 @@ class Context:
     question: Any = None
     failed: Counter[str] = field(default_factory=Counter)
     met: Counter[str] | None = None
+    origin: Callable[[int], str] | None = None
+    own: Any = None
+
+    def place(self, index: int) -> str:
+        """Where the source has one of these rows, in words: its number, and its file if there is one."""
+        row = int(self.rows[index])
+        return self.origin(row) if self.origin else f"row {row:,} of the source"
 
     def ordered(self) -> Any:
         """The order numbers of the rows."""
@@ -54,7 +63,7 @@ class Context:
     def part(self, start: int, stop: int) -> Context:
         """The context of rows [start, stop)."""
         order = None if self.order is None else self.order[start:stop]
-        return Context(self.engine, self.rows[start:stop], self.training, order, self.question, self.failed, self.met)
+        return replace(self, rows=self.rows[start:stop], order=order)
 
 
 @dataclass(frozen=True)
@@ -244,7 +253,8 @@ class Operator(BaseModel):
         raise TypeError(f"{type(self).__name__} does not define keep")
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
-        """The columns of the new rows, and their context: row and order numbers that they take over (`groups_rows`)."""
+        """The columns of the new rows, and their context: row and order numbers that they take over, and `own` of those
+        with a row that has it (`groups_rows`)."""
         raise TypeError(f"{type(self).__name__} does not define regroup")
 
     # as data
@@ -486,6 +496,6 @@ def refuse_infinite(operator: str, names: Sequence[str], columns: Columns, conte
     place, name, value = first
     raise DataError(
         f"{operator} cannot learn from {value} in column {name!r}",
-        why=f"row {int(context.rows[place]):,} of the source holds it; {why}",
+        why=f"{context.place(place)} holds it; {why}",
         do="limit the values with Clip first, or leave such rows out with a filter",
     )

@@ -398,10 +398,15 @@ def _in_order(counted: pa.Table, keys: Sequence[str], engine: ModuleType) -> pa.
 
 
 def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:
-    """The counts of a table, to add to; zeros where they begin anew."""
+    """The counts of a table, to add to; zeros where they begin anew.
+
+    Of the system's allocator: for huge pages, which NumPy and Arrow's pool ask for, a busy host has to make room, which
+    takes longer than to add up all counts.
+    """
     if anew or not len(table):
         return np.zeros(len(table), dtype=np.int64)
-    return np.concatenate([raw(chunk) for chunk in table["count"].chunks])
+    counts = np.frombuffer(pa.allocate_buffer(8 * len(table), pa.system_memory_pool()), dtype=np.int64)
+    return np.concatenate([raw(chunk) for chunk in table["count"].chunks], out=counts)
 
 
 def _with(table: pa.Table, counts: np.ndarray, seen: np.ndarray | None = None) -> pa.Table:

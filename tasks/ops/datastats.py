@@ -16,7 +16,7 @@ from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import sketches
 from tasks.engines.algorithms.moments import Moments, deviation, joined
-from tasks.engines.algorithms.reductions import exact_sum
+from tasks.engines.algorithms.reductions import exact_sum, extremes
 from tasks.engines.convert.python_values import listed, value_of
 from tasks.ops.base import Columns, Context, Learned, Unit
 
@@ -187,7 +187,7 @@ def _numbers(engine: Any, column: Any) -> Partial:
         finite = engine.xp.isfinite(values)
         infinite = int(len(values) - finite.sum())
         values = values[finite]
-    ends = (values.min().item(), values.max().item()) if len(values) else (None, None)
+    ends = extremes(values) if len(values) else (None, None)
     total = exact_sum(values) if values.dtype.kind in "iu" else None
     moments = engine.moments(engine.from_numbers(values), [0, len(values)])[0][:3]
     bins = sketches.bins(values.astype("float64"), engine.xp)

@@ -45,10 +45,10 @@ class Filter(_RowFilter):
     not depend on. Of several filters a row has to pass all. A filter of what is made of runs (History, Rolling ..) acts
     after the others, and the runs stay as they were: "len(item_history) > 0" takes no event out of the histories of
     later ones. After Groupby a filter keeps groups, for the columns and statistics of groups. Types and values stay. A
-    cast or a parse that fails is null, counted and reported; with `strict` it is a DataError that names value, column
-    and row. Errors: a JobError unless exactly one of the two is given, for an expression that cannot be read or is not
-    of booleans, and for a function that returns another number of rows, another order or another type; a HostError for
-    a function that cannot be imported here.
+    cast or a parse that fails is null, counted and reported; with `strict` it is a DataError that names value, column,
+    file and row. Errors: a JobError unless exactly one of the two is given, for an expression that cannot be read or is
+    not of booleans, and for a function that returns another number of rows, another order or another type; a HostError
+    for a function that cannot be imported here.
 
     >>> import pyarrow as pa
     >>> from millrace import Workflow

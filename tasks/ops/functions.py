@@ -16,11 +16,14 @@ from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.moments import deviation, joined
-from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.algorithms.reductions import extremes
+from tasks.engines.expression.calendar import written
+from tasks.engines.expression.dtypes import family, unit_of
+from tasks.engines.expression.evaluation import engine_of, evaluate
 from tasks.engines.expression.nodes import Node, UnreadError
 from tasks.engines.expression.syntax import Expression, learned_name, parse
 from tasks.engines.expression.typing import dtype_of
-from tasks.errors import DataError, JobError
+from tasks.errors import JobError
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit, make_operator, refuse_infinite
 from tasks.ops.quantiles import quantile_of, quantile_ranks
 from tasks.ops.user_code import check_module, import_path, refuse_reordered
@@ -51,7 +54,8 @@ class Lambda(Operator):
     parameter also gets the frame of the selected column and of the columns in `dependency`. `expression` names columns,
     `_` being the selected one: "price * 2", "_ == 'purchase'". NaN becomes null; all other values are what the function
     or the expression makes of them, also of nulls and infinities. A cast or a parse that fails in an expression gives
-    null, which a run counts and reports; with `strict` it is a DataError that names value, column and row.
+    null, which a run counts and reports; with `strict` it is a DataError that names value, column,
+    file and row.
 
     `dtype` is the type out. Left out, a function must keep the column's type, and the type of an expression follows
     from its columns. `name` is the new name of the column (default: its own). Errors: a JobError unless exactly one of
@@ -176,12 +180,12 @@ class _LearnedLambda(Lambda, Learned):
         if node.verb in ("mean", "std"):
             refuse_infinite("Lambda", [source], columns, context, f"{name} would not be finite")
             return list(engine.moments(column, [0, len(column)])[0])
+        if node.verb in ("min", "max"):
+            return _end(column, node.verb)
         values, valid = engine.numbers(engine.finite(column))
         values = values if valid is None else values[valid]
-        if node.verb == "quantile":
-            question = (context.question or {}).get(name)
-            return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
-        return (values.min() if node.verb == "min" else values.max()).item() if len(values) else None
+        question = (context.question or {}).get(name)
+        return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
 
     def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
@@ -211,7 +215,7 @@ class _LearnedLambda(Lambda, Learned):
         if node.verb == "quantile":
             return quantile_of((partial[0], partial[1]), Fraction(node.args[1].value))
         if node.verb in ("min", "max"):
-            return partial
+            return written(partial[1], partial[0]) if isinstance(partial, list) else partial
         n, mean, _, low, high = partial
         if not n:
             return None
@@ -225,17 +229,28 @@ class _LearnedLambda(Lambda, Learned):
         return make_operator, (self.to_json(),)
 
 
+def _end(column: Any, verb: str) -> Any:
+    """The least or the greatest value of a column, of times [unit, count]; None where there is none."""
+    verbs = engine_of(column)
+    dtype = verbs.arrow_type(column)
+    flat = verbs.flat(column, dtype)
+    values = flat.values if flat.valid is None else flat.values[flat.valid]
+    if not len(values):
+        return None
+    value = extremes(values)[verb == "max"]
+    return [unit_of(dtype), value] if family(dtype) == "time" else value
+
+
 _LearnedLambda.__name__ = "Lambda"  # in messages and in the state
 
 
 @contextmanager
 def rows_named(context: Context) -> Iterator[None]:
-    """Errors of strict expressions say which row of the source holds the value."""
+    """Errors of strict expressions say which row of the source, and of which file, holds the value."""
     try:
         yield
     except UnreadError as error:
-        row = int(context.rows[error.row])
-        raise DataError(f"{error.what} in row {row:,} of the source", why=error.why, do=error.do) from None
+        raise error.in_row(context.place(error.row)) from None
 
 
 def _takes_frame(function: Callable[..., Any]) -> bool:

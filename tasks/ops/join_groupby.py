@@ -185,7 +185,7 @@ class JoinGroupby(Keyed):
         keys = self.key_names(a)
         rows = pa.array(np.arange(len(a)))
         numbered = [t.select([n for n in t.column_names if n not in keys]).add_column(0, "k0", rows) for t in (a, b)]
-        merged = self.merge_all(numbered)
+        merged = sort_keys(self.merge_all(numbered), ["k0"])  # groups may come in any order
         return pa.table({name: a[name] if name in keys else merged[name] for name in a.column_names})
 
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:

@@ -19,7 +19,7 @@ from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, Night, Unit
 
-PROBED = {"pandas": 1 << 20, "cudf": 1 << 25}  # rows of a base that are looked up at once
+PROBED = {"pandas": 1 << 19, "cudf": 1 << 25}  # rows of a base that are looked up at once
 
 
 class Keyed(Learned):

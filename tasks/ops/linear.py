@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.algorithms.linear import Factor, merge, principal_axes
+from tasks.engines.algorithms.linear import Factor, merge, one_thread, principal_axes
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit, refuse_infinite
 
@@ -192,7 +192,8 @@ class PairwiseRegression(_Together):
         """`pairs`, ranked by r2; `n` and `left_out` rows; how many pairs are `collinear`."""
         names = np.array(self.predictors(unit), dtype=object)
         first, second = np.triu_indices(len(names), 1)
-        fits = _pair_fits(partial)
+        with one_thread():  # whose number the bits would depend on
+            fits = _pair_fits(partial)
         order = np.argsort(-np.nan_to_num(fits["r2"], nan=-1.0) + 2.0 * fits["collinear"], kind="stable")
         columns: dict[str, Any] = {"first": pa.array(names[first][order]), "second": pa.array(names[second][order])}
         for name, values in fits.items():

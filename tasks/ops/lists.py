@@ -11,7 +11,7 @@ from pydantic import model_validator
 from tasks.core.schema import Column, Schema, Tags
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Operator, Unit
-from tasks.ops.continuous import _fits
+from tasks.ops.continuous import _as_stored, _fits
 from tasks.ops.scaling import Range, kept_range, restored_range
 
 
@@ -88,7 +88,8 @@ class ListSlice(Operator):
         return {unit[0]: engine.make_lists(sizes, valid, engine.take({"x": elements}, index)["x"])}
 
     def _padding(self, elements: Any, engine: Any) -> Any:
-        return engine.column(pa.array([self.pad_value], engine.dtype(elements)))
+        dtype = engine.dtype(elements)
+        return engine.column(pa.array([_as_stored(self.pad_value, dtype)], dtype))
 
 
 def _bound(at: int, lengths: Any, xp: Any) -> Any:
@@ -143,7 +144,7 @@ class EqualLengths(Operator):
             raise DataError(
                 f"the lists of {first!r} and {name!r} have different lengths: "
                 f"{int(lengths[first][place]):,} and {int(lengths[name][place]):,}",
-                why=f"row {int(context.rows[place]):,} of the source holds them; a null list counts as an empty one",
+                why=f"{context.place(place)} holds them; a null list counts as an empty one",
                 do="mend the data, or leave such rows out with a filter",
             )
         return {name: columns[name] for name in unit}

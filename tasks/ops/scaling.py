@@ -13,6 +13,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, is_list, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.exact_sums import whole_difference
+from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Learned, Unit
 from tasks.ops.continuous import FLOATS
@@ -48,7 +49,7 @@ class _Ranged(Learned):
         values = values if valid is None else values[valid]
         if values.dtype.kind == "f":
             values = values[engine.xp.isfinite(values)]
-        return (values.min().item(), values.max().item()) if len(values) else None
+        return extremes(values) if len(values) else None
 
     def merge(self, a: Range, b: Range) -> Range:
         if a is None or b is None:

@@ -12,10 +12,10 @@ from pydantic import field_validator, model_validator
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.algorithms.key_runs import Aggregate, Histories, difference, find_runs, lagged, rolling
+from tasks.engines.algorithms.key_runs import Aggregate, Histories, Runs, difference, find_runs, lagged, rolling
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.ops.continuous import _fits
+from tasks.ops.continuous import _as_stored, _fits
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
 RollingAgg = Literal["mean", "sum", "min", "max"]
@@ -249,8 +249,11 @@ class History(_RunOperator):
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         ties = None if self.time_col is None else columns[self.time_col]
         histories = Histories(runs, self.length, ties, self.include_current)
-        rules = self.min_length, self.pad, self.pad_value
-        return {f"{name}_history": histories.lists(columns[name], *rules) for name in unit}
+        out = {}
+        for name in unit:
+            filler = _as_stored(self.pad_value, context.engine.dtype(columns[name])) if self.pad else None
+            out[f"{name}_history"] = histories.lists(columns[name], self.min_length, self.pad, filler)
+        return out
 
 
 class Groupby(_RunOperator):
@@ -337,18 +340,26 @@ class Groupby(_RunOperator):
         first = runs.first_rows
         numbers = context.rows if runs.order is None else context.rows[runs.order]
         rows, _ = engine.extremes_by(runs.codes, len(runs.lengths), numbers)
+        own = None if context.own is None else _any_of(context.own, runs)
         if _several(self.sort_cols):
             runs = runs.sorted([columns[name] for name in _several(self.sort_cols)], self.ascending)
         if self.min_length > 1 or self.max_length is not None:
             runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
-            first, rows = first[chosen], rows[chosen]
+            first, rows, own = first[chosen], rows[chosen], None if own is None else own[chosen]
         keys = engine.take({k: columns[k] for k in self.keys}, first)
         taken: dict[str, Aggregate] = {}
         for title, name, agg in self._named(unit):
             if name not in taken:
                 taken[name] = Aggregate(columns[name], runs)
             keys[title] = getattr(taken[name], agg)()
-        return keys, replace(context, rows=rows, order=order[first])
+        return keys, replace(context, rows=rows, order=order[first], own=own)
+
+
+def _any_of(flags: Any, runs: Runs) -> Any:
+    """For each run whether it has a row with the flag; `flags` are in the order of rows."""
+    placed = (flags if runs.order is None else flags[runs.order]).astype(runs.xp.int64)
+    before = runs.xp.concatenate([runs.xp.zeros(1, dtype=runs.xp.int64), runs.xp.cumsum(placed)])
+    return before[runs.starts[1:]] > before[runs.starts[:-1]]
 
 
 def _output(column: Column, title: str, agg: str) -> Column:

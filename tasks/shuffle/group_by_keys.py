@@ -24,6 +24,7 @@ from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.shuffle.order import RANGES_PER_FILE, Order
 from tasks.shuffle.parts import Part
 from tasks.shuffle.pieces import Cutting, PartitionPieces
+from tasks.sources.row_places import RUNS, runs_by_file
 from tasks.storage.atomic import no_space
 from tasks.storage.files import check_unchanged
 
@@ -120,7 +121,7 @@ def keyed_plan(
         schema=schema,
         blocks=tuple(blocks),
         partitions=cut_partitions(tuple(blocks), size),
-        options={"keyed": {"keys": list(keys), "sort_by": list(sort_by)}},
+        options={"keyed": {"keys": list(keys), "sort_by": list(sort_by)}, RUNS: runs_by_file(plan)},
     )
 
 

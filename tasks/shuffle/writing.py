@@ -16,8 +16,7 @@ from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import HIDDEN
 from tasks.core.units import amount
 from tasks.errors import GiveUpError
-from tasks.shuffle.file_writer import write_table, write_whole
-from tasks.shuffle.hive_folders import _write_folders, _write_folders_of_runs
+from tasks.shuffle.file_writer import _write_folders, _write_folders_of_runs, write_table, write_whole
 from tasks.shuffle.host_pieces import joined_on_host, on_device
 from tasks.shuffle.parts import Part, Writing, runs_of, units_of, written
 from tasks.shuffle.pieces import PartitionPieces

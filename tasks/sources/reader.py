@@ -28,10 +28,13 @@ SMALLEST = 32 * 2**20  # decoded bytes from which on a run of blocks gets its ow
 
 
 class FramePlan:
-    """A plan over frames, with the frames: it can be read by partition like a plan over files."""
+    """A plan over frames, with the frames: it can be read by partition like a plan over files.
 
-    def __init__(self, plan: Plan, frames: Frames) -> None:
-        self.plan, self.frames = plan, frames
+    Errors say that a row is one of the source, or of what the frames are `called`.
+    """
+
+    def __init__(self, plan: Plan, frames: Frames, called: str = "source") -> None:
+        self.plan, self.frames, self.called = plan, frames, called
 
 
 def read(

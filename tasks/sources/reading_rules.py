@@ -1,7 +1,7 @@
 """The rules by which a source was read. A fitted workflow keeps them, so that the same text means the same value later.
 
-What decides what a value is (null_values, schema) and which rows count (filter, keys, sort_by) holds for every later
-source. How text is laid out (delimiter, header, columns) holds for a source of the same format.
+What decides what a value is (null_values, schema) and which rows count (filter, strict, keys, sort_by) holds for every
+later source. How text is laid out (delimiter, header, columns) holds for a source of the same format.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from tasks.errors import DataError, JobError
 from tasks.sources.formats import format_of
 from tasks.storage.files import COMPRESSIONS
 
-ROWS = ("filter", "keys", "sort_by")  # which rows, and which of them together
+ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", *ROWS)
 LAYOUT = ("delimiter", "header", "columns", "skip_rows", "decimal", "encoding", "quote", "escape", "comment")
 TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
-DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "keys": [], "sort_by": []}
+DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "strict": False, "keys": [],
+                            "sort_by": []}  # fmt: skip
 
 
 @dataclass(frozen=True)

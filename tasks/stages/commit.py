@@ -262,6 +262,8 @@ def _row_rules(request: Request, results: Sequence[StageResult], split: str) -> 
         rules["split"] = {**source.split.model_dump(mode="json"), "rows": transformed.other_splits}
         null = transformed.null_in_train
         rules["split"] |= {} if null is None else {"null_in_train": null}
+        if division := PlanOf(request).division:
+            rules["split"]["divided"] = {**division.figures, "text": division.text}
     if source.downsample and transformed and transformed.downsampled is not None:
         rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": transformed.downsampled}
     return rules

@@ -22,7 +22,7 @@ from tasks.core.stage_results import IngestResult
 from tasks.errors import DataError, NoInputError
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
-from tasks.graph.row_rules import RowRules
+from tasks.graph.row_rules import Division, RowRules
 from tasks.job.apply_fitted import adapted, adopt, differences_of, missing_labels, null_types, subject
 from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, learned_before, sampled_digest
@@ -31,7 +31,7 @@ from tasks.job.request import PlanOf, Request
 from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
-from tasks.shuffle.repeated_rows import check_unique, repeated_rows
+from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
 from tasks.sources.bad_lines import BadLine, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.planning import (
     NoRowsError,
@@ -95,6 +95,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
         repeated=_repeated_text(request, saved),
+        divided=_divided_text(request, saved),
         again=again,
         estimate={} if request.flow == "fit" else checked_needs(request, plans, pool).summary(),
         seconds=time.perf_counter() - start,
@@ -109,6 +110,17 @@ def _repeated_text(request: Request, saved: PlanOf) -> str:
     counts = {split: saved.repeated_count(split) for split in request.plan_names}
     lines = [f"{count:,} rows{f' of {split}' if split else ''}" for split, count in counts.items() if count is not None]
     return ", ".join(lines)
+
+
+def _divided_text(request: Request, saved: PlanOf) -> str:
+    """Where splits begin and which rows they have; "" where no look at all rows says so."""
+    source, division = request.source, saved.division
+    if division is None or source.split is None:
+        return ""
+    column = source.split.column
+    other_order = source.split.looks_back and source.keys and [column] != source.sort_by[:1]
+    more = f"; histories are not in the order of {column}, which source.sort_by does not begin with"
+    return division.text + (more if other_order else "")
 
 
 def _paths(source: Source) -> dict[str, Any]:
@@ -167,7 +179,7 @@ def _plan(
         and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.splits))
-        and saved.repeated_whole(request.splits)
+        and saved.row_sets_whole(request.splits)
     )
     target = target_of(request.source)
     reused = reused and not (target and not target.exists())
@@ -178,15 +190,16 @@ def _plan(
         learned: list[list[Any]] = []
         with_bad: dict[str, tuple[Plan, list[BadLine]]] = {}
         repeated: dict[str, Any] = {}
+        divisions: list[Division] = []
         plans = {
-            split: _planned(request, split, path, pool, origins, learned, notes, grown, with_bad, repeated)
+            split: _planned(request, split, path, pool, origins, learned, notes, grown, with_bad, repeated, divisions)
             for split, path in paths.items()
         }
         if target:
             write_bad_lines(target, [*with_bad.values()])
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
-        saved.set_plans(plans, origins, repeated)
+        saved.set_plans(plans, origins, repeated, divisions[0] if divisions else None)
         saved.data["learned_files"] = learned
         saved.data["bad_lines"] = {split: files for split, (_, files) in with_bad.items() if files}
         saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
@@ -219,11 +232,13 @@ def _naming_valid(split: str) -> Iterator[None]:
 def _planned(
     request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
     notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[BadLine]]], repeated: dict[str, Any],
+    divisions: list[Division],
 ) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
     column that the contract has a rule for, `grown` one for each used column about which files differ, `with_bad` the
-    plan of the files with their bad lines, and `repeated` the rows that `source.unique` leaves out."""
+    plan of the files with their bad lines, `repeated` the rows that `source.unique` leaves out, and `divisions` what a
+    look at all rows says of the splits."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -257,6 +272,9 @@ def _planned(
                                     run.min_partition_size)  # fmt: skip
         file = {"path": "", "digest": ""} if source.keys else {"path": rows.path, "digest": rows.digest}
         repeated[split] = {**file, "rows": count}  # rows brought together by keys are written without them
+    if source.split and source.split.looks_at_all_rows:
+        divisions.append(divided(plan, plan, source.split, source.filter, rows, request.engine, pool,
+                                 request.staging.folder, run.exchange, run.min_partition_size))  # fmt: skip
     if not source.keys:
         return plan
     if request.flow != "fit":

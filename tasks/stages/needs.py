@@ -18,8 +18,9 @@ from tasks.errors import GiveUpError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
+from tasks.job.row_rules import looks
 from tasks.shuffle.choice import choose, spare, spare_on_device
-from tasks.shuffle.repeated_rows import exchange_of
+from tasks.shuffle.key_ranges import exchange_of
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, sampled
@@ -110,10 +111,12 @@ def needs(request: Request, plans: Mapping[str, Plan], workers: Workers, sample:
         decoded = min(each * len(workers.workers), int(learned.nbytes * scale))
     if on_gpu and workers.device_memory:
         working = min(working, work_limit(workers.device_memory))  # further partitions wait
-    finding = [exchange_of(p, source.unique, run.exchange, workers, request.engine) for p in plans.values()
-               if source.unique]  # fmt: skip
+    finding = [exchange_of(p, look.columns, run.exchange, workers, request.engine) for p in plans.values()
+               for look in looks(source) if look.by_keys]  # fmt: skip
     scratch = keyed + (max(v for s, v in pieces.items() if chosen[s].kind == "disk") if kind == "disk" else 0)
-    scratch = max(scratch, *(int(need * scale) for where, need in finding if where == "disk"), 0)
+    noted = sum(p.rows for p in plans.values()) * max((look.noted for look in looks(source)), default=0)
+    waiting = [need + noted for where, need in finding if where == "disk"]
+    scratch = max(scratch, *(int(need * scale) for need in [noted, *waiting]))
     if on_gpu:
         host = largest * at_once + max(in_memory if on_host else 0, decoded)
     else:

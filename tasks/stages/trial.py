@@ -25,7 +25,7 @@ from tasks.graph.row_rules import RowRules
 from tasks.graph.state import State
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
-from tasks.job.row_rules import condition_columns, downsampling_of
+from tasks.job.row_rules import condition_columns, downsampling_of, looks
 from tasks.learning.observe import learn
 from tasks.ops.base import Learned
 from tasks.shuffle.group_by_keys import by_keys
@@ -97,7 +97,7 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     with tempfile.TemporaryDirectory(prefix="millrace-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
         own = sample if isinstance(sample, Plan) else sample.plan
-        rules = RowRules(downsampling=downsampling_of(source))
+        rules = RowRules(downsampling=downsampling_of(source), strict=source.strict)
         weight = rules.downsampling.weight if rules.downsampling else None
         names = {*table.column_names, ROW, *([weight] if weight else [])}
         columns = [column for column in schema.columns if column.name in names]
@@ -119,7 +119,7 @@ def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePla
     frames = frames_of(table)
     blocks = frames.blocks()
     plan = Plan((), "frame", frames.schema, blocks, cut_partitions(blocks, PARTITION))
-    rows = FramePlan(plan, frames)
+    rows = FramePlan(plan, frames, "sample")
     if not source.keys:
         return rows
     return by_keys(rows, plan, source.keys, source.sort_by, "pandas", LocalPool(), folder, PARTITION)
@@ -190,6 +190,5 @@ def used_columns(request: Request, bound: Bound) -> set[str]:
     learned = [] if request.fitted else [name for names in phases_of(bound) for name in names]
     written = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
     order = [] if request.flow == "fit" else [*output.keys, *output.sort_by]
-    unique = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])] if source.unique else []
-    rows = [*condition_columns(source), *unique]
+    rows = [*condition_columns(source), *(name for look in looks(source) for name in look.columns)]
     return {*learned, *written, *rows, *source.keys, *source.sort_by, *order}

@@ -38,12 +38,13 @@ log = logging.getLogger("millrace")
 
 def write_transformed(
     work: Work, plan: Plan, output: Output, pool: Pool, reading: Mapping[str, Any] = MappingProxyType({}),
-    final: Node | None = None, left_out: Sequence[str] = (),
+    final: Node | None = None, left_out: Sequence[str] = (), row_rules: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:  # fmt: skip
     """Shuffle the rows of a fitted workflow into files under `output.path`, committed with one rename.
 
     `reading` is how the source was read that the workflow was fitted on; `final` is the whole graph, of
-    which `left_out` are outputs that the source lacks the columns for.
+    which `left_out` are outputs that the source lacks the columns for. `row_rules` are the rules of the data set by
+    which rows are left out, as the manifest has them.
     """
     graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
     started, staging = time.perf_counter(), Staging(output.path)
@@ -80,6 +81,7 @@ def write_transformed(
         data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
                         fingerprints={"source": plan.fingerprint}, seconds=round(time.perf_counter() - started, 3),
                         **({"reading": plan.reading} if plan.reading else {}),
+                        **({"row_rules": _counted(row_rules, pieces.left_out)} if row_rules else {}),
                         **({"made_up": sample} if sample else {}),
                         **({"left_out": list(left_out)} if left_out else {}))  # fmt: skip
         if output.metadata_file:
@@ -89,6 +91,16 @@ def write_transformed(
         if text := manifest.empty_files:
             log.warning("%s", text)
         return manifest
+
+
+def _counted(rules: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
+    """The rules with the rows that each left out, as in the manifest of a job."""
+    counts = {"split": left_out.get("other_splits"), "downsample": left_out.get("downsampled")}
+    known = {name: {"rows": count} for name, count in counts.items() if count is not None}
+    counted = {name: rule | known.get(name, {}) for name, rule in rules.items()}
+    if "split" in counted and "null_in_train" in left_out:
+        counted["split"]["null_in_train"] = left_out["null_in_train"]
+    return counted
 
 
 def sent(work: Work, fitted: Path, pool: Pool) -> Work:

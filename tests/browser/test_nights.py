@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from tests.browser.test_form import field, submit
 
 pytestmark = [pytest.mark.xdist_group("deployments"), pytest.mark.timeout(900)]
 PATIENCE = 400  # seconds for all runs of a deployment on cores that do much else; each takes ten
-TODAY = datetime.now(UTC).date()
 # Half past midnight in each zone, on both sides of a change of the clocks: the run's time, and the day that it reads.
 CHANGES = {
     "Europe/Berlin": {"2026-03-28T23:30:00Z": "2026-03-28", "2026-03-29T22:30:00Z": "2026-03-29"},
@@ -48,6 +48,12 @@ def at_half_past_midnight(timezone: str) -> dict[str, Any]:
     return {"cron": "30 0 * * *", "timezone": timezone, "slug": "nightly"}
 
 
+@cache
+def today() -> date:
+    """The day on which these tests began."""
+    return datetime.now(UTC).date()
+
+
 class Served(NamedTuple):
     """Where `millrace serve` works, its deployments by name, and the page of the server."""
 
@@ -72,7 +78,7 @@ def served(serve: Callable[[list[Any]], Path], api: Any, prefect_server: Any) ->
     refit = {"name": "refit", "entrypoint": "flows.refit.refit", "parameters": again}
     folder = serve([spec("nights", job("out/nights")), refit, *zones])
     for number in range(2, 7):
-        day_of(folder, TODAY - timedelta(days=number), 200 * (9 - number))
+        day_of(folder, today() - timedelta(days=number), 200 * (9 - number))
     for days in CHANGES.values():
         for day in days.values():
             day_of(folder, date.fromisoformat(day), 50)
@@ -117,7 +123,7 @@ def nights(served: Served, api: Any) -> list[Any]:
     """Runs of the last nights: four with data, one of a day without; the night after the first has no run."""
     runs = []
     for number in (5, 3, 2, 1, 0):
-        day = (TODAY - timedelta(days=number)).isoformat()
+        day = (today() - timedelta(days=number)).isoformat()
         parameters = {"run": {"date": day}}
         run = api.create_flow_run_from_deployment(served.deployments["nights"].id, parameters=parameters)
         runs.append(wait_for(lambda run=run: final(api, run.id), PATIENCE))
@@ -135,19 +141,24 @@ def test_the_nights_of_a_deployment_stand_side_by_side(
     page.get_by_role("columnheader", name="statistics").wait_for()
     keep(page, "nights")
 
-    head = [cell.inner_text() for cell in page.get_by_role("columnheader").all()]
-    rows = [[cell.inner_text() for cell in row.get_by_role("cell").all()] for row in page.get_by_role("row").all()[1:]]
-    table = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [row["day"] for row in table] == [(TODAY - timedelta(days=n)).isoformat() for n in (0, 1, 2, 3, 5)]
+    table = wait_for(lambda: table_of(page), 60)
+    assert [row["day"] for row in table] == [(today() - timedelta(days=n)).isoformat() for n in (0, 1, 2, 3, 5)]
     assert [row["rows"] for row in table] == ["", "1,400", "1,200", "1,000", "600"]
     assert [row["state"] for row in table[1:]] == [f"published: v000{n}" for n in (4, 3, 2, 1)]
-    assert table[0]["state"] == f"failed: there are no data for {TODAY}"
+    assert table[0]["state"] == f"failed: there are no data for {today()}"
     assert all(float(row[name]) >= 0 for row in table[1:] for name in ("ingest", "statistics", "transform"))
     assert all(int(row["ids"]) >= 20 and row["size"] for row in table[1:])
     assert [row["report"] for row in table[1:]] == [f"v000{n}/_report.html" for n in (4, 3, 2, 1)]
     page.get_by_role("link", name=str(nights[3].id)[:8]).first.click()
     page.get_by_text(re.compile("Completed")).first.wait_for()
     assert page.url.endswith(str(nights[3].id)) or str(nights[3].id) in page.url
+
+
+def table_of(page: Any) -> list[dict[str, str]]:
+    """The rows of the table of a page by column, all read at one moment; none while the page still builds it."""
+    cells = "rows => rows.map(row => [...row.querySelectorAll('th, td')].map(cell => cell.innerText))"
+    head, *rows = page.get_by_role("row").evaluate_all(cells) or [[]]
+    return [dict(zip(head, row, strict=True)) for row in rows] if all(len(row) == len(head) for row in rows) else []
 
 
 def latest(api: Any) -> str:
@@ -161,22 +172,22 @@ def latest(api: Any) -> str:
 def test_a_refit_by_its_form_learns_a_day_on_top_of_the_last_night(
     nights: list[Any], served: Served, page: Any, api: Any, keep: Any
 ) -> None:
-    day_of(served.folder, TODAY - timedelta(days=1), 300)
+    day_of(served.folder, today() - timedelta(days=1), 300)
     deployment = served.deployments["refit"]
     page.goto(f"{served.url}/v2/deployments/deployment/{deployment.id}/run")
     page.get_by_label("base").wait_for()
     assert page.get_by_label("base").input_value() == "out/nights"
     assert field(page, "source", "Path").input_value() == "in/{date-1}"
-    field(page, "run", "Date").fill(TODAY.isoformat())
+    field(page, "run", "Date").fill(today().isoformat())
     page.get_by_text("Parameters", exact=True).scroll_into_view_if_needed()
     keep(page, "refit")
     submit(page, "refit-by-hand")
-    run = wait_for(lambda: next((run for run in runs_of(api, deployment) if final(api, run.id)), None), PATIENCE)
+    run = wait_for(lambda: next(filter(None, (final(api, run.id) for run in runs_of(api, deployment))), None), PATIENCE)
 
     assert run.state_name == "Completed", run.state.message
     manifest = Manifest.load(served.folder / "out/nights")
     assert Path(manifest.path).name == "v0005"
-    assert (manifest.rows["out"], manifest.data["dated"]["date"]) == (300, TODAY.isoformat())
+    assert (manifest.rows["out"], manifest.data["dated"]["date"]) == (300, today().isoformat())
     assert (Path(manifest.path) / "_workflow/changes.json").exists()
 
 

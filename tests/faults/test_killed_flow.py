@@ -17,7 +17,7 @@ from tests.conftest import python_path
 from tests.faults import chaos
 from tests.faults.jobs import STAGES, digests, make_data, make_job, plan_chaos, run_flow
 
-pytestmark = pytest.mark.xdist_group("killed-flow")
+pytestmark = [pytest.mark.xdist_group("killed-flow"), pytest.mark.timeout(900)]
 
 
 def start(
@@ -31,7 +31,7 @@ def start(
         "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.faults.chaos",
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.faults.run_job", str(place / "job.json")]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=place)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, cwd=place)
 
 
 def inodes(folder: Path) -> dict[str, tuple[int, int]]:

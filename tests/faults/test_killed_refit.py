@@ -12,7 +12,7 @@ import pytest
 from tests.faults.jobs import STAGES, digests, make_data, make_job, run_flow
 from tests.faults.test_killed_flow import start
 
-pytestmark = pytest.mark.xdist_group("killed-flow")
+pytestmark = [pytest.mark.xdist_group("killed-flow"), pytest.mark.timeout(900)]
 
 
 def test_a_refit_that_is_killed_anywhere_is_completed_once(tmp_path: Path, prefect_server: Any) -> None:

@@ -90,7 +90,7 @@ def test_too_little_address_space_is_an_error_not_a_hang(limit: int, tmp_path: P
     assert "error: the address space of this process is too small" in done.stderr
     assert f"where: ulimit -v = {limit // 1000} (" in done.stderr
     assert "raise it: `ulimit -v unlimited`" in done.stderr
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {"prefect"}  # its home, if Prefect was loaded by then
 
 
 DIES = """

@@ -246,7 +246,7 @@ def test_a_signal_that_does_not_reach_the_waiting_thread_ends_its_wait(client: A
     try:
         with pytest.raises(Stopped):
             wait_for(PrefectDaskFuture(uuid.uuid4(), stage), "transform")
-        assert 0.2 < time.monotonic() - began < 5
+        assert 0.2 < time.monotonic() - began < 30  # and not the minute for which the stage waits
     finally:
         other.join()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})

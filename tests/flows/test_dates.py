@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -219,12 +219,16 @@ def test_the_name_of_a_run_shows_what_its_paths_became(tmp_path: Path, run: Any,
 def test_a_run_by_hand_is_of_its_start_and_says_so(tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture) -> None:
     data = nightly(tmp_path)
     data["source"]["path"] = f"{tmp_path}/in/{{date}}"
-    day = datetime.now(UTC).date().isoformat()
-    day_of(tmp_path, day)
+    today = datetime.now(UTC).date()
+    days = [(today + timedelta(days=number)).isoformat() for number in range(2)]  # midnight may come before the run
+    for day in days:
+        day_of(tmp_path, day)
     with caplog.at_level("INFO"):
         [out] = run(data)
 
-    assert Manifest.load(out).data["dated"]["origin"] == "started"
+    dated = Manifest.load(out).data["dated"]
+    day = dated["date"]
+    assert (dated["origin"], day in days) == ("started", True)
     assert f"the date is {day}, of the run's start" in caplog.text
     assert f"source.path: {tmp_path}/in/{{date}} is {tmp_path}/in/{day}" in caplog.text
 

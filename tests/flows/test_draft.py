@@ -214,6 +214,118 @@ def test_the_layout_of_text_is_seen(folder: Path, engine: str, name: str, encodi
     assert len(rows["city"].unique()) == 2
 
 
+HEADLESS = {"header": False, "columns": ["column_1", "column_2", "column_3"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings"),
+    [
+        ("rows.dat", "a;b;c\n" + "1;x;2.5\n" * 60, {"format": "csv", "delimiter": ";"}),
+        ("rows.txt", "a\tb\tc\n" + "1\tx\t2.5\n" * 60, {"format": "tsv"}),
+        ("rows", "1,x,2.5\n" * 60, {"format": "csv", **HEADLESS}),
+        ("rows.csv", "1,x,2026-01-02\n" * 60, HEADLESS),
+        ("rows.csv", "x,,1\n" + "y,2,NA\n" * 59, HEADLESS),
+        ("rows.csv", "id,2025,2026\n" + "7,1,2\n" * 60, {}),
+        ("rows.csv", "id,name,town\n" + "x,y,z\nv,w,z\n" * 30, {}),
+        ("rows.dat", "1::2.5\n" * 60, {"format": "csv", "delimiter": ":", **HEADLESS}),
+        ("rows.log", '{"a": 1, "b": "x"}\n{"a": 2, "b": "y"}\n' * 30, {"format": "jsonl"}),
+    ],
+)
+def test_text_is_read_whatever_its_name_and_with_or_without_a_header(
+    folder: Path, engine: str, name: str, content: str, settings: dict[str, Any]
+) -> None:
+    (folder / name).write_text(content.replace("1", "3", 1))
+    text = draft(name)
+    source = yaml.safe_load(text)["source"]
+    assert {key: value for key, value in source.items() if key not in ("path", "null_values")} == settings
+    assert ("The first line of the first file has values, no names" in text) == ("header" in settings)
+    assert ran(text, folder, engine).num_rows == 60
+
+
+def test_what_is_no_text_of_columns_is_an_error(folder: Path) -> None:
+    (folder / "rows.dat").write_bytes(b"\0\1,\2\n" * 60)
+    (folder / "notes.txt").write_text("about these rows\n" * 3)
+    for name in ("rows.dat", "notes.txt"):
+        with pytest.raises(JobError, match="the format cannot be told from the name"):
+            draft(name)
+
+
+@pytest.mark.parametrize(("files", "path"), [(1, "shop/clicks-0.csv"), (3, "shop/clicks-*.csv")])
+def test_another_table_in_the_folder_is_named_and_not_read(folder: Path, engine: str, files: int, path: str) -> None:
+    (folder / "shop").mkdir()
+    for number in range(files):
+        lines = [f"{i % 7},{i % 5},{i % 2}" for i in range(50)]
+        (folder / "shop" / f"clicks-{number}.csv").write_text("\n".join(["user,item,click", *lines]) + "\n")
+    items = [f"{i},brand {i % 3},{'long ' * 400}" for i in range(5)]
+    (folder / "shop" / "items.csv").write_text("\n".join(["item,brand,words", *items]) + "\n")
+    text = draft("shop")
+    assert yaml.safe_load(text)["source"] == {"path": path}
+    assert "# shop/items.csv is another table and not read: it has item, brand, words." in text
+    assert ran(text, folder, engine).num_rows == 50 * files
+
+    joined = text.replace("  # - ", "  - ").replace("out/", "joined/")
+    assert set(ran(joined, folder, engine)["brand"].to_pylist()) == {"brand 0", "brand 1", "brand 2"}
+
+
+def test_files_that_share_half_of_their_columns_are_one_table(folder: Path) -> None:
+    for name, columns in (("a", "x,y,z"), ("b", "x,y,w")):
+        (folder / f"{name}.csv").write_text(columns + "\n" + "1,2,3\n2,3,5\n" * 30)
+    assert yaml.safe_load(draft(["a.csv", "b.csv"]))["source"] == {"path": ["a.csv", "b.csv"], "missing": "null"}
+
+
+def test_numbers_that_are_times_become_their_parts(folder: Path, engine: str) -> None:
+    second = 1_767_225_600 + np.arange(ROWS) * 86_400  # from 2026-01-01
+    days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=i) for i in range(ROWS)]
+    pq.write_table(
+        table(
+            timestamp=second,
+            created_at=pa.array([None, *second[1:]], pa.float64()),
+            reviewTime=second * 1000,
+            seen_date=[day.year * 10_000 + day.month * 100 + day.day for day in days],
+            watch_time=np.arange(ROWS) * 10**7 + 3,
+            stamp=second,
+        ),
+        folder / "rows.parquet",
+    )
+    text = draft("rows.parquet")
+    rows = ran(text, folder, engine)
+    assert ops_of(text) == {
+        "number": ["Normalize"],
+        **{name: ["Lambda", "DateParts"] for name in ("timestamp", "created_at", "reviewTime", "seen_date")},
+        "watch_time": ["Normalize"],
+        "stamp": ["Normalize"],
+    }
+    assert "# reviewTime: int64, named like a time and counting ms from 1970: its parts, in UTC" in text
+    assert "# seen_date: int64, a day as %Y%m%d: its parts" in text
+    for name in ("timestamp", "created_at", "reviewTime", "seen_date"):
+        day = [d for d in rows[f"{name}_day"].to_pylist() if d is not None]
+        assert sorted(day) == sorted(d.day for d in days[name == "created_at" :])
+
+
+def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
+    kinds = ["Comedy", "Drama", "Crime", "War", "Horror"]
+    lists = ["|".join(k for j, k in enumerate(kinds) if (i % 31 + 1) >> j & 1) for i in range(ROWS)]
+    pq.write_table(
+        table(
+            genres=lists,
+            tags=[text.replace("|", ",") for text in lists],
+            prose=[text.replace("|", ", ") for text in lists],
+            codes=[f"a|{i}" for i in range(ROWS)],
+        ),
+        folder / "rows.parquet",
+    )
+    text = draft("rows.parquet")
+    rows = ran(text, folder, engine)
+    assert ops_of(text) == {
+        "number": ["Normalize"],
+        "genres": ["Lambda", "Categorify"],
+        "tags": ["Lambda", "Categorify"],
+        "prose": ["Categorify"],
+    }
+    assert "# genres: string, lists of 5 value(s) with '|' between" in text
+    assert sorted(map(len, rows["genres"].to_pylist())) == sorted(text.count("|") + 1 for text in lists)
+
+
 def test_columns_that_share_values_share_a_vocabulary(folder: Path, engine: str) -> None:
     number = np.arange(ROWS)
     pq.write_table(

@@ -421,8 +421,9 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(tmp_path_factory: pytest.TempPathFactory, new_prefect_home: Callable[[Path], Path]) -> Iterator[Host]:
     host = Host(tmp_path_factory.mktemp("host"))
+    new_prefect_home(host.home)
     days(host.folder)
     host.start_server()
     try:

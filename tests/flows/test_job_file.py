@@ -65,7 +65,7 @@ def test_a_job_file_may_begin_with_a_recipe_and_its_sample_holds_for_its_path(fo
 
 
 def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
-    from flows.draft import draft
+    from flows.draft.draft import draft
 
     text = draft("in.parquet")
     found = job_of({"job": text, "output": {"seed": 9}})
@@ -75,6 +75,39 @@ def test_a_job_may_be_written_out_as_a_draft_is(folder: Path) -> None:
         job_of({"job": text.replace("seed: 0", "seed: a")})
     with pytest.raises(JobError, match="the job is no map of sections"):
         job_of({"job": "- a\n- b\n"})
+
+
+def test_features_take_a_whole_job_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.draft.draft import draft
+
+    text = draft("in.parquet")
+    whole = job_of({"features": text, "output": {"files": 3}, "label": None})
+    assert whole.model_dump() == job_of({"job": text, "output": {"files": 3}}).model_dump()
+    assert job_of({"features": JOB, "output": {"seed": 5}}).output.seed == 5
+    deployed = {"source": {"path": "x"}, "output": {"metadata_file": True}}
+    monkeypatch.setattr(parameters, "_of_deployment", lambda: deployed)
+    found = job_of({"features": JOB})  # the run goes before its deployment
+    assert (found.source.path, found.output.seed, found.output.metadata_file) == ("in.parquet", 5, True)
+    monkeypatch.setattr(parameters, "_of_deployment", lambda: {"features": JOB})
+    assert job_of({"output": {"seed": 9}}).output.seed == 9
+    with pytest.raises(JobError, match=r"output\.seed \(line 8 of features\): needs a whole number, it is 'a'"):
+        job_of({"features": JOB.replace("seed: 5", "seed: a")})
+    with pytest.raises(JobError, match=r"(?s)no operator 'Clp'.*features\[0\]\.ops\[0\] \(line 5 of features\)"):
+        job_of({"features": JOB.replace("Clip", "Clp")})
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"job": "job.yaml"}, r"(?s)job and features both have a whole job.*leave one of them empty"),
+        ({"job": JOB}, "job and features both have a whole job"),
+        ({"output": {"seed": 6}}, r"(?s)output\.seed is there twice.*line 8 of features.*field says 6.*features 5"),
+        ({"source": {"path": "other.parquet"}}, r"(?s)source\.path is there twice.*leave the field empty"),
+    ],
+)
+def test_a_whole_job_in_features_contradicts_nothing(folder: Path, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        job_of({"features": JOB, **more})
 
 
 def test_a_mistake_names_the_line_of_the_job_file_and_that_of_the_form_none(folder: Path) -> None:

@@ -22,6 +22,7 @@ from millrace.testing import check_operator
 from typer.testing import CliRunner
 
 from flows.job.job import make_job
+from infra.workers import forkserver
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import HostError, JobError
@@ -30,6 +31,7 @@ from tasks.ops.base import Learned, make_operator
 from tasks.ops.installed import entries
 from tasks.ops.user_code import VARIABLE
 from tasks.workflow import Workflow
+from tests.clusters import IMPORTS
 from tests.conftest import python_path
 from tests.flows.runs import rows_of, run_flow
 from tests.frames import to_list
@@ -60,6 +62,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         lines = [f"{point} = {value}\n" for point, value in points.items()]
         (about / "entry_points.txt").write_text("[millrace.operators]\n" + "".join(lines))
+        forkserver.start(IMPORTS.tasks)  # with the variables of the session: other tests of this process need it so
         monkeypatch.syspath_prepend(site)
         monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{python_path()}")
         return site

@@ -228,16 +228,18 @@ def test_a_source_becomes_train_valid_and_test_and_the_log_counts_what_is_left_o
         "path": str(logs(tmp_path / "data", 0, 1000, files=3)),
         "filter": "number >= 100",
         "unique": {"keys": ["x"]},
-        "split": {"by": "time", "column": "number", "valid": 600, "test": 800},
+        "split": {"by": "time", "column": "number", "valid": 0.25, "test": 0.25},
         "downsample": {"where": "label == 0", "fraction": 0.25},
     }
     folders = run_flow(job(tmp_path, **source), cluster)
     numbers = [sorted(rows_of(folder)["number"].to_pylist()) for folder in folders]
 
     assert folders == [tmp_path / "out" / name for name in ("train", "valid", "test")]
-    assert numbers[1:] == [[*range(600, 800)], [*range(800, 1000)]]
-    assert [n for n in numbers[0] if n % 2] == [*range(101, 600, 2)]
+    assert numbers[1:] == [[*range(550, 775)], [*range(775, 1000)]]
+    assert [n for n in numbers[0] if n % 2] == [*range(101, 550, 2)]
     assert 30 < len([n for n in numbers[0] if n % 2 == 0]) < 100
     assert "source.unique leaves out 0 rows, whose keys other rows have" in caplog.messages
-    assert "train: 400 rows belong to other splits (source.split)" in caplog.messages
-    assert f"source.downsample leaves out {500 - len(numbers[0])} rows" in caplog.messages
+    where = "valid begins at 550, test begins at 775; 450 rows are train, 225 rows are valid, 225 rows are test"
+    assert f"source.split: {where}" in caplog.messages
+    assert "train: 450 rows belong to other splits (source.split)" in caplog.messages
+    assert f"source.downsample leaves out {450 - len(numbers[0])} rows" in caplog.messages

@@ -59,7 +59,7 @@ def test_the_job_is_a_job() -> None:
 
 
 def test_the_job_of_the_readme_is_the_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.draft import draft
+    from flows.draft.draft import draft
     from flows.sample import make_sample
 
     make_sample("toy", tmp_path / "data" / "toy", 1_000_000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -110,20 +109,21 @@ def test_two_refits_of_one_base_go_on_from_each_other(
     night(0)
     from tasks.stages import ingest as stage
 
-    begun, ingest = threading.Event(), stage.ingest
+    begun, goes_on, ingest = threading.Event(), threading.Event(), stage.ingest
 
     def slow(*args: Any, **more: Any) -> Any:
         if threading.current_thread().name == "the other":
             begun.set()
-            time.sleep(3)
+            goes_on.wait(120)
         return ingest(*args, **more)
 
     monkeypatch.setattr(stage, "ingest", slow)
     other = threading.Thread(target=test_base_version.night, args=(tmp_path, 1), name="the other")
     other.start()
-    assert begun.wait(20)
+    assert begun.wait(120)
     with pytest.raises(JobError, match="another run works on this output"):
         night(2)
+    threading.Timer(1, goes_on.set).start()
     [third] = night(2, run={"lock": "wait"})
     other.join()
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from flows.draft import draft
+from flows.draft.draft import draft
 from flows.job.job import RECIPES, make_job, recipes
 from flows.job.schema import job_schema
 from flows.sample import make_sample

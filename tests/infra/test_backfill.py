@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -374,8 +374,11 @@ def killed(process: subprocess.Popen[str], how: signal.Signals = signal.SIGKILL)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(tmp_path: Path) -> None:
+def test_a_backfill_goes_on_after_restarts_with_no_day_twice_and_none_left_out(
+    tmp_path: Path, new_prefect_home: Callable[[Path], Path]
+) -> None:
     host = Host(tmp_path)
+    new_prefect_home(host.home)
     host.start_server()
     serving = host.millrace("serve", "--file", "nights.yaml")
     command = ("backfill", "preprocess/nights", "--from", DAYS[0], "--to", DAYS[-1])

@@ -9,33 +9,37 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tasks.job import fingerprints
+from tests.conftest import GROUPS
 from tests.infra import house
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path for room in ("flows", "tasks", "infra") for path in (ROOT / room).rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
 ENGINES = {"pandas", "cudf", "cupy", "dask_cudf", "pylibcudf", "rmm"}
-every_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Full dotted names of what a module imports anywhere in it; those for type checkers only do not count."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             node.body = []
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import in line {node.lineno}"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
 def rooms(path: Path) -> set[str]:
@@ -47,22 +51,30 @@ def within(path: Path, *places: str) -> bool:
     return any(relative == place or relative.startswith(f"{place}/") for place in places)
 
 
-@every_module
-def test_imports_go_one_way(path: Path) -> None:
-    if within(path, "tasks"):
-        assert not rooms(path) & {"flows", "infra", "tests"}
-    elif within(path, "infra"):
-        assert not rooms(path) & {"flows", "tests"}
-        from_tasks = {name for name in imports(path) if name.startswith("tasks")}
-        assert all(name.startswith("tasks.errors") for name in from_tasks), from_tasks
-    else:
-        assert "tests" not in rooms(path)
+def breaking(rule: Callable[[Path], Iterable[str]]) -> dict[str, list[str]]:
+    """What breaks a rule, by module."""
+    broken = {name: sorted(rule(path)) for name, path in zip(NAMES, MODULES, strict=True)}
+    return {name: what for name, what in broken.items() if what}
 
 
-@every_module
-def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
-    if within(path, "tasks/ops"):
-        known = (
+def test_imports_go_one_way() -> None:
+    def upwards(path: Path) -> set[str]:
+        if within(path, "tasks"):
+            return rooms(path) & {"flows", "infra", "tests"}
+        if within(path, "infra"):
+            from_tasks = {name for name in imports(path) if name.startswith("tasks")}
+            above = {name for name in from_tasks if not name.startswith("tasks.errors")}
+            return rooms(path) & {"flows", "tests"} | above
+        return rooms(path) & {"tests"}
+
+    assert breaking(upwards) == {}
+
+
+def test_operators_know_the_seam_and_each_other_only() -> None:
+    def others(path: Path) -> set[str]:
+        if not within(path, "tasks/ops"):
+            return set()
+        known: tuple[str, ...] = (
             "tasks.ops",
             "tasks.engines",
             "tasks.errors",
@@ -72,29 +84,40 @@ def test_operators_know_the_seam_and_each_other_only(path: Path) -> None:
         )
         if path.name == "side_tables.py":  # the one file that reads files, for the operators that join them
             known += ("tasks.storage.allowed_roots", "tasks.core.units")
-        others = {name for name in imports(path) if name.startswith("tasks.") and not name.startswith(known)}
-        assert not others
-        assert not rooms(path) & {"dask", "distributed", "prefect"}
+        beyond = {name for name in imports(path) if name.startswith("tasks.") and not name.startswith(known)}
+        return beyond | rooms(path) & {"dask", "distributed", "prefect"}
+
+    assert breaking(others) == {}
 
 
-@every_module
-def test_only_the_seam_imports_an_engine(path: Path) -> None:
-    if not within(path, "tasks/engines", "tasks/cluster/transfer"):
-        assert not rooms(path) & ENGINES
+def test_only_the_seam_imports_an_engine() -> None:
+    def engines(path: Path) -> set[str]:
+        return set() if within(path, "tasks/engines", "tasks/cluster/transfer") else rooms(path) & ENGINES
+
+    assert breaking(engines) == {}
 
 
-@every_module
-def test_only_stage_imports_prefect_in_tasks(path: Path) -> None:
-    if within(path, "tasks") and not within(
-        path, *(f"tasks/stages/{name}.py" for name in ("task", "progress_artifact", "storage_blocks"))
-    ):
-        assert not rooms(path) & {"prefect", "prefect_dask"}
+def test_only_stage_imports_prefect_in_tasks() -> None:
+    seams = [f"tasks/stages/{name}.py" for name in ("task", "progress_artifact", "storage_blocks")]
+
+    def prefect(path: Path) -> set[str]:
+        inside = within(path, "tasks") and not within(path, *seams)
+        return rooms(path) & {"prefect", "prefect_dask"} if inside else set()
+
+    assert breaking(prefect) == {}
 
 
-@every_module
-def test_a_module_says_what_it_is(path: Path) -> None:
-    text = path.read_text()
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), "no docstring"
+def test_a_module_says_what_it_is() -> None:
+    def silent(path: Path) -> list[str]:
+        text = path.read_text()
+        return [] if not text.strip() or ast.get_docstring(ast.parse(text)) else ["no docstring"]
+
+    assert breaking(silent) == {}
+
+
+def test_a_rule_names_each_module_that_breaks_it() -> None:
+    of_errors = breaking(lambda path: ["b", "a"] if within(path, "tasks/errors.py") else [])
+    assert of_errors == {"tasks/errors.py": ["a", "b"]}
 
 
 def test_no_module_is_called_utils() -> None:
@@ -228,10 +251,9 @@ def test_tasks_have_at_most_9_floors_of_outer_rooms(tasks_alone: house.Graph) ->
 WORDS = ("found", "given", "asked", "told", "said", "kept", "made", "held")
 
 
-@every_module
-def test_names_say_what_a_thing_is(path: Path) -> None:
+def test_names_say_what_a_thing_is() -> None:
     """These words say that something happened to a thing, not what the thing is: the style of the code has none."""
-    assert [name for name in house.identifiers(path) if name in WORDS] == []
+    assert breaking(lambda path: [name for name in house.identifiers(path) if name in WORDS]) == {}
 
 
 def test_nothing_is_registered_upwards() -> None:
@@ -289,6 +311,11 @@ def test_a_change_in_any_room_is_other_code(room: str, tmp_path: Path, monkeypat
 def test_own_code_is_that_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.__file__", str(copied(tmp_path, "tasks") / "tasks/__init__.py"))
     assert fingerprints.own_code.__wrapped__() == fingerprints.own_code()
+
+
+def test_the_groups_that_begin_first_are_groups_of_tests() -> None:
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    assert set(GROUPS) <= {name for text in texts for name in re.findall(r'xdist_group\("([\w-]+)"\)', text)}
 
 
 @pytest.mark.xdist_group("grouped")

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,10 @@ def test_a_port_taken_by_something_else_is_left_alone_and_the_other_one_remember
     assert first[:2] == second[:2]
 
 
-def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(tmp_path: Path) -> None:
+def test_a_server_with_a_password_asks_for_it_and_is_used_with_it(
+    tmp_path: Path, new_prefect_home: Callable[[Path], Path]
+) -> None:
+    new_prefect_home(tmp_path)
     known = {
         "PREFECT_SERVER_API_PORT": free_port(), "PREFECT_SERVER_API_AUTH_STRING": "admin:secret",
         "PREFECT_API_AUTH_STRING": "admin:secret",

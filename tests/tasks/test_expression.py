@@ -266,6 +266,14 @@ BEYOND = [
     ("x > 0 or x * x > 0", [LEAST], "int64"),
     ("where(x < 0, x * x, x)", [LEAST], "int64"),
     ("x * x is None", [MOST, None], "int64"),
+    ("coalesce(x * x, 0)", [MOST, None, 2], "int64"),
+    ("least(x * x, 3)", [MOST, None, 2], "int64"),
+    ("greatest(x, x * x)", [LEAST, None, 2], "int64"),
+    ("case(x * x > 5, 1, x)", [MOST, None, 2], "int64"),
+    ("case(x * x > 5, 'a', 'b')", [MOST, None, 2], "int64"),
+    ("hash(x * x)", [MOST, None, 2], "int64"),
+    ("len(cast(x * x, 'string'))", [MOST, None, 2], "int64"),
+    ("coalesce(cast(x * x, 'string'), 'a')", [MOST, None, 2], "int64"),
 ]
 
 
@@ -294,6 +302,7 @@ WITHIN = [
     ("-x", [255], "uint8", [-255]),
     ("x < 10 or x * x > 0", [LEAST, 3], "int64", [True, True]),
     ("where(x > 10, -1, x * x)", [MOST, 3, None], "int64", [-1, 9, None]),
+    ("case(x > 10, 'many', cast(x * x, 'string'))", [MOST, 3, None], "int64", ["many", "9", None]),
     ("cast(x, 'float64') * x", [MOST], "int64", [2.0**126]),
 ]
 

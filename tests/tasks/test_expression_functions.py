@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tasks import ops
 from tasks.core.schema import Column, Schema
 from tasks.dataset import Dataset
-from tasks.engines.expression import evaluation
+from tasks.engines.expression import evaluation, text_functions
 from tasks.engines.expression.functions import FUNCTIONS
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import dtype_of
@@ -59,6 +59,16 @@ def test_the_examples_of_the_page(name: str, text: str, columns: Any, expected: 
         ("coalesce(parse_number(x), parse_number(x, ','), 0)", ["1.5", "1,5", "NA"], [1.5, 1.5, 0.0], 0),
         ("parse_number(x) > 1", ["2", "two"], [True, None], 1),
         ("parse_time(x, '%d/%m/%Y') is None", ["1/2/2020", "x"], [False, True], 0),
+        ("coalesce(parse_json(x, 'a'), 'none')", ['{"a": "b"}', "{", None], ["b", "none", "none"], 0),
+        ("parse_json(x, 'a') == 'b' or x == '{'", ['{"a": "b"}', "{", "]"], [True, True, None], 1),
+        ("case(parse_number(x) > 1, 'many', 'few')", ["2", "two", None], ["many", "few", "few"], 0),
+        ("case(parse_number(x) > 1, 'many')", ["2", "two", None], ["many", None, None], 1),
+        ("where(x == '', parse_number(x), 0)", ["", "two", None], [None, 0.0, None], 1),
+        ("(parse_number(x) > 1 or x == 'two') and parse_json(x, 'a') == 'b'", ["two", "{}"], [None, None], 2),
+        ("(parse_number(x) > 1 or x == '{}') and parse_json(x, 'a') == 'b'", ["{}"], [None], 0),
+        ("least(parse_number(x), 5) + len(parse_json(x, 'a'))", ["{}"], [None], 0),
+        ("len(case(parse_number(x) > 1, 'many', 'few') + parse_json(x, 'a'))", ["{}"], [None], 0),
+        ("hash(parse_json(x, 'a')) < 0", ["{}", "{"], [None, None], 1),
         ("epoch(parse_time(x, '%Y'))", [], None, 0),
         ("epoch(parse_time(x, '%Y-%m-%d'))", ["1970-01-02", "1970-13-02", None], [86400, None, None], 1),
         ("parse_json(x, 'a')", ['{"a": 1}', "[1]", '{"a": NaN}', '{"a": "\\ud800"}', ""], ["1"] + [None] * 4, 3),
@@ -85,6 +95,11 @@ def test_texts_that_cannot_be_read_are_counted(
             ["1", "x", "y"],
             "parse_number(_) cannot read 'x' of column '_' in row 1 of the source",
         ),
+        (
+            "cast(_, 'timestamp[ns]')",
+            pa.array([0, 40_000_000_000_000_000], pa.timestamp("us")),
+            "cast(_, 'timestamp[ns]') cannot read 3237-07-19 23:06:40.000000 of column '_' in row 1 of the source",
+        ),
         ("parse_json(_, 'a')", ["{}", "{"], "parse_json(_, 'a') cannot read '{' of column '_' in row 1 of the source"),
     ],
 )
@@ -106,6 +121,7 @@ def test_strict_expressions_name_value_column_and_row(
 PATTERNS = [
     ("a(?=b)", "invalid perl operator"), ("(a", "missing )"), (r"(a)\1", "invalid escape sequence"),
     ("(?<!a)b", "invalid perl operator"), ("a{2000}", "invalid repetition size"),
+    (r"\Qa", r"\Q has no \E"),
 ]  # fmt: skip
 
 
@@ -117,6 +133,24 @@ def test_patterns_are_those_of_re2(pattern: str, why: str) -> None:
         assert why in told.value.what
         shown, caret = told.value.where.splitlines()
         assert shown[caret.index("^") - len("  where: ") :].startswith("r'")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("strip", (None,)), ("replace", ("a", "b")), ("substring", (0, 2)), ("split_part", (".", -1)),
+        ("endswith", ("b",)), ("matches", ("^a",)), ("regex_extract", ("[0-9]+", 0)), ("regex_replace", ("a", "z")),
+        ("parse_time", (None, "UTC")), ("parse_number", (",", ".")), ("parse_json", (("a", 1, "b"),)),
+    ],
+)  # fmt: skip
+def test_texts_of_a_gpu_of_more_than_two_gigabytes_are_read_as_others(name: str, parameters: tuple[Any, ...]) -> None:
+    """They come as large_string."""
+    texts = ["12,5", " a.b ", "2020-01-01", None, '{"a": [1, {"b": "x"}]}', "é-ü"]
+    (large, gone), (small, unread) = (
+        text_functions.apply(name, pa.array(texts, dtype), parameters) for dtype in (pa.large_string(), pa.string())
+    )
+    assert large.to_pylist() == small.to_pylist()
+    assert (None if gone is None else gone.tolist()) == (None if unread is None else unread.tolist())
 
 
 @pytest.mark.parametrize("text", ["x > mean(x)", "coalesce(x, 0) < quantile(x, 0.99)"])
@@ -135,12 +169,13 @@ def test_learned_values_are_of_all_rows(
     text: str, columns: Any, expected: list[Any], engine: str, tmp_path: Path
 ) -> None:
     """Learned once, saved, and applied to other data."""
-    workflow = fitted(["x"] >> ops.Lambda(expression=text, name="y"), pa.table(columns), engine)
+    (name,) = columns
+    workflow = fitted([name] >> ops.Lambda(expression=text, name="y"), pa.table(columns), engine)
     assert workflow.transform(pa.table(columns)).to_pydict() == {"y": expected}
     workflow.save(tmp_path / "w")
     loaded = Workflow.load(tmp_path / "w")
-    for row, value in zip(columns["x"], expected, strict=True):
-        one = pa.table({"x": pa.array([row], pa.table(columns)["x"].type)})
+    for row, value in zip(columns[name], expected, strict=True):
+        one = pa.table({name: pa.array([row], pa.table(columns)[name].type)})
         assert loaded.transform(one).to_pydict() == {"y": [value]}
 
 
@@ -161,6 +196,44 @@ def test_a_refit_merges_learned_values_and_freezes_quantiles(engine: str) -> Non
         whole = Workflow(node).fit(Dataset(pa.table({"x": first + second}), engine=engine))
         expected = whole.transform(pa.table({"x": second})).to_pydict()["x"] if merged else before
         assert workflow.transform(pa.table({"x": second})).to_pydict()["x"] == pytest.approx(expected, rel=1e-12)
+
+
+FAR = 2**62 // 10**6  # seconds; beyond the years that texts have
+ENDS = [
+    (pa.timestamp("us"), [datetime(2020, 1, 2), None, datetime(2020, 1, 1, 0, 0, 0, 1)], 86399.999999),
+    (pa.timestamp("ns", "Europe/Berlin"), [datetime(2020, 1, 2), None, datetime(2020, 1, 1, 12)], 43200.0),
+    (pa.timestamp("s"), [pa.scalar(FAR, pa.int64()).cast(pa.timestamp("s")), None, datetime(1970, 1, 1)], float(FAR)),
+    (pa.date32(), [date(2020, 1, 2), None, date(1969, 12, 31)], 18264 * 86400.0),
+]
+
+
+@pytest.mark.parametrize(("dtype", "times", "seconds"), ENDS, ids=[str(end[0]) for end in ENDS])
+def test_first_and_last_times_are_learned_saved_and_merged(
+    dtype: pa.DataType, times: list[Any], seconds: float, engine: str, tmp_path: Path
+) -> None:
+    last, first = (pa.table({"t": pa.array(part, dtype)}) for part in (times[:2], times[2:]))
+    named = {"since": "_ - min(t)", "left": "max(_) - t", "filled": "coalesce(t, min(t))"}
+    nodes = [["t"] >> ops.Lambda(expression=text, name=name) for name, text in named.items()]
+    workflow = Workflow(nodes[0] + nodes[1] + nodes[2]).fit(Dataset(last, engine=engine))
+    assert workflow.transform(first).select(["since", "left"]).to_pydict() == {"since": [-seconds], "left": [seconds]}
+    workflow.refit(Dataset(first, engine=engine))
+    workflow.save(tmp_path / "w")
+    loaded = Workflow.load(tmp_path / "w").transform(last)
+    assert loaded.select(["since", "left"]).to_pydict() == {"since": [seconds, None], "left": [0.0, None]}
+    filled = loaded["filled"].cast(dtype).combine_chunks()  # seconds are written as milliseconds
+    assert filled == pa.array([times[0], times[2]], dtype)
+
+
+@pytest.mark.parametrize("name", ["mean(_)", "std(_)", "quantile(_, 0.5)"])
+def test_a_mean_of_times_is_learned_from_their_seconds(name: str, engine: str) -> None:
+    table = {"t": [datetime(2020, 1, 1), datetime(2020, 1, 2)]}
+    with pytest.raises(JobError, match=r"learns from a column of numbers, this is timestamp\[us\]") as told:
+        rows(["t"] >> ops.Lambda(expression=f"_ - {name}"), table, engine)
+    assert 'Lambda(expression="epoch(_)")' in told.value.do
+    with pytest.raises(JobError, match="min learns from a column of numbers or times, this is string"):
+        rows(["s"] >> ops.Lambda(expression="min(s)"), {"s": ["a"]}, engine)
+    node = ["t"] >> ops.Lambda(expression="epoch(_)") >> ops.Lambda(expression=f"_ > {name}")
+    assert rows(node, table, engine) == {"t": [name == "std(_)", True]}
 
 
 def test_a_learned_lambda_is_a_value() -> None:

@@ -265,6 +265,39 @@ def test_a_large_hash_table_finds_the_same_with_and_without_a_filter(
     assert ("_filter" in vars(table)) == (present < 0.25)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    keys=st.sets(st.integers(-300, 300) | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60),
+    runs=st.lists(st.sets(st.integers(-300, 300) | st.integers(-(2**63), 2**63 - 1), max_size=90), max_size=5),
+    shuffled=st.booleans(),
+)
+def test_ascending_runs_are_found_as_any_other_keys(
+    monkeypatch: pytest.MonkeyPatch, keys: set[int], runs: list[set[int]], shuffled: bool
+) -> None:
+    monkeypatch.setattr(lookup, "SAMPLE", 4)
+    monkeypatch.setattr(lookup, "RUN", 6)
+    places = {key: place for place, key in enumerate(sorted(keys, key=hash))}
+    wanted = [key for run in runs for key in (run if shuffled else sorted(run))]
+    found = HashTable(np.array([*places], dtype=np.int64)).find(np.array(wanted, dtype=np.int64))
+    assert found.tolist() == [places.get(key, -1) for key in wanted]
+
+
+def test_a_long_ascending_run_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the base of a refit streams by the values of a night; keys in any other order are hashed."""
+    keys, hashed = np.random.default_rng(5).permutation(100_000) * np.int64(1 << 40), []
+    table, find = HashTable(keys), HashTable._find
+    monkeypatch.setattr(HashTable, "_find", lambda *given: hashed.append(len(given[1])) or find(*given))
+    order = np.argsort(keys)
+    run = np.repeat(keys[order][500:20_000], 20) + np.tile(np.arange(20), 19_500)  # every 20th is a key
+    expected = np.full(len(run), -1)
+    expected[::20] = order[500:20_000]
+    assert (table.find(run) == expected).all()
+    assert (table.find(np.append(run, run)) == np.append(expected, expected)).all()
+    assert hashed == [19_500] * 3  # the keys that are in a run
+    assert (table.find(keys) == np.arange(100_000)).all()
+    assert sum(hashed[3:]) == 100_000
+
+
 def test_strings_with_one_hash_keep_their_own_places(monkeypatch: pytest.MonkeyPatch) -> None:
     real = lookup._hash64
     monkeypatch.setattr(lookup, "_hash64", lambda strings: real(strings) & 0x1FFF)

@@ -311,7 +311,7 @@ def test_bytes_depend_on_the_rows_alone(tmp_path: Path, source: Path, engine: st
 def test_written_folders_are_not_written_again(
     tmp_path: Path, source: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.shuffle import file_writer, hive_folders
+    from tasks.shuffle import file_writer
     from tasks.shuffle import writing as shuffle_writing
 
     whole, wrote = file_writer.write_table, []
@@ -322,7 +322,7 @@ def test_written_folders_are_not_written_again(
         wrote.append(name)
         return whole(writing, table, name, rows)
 
-    monkeypatch.setattr(hive_folders, "write_table", failing)
+    monkeypatch.setattr(file_writer, "write_table", failing)
     monkeypatch.setattr(shuffle_writing, "write_table", failing)
     with pytest.raises(OSError, match="pulled out"):
         run_stages(job(tmp_path, source, engine), threads=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,26 +47,27 @@ def types_read(folder: Path, plain: Sequence[str], table: pa.Table) -> list[pa.D
 @pytest.mark.parametrize(
     ("column", "options", "expected"),
     [
-        (texts(100_000, 20), {"use_dictionary": False}, PLAIN),
-        (texts(10, 20), {"use_dictionary": False}, PLAIN),
-        (texts(10, 20), {}, ENCODED),
-        (texts(100_000, 20), {}, PLAIN),  # a dictionary of 1 MB that most of the values did not fit into
-        (texts(100_000, 20), {"write_statistics": False}, ENCODED),  # nothing shows how long they are
-        (texts(20_000, 20), {}, ENCODED),
-        (texts(1_000, 500), {}, ENCODED),
-        (pa.array([*["short"] * 9, "a" * 99] * 20_000), {}, ENCODED),
-        (texts(100_000, 20), {"use_dictionary": False, "row_group_size": 7_000}, PLAIN),
-        (texts(100_000, 20), {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}, ENCODED),
-        (texts(10, 20), {"use_dictionary": False, "column_encoding": {"a": "DELTA_LENGTH_BYTE_ARRAY"}}, PLAIN),
-        (texts(10, 20).dictionary_encode(), {"use_dictionary": False}, ENCODED),  # as its writer says
-        (texts(10, 20, rows=1), {"use_dictionary": False}, PLAIN),
-        (pa.nulls(1000, pa.string()), {"use_dictionary": False}, PLAIN),
+        (lambda: texts(100_000, 20), {"use_dictionary": False}, PLAIN),
+        (lambda: texts(10, 20), {"use_dictionary": False}, PLAIN),
+        (lambda: texts(10, 20), {}, ENCODED),
+        (lambda: texts(100_000, 20), {}, PLAIN),  # a dictionary of 1 MB that most of the values did not fit into
+        (lambda: texts(100_000, 20), {"write_statistics": False}, ENCODED),  # nothing shows how long they are
+        (lambda: texts(20_000, 20), {}, ENCODED),
+        (lambda: texts(1_000, 500), {}, ENCODED),
+        (lambda: pa.array([*["short"] * 9, "a" * 99] * 20_000), {}, ENCODED),
+        (lambda: texts(100_000, 20), {"use_dictionary": False, "row_group_size": 7_000}, PLAIN),
+        (lambda: texts(100_000, 20), {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}, ENCODED),
+        (lambda: texts(10, 20), {"use_dictionary": False, "column_encoding": {"a": "DELTA_LENGTH_BYTE_ARRAY"}}, PLAIN),
+        (lambda: texts(10, 20).dictionary_encode(), {"use_dictionary": False}, ENCODED),  # as its writer says
+        (lambda: texts(10, 20, rows=1), {"use_dictionary": False}, PLAIN),
+        (lambda: pa.nulls(1000, pa.string()), {"use_dictionary": False}, PLAIN),
     ],
 )
 def test_strings_come_plain_where_most_of_them_stand_so_in_the_file(
-    tmp_path: Path, column: pa.Array, options: dict[str, Any], expected: pa.DataType
+    tmp_path: Path, column: Callable[[], pa.Array], options: dict[str, Any], expected: pa.DataType
 ) -> None:
-    table = pa.table({"a": column, "x": np.arange(len(column))})
+    made = column()
+    table = pa.table({"a": made, "x": np.arange(len(made))})
     pq.write_table(table, tmp_path / "a.parquet", **options)
     table = table.cast(pa.schema({"a": pa.string(), "x": pa.int64()}))
     assert types_read(tmp_path, ["a", "x"], table) == [expected, pa.int64()]

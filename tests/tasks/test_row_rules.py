@@ -24,8 +24,8 @@ from tasks.errors import JobError
 from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
-from tasks.shuffle import repeated_rows as module
-from tasks.shuffle.repeated_rows import repeated_rows
+from tasks.shuffle import key_ranges as module
+from tasks.shuffle.row_sets import repeated_rows
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
 from tasks.stages import ingest, statistics, transform

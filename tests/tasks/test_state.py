@@ -8,6 +8,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -60,6 +61,58 @@ def test_a_large_table_lies_in_several_files(tmp_path: Path, monkeypatch: pytest
         State.load(tmp_path / "two")
     State({"1/C/x": {"values": values.slice(0, 3)}}).save(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json", "two", "v000-values.vocab"]
+
+
+def test_keys_that_are_numbers_lie_byte_by_byte(tmp_path: Path) -> None:
+    """Ids in order take a third of the bytes of plain ones, random ones as many."""
+    rng = np.random.default_rng(2)
+    tables = {
+        "in order": np.sort(rng.integers(0, 1 << 30, 100_000)),
+        "random": rng.integers(-(1 << 63), (1 << 63) - 1, 100_000),
+    }
+    nbytes = {}
+    for name, keys in tables.items():
+        table = pa.table({"v0": keys, "count": np.ones(100_000, dtype=np.int64)})
+        State({"1/C/x": {"values": table}}).save(tmp_path / name)
+        path = tmp_path / name / "v000-values.vocab"
+        nbytes[name] = path.stat().st_size
+        group = pq.read_metadata(path).row_group(0)
+        assert ["BYTE_STREAM_SPLIT" in group.column(number).encodings for number in range(2)] == [True, False]
+        assert pq.read_table(pa.BufferReader(path.read_bytes())).to_pydict() == table.to_pydict()
+    assert 200_000 < nbytes["in order"] < 300_000
+    assert 800_000 < nbytes["random"] < 820_000
+
+
+WHOLE_NUMBERS = [
+    *(pa.int8(), pa.uint16(), pa.int32(), pa.uint64(), pa.date32(), pa.time32("s"), pa.time64("ns")),
+    *(pa.timestamp("s"), pa.timestamp("ns", "Europe/Berlin"), pa.duration("s"), pa.duration("us")),
+]
+
+
+def test_keys_of_any_type_and_name_come_back(tmp_path: Path) -> None:
+    short, long = (pa.array([1, None, 86_399, 7], dtype) for dtype in (pa.int32(), pa.int64()))
+    keys = {f"{dtype}.v": (short if dtype.bit_width == 32 else long).cast(dtype, safe=False) for dtype in WHOLE_NUMBERS}
+    others = {
+        "date64[ms]": pa.array([86_400_000, None, 0, 0]).cast(pa.date64()),
+        "float": pa.array([0.5, None, float("inf"), -0.0]),
+        "": pa.array(["é", None, "", "\0"]),
+        "list": pa.array([[1, None], None, [], [2]]),
+        "int8": pa.array([{"v": 1}, None, {"v": 3}, {"v": None}]),
+    }
+    table = pa.table(keys | others | {"null": pa.nulls(4)})
+    tables = {"nulls": table, "none": table.take([0]), "empty": table.slice(0, 0)}
+    State({"1/J/x": tables}).save(tmp_path)
+    found = State.load(tmp_path).values["1/J/x"]
+    assert all(found[name].equals(one) for name, one in tables.items())
+
+
+def test_files_of_a_table_may_have_nulls_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.graph.state.PART", 2)
+    table = pa.table({"v0": [1, 2, None, 4], "count": [4, 3, 2, 1]})
+    State({"1/C/x": {"values": table}}).save(tmp_path)
+    first, second = (pq.ParquetFile(tmp_path / f"v000-values-000{number}.vocab") for number in range(2))
+    assert first.schema_arrow.field("v0").nullable < second.schema_arrow.field("v0").nullable
+    assert State.load(tmp_path).values["1/C/x"]["values"].equals(table)
 
 
 def test_saving_again_leaves_no_old_tables(tmp_path: Path) -> None:

@@ -191,3 +191,95 @@ def test_rows_of_this_process_know_what_was_taken(out: Path) -> None:
     assert len(numbers(again, 0)) == 10
     with pytest.raises(JobError, match="11 batches are taken of 10"):
         rows.state_dict(11)
+
+
+def on_cuda() -> str:
+    """`cuda`; skips where PyTorch has no GPU, as the wheels for the CPU do."""
+    if not torch.cuda.is_available():
+        pytest.skip(f"needs a PyTorch with CUDA and a GPU: this one is {torch.__version__}")
+    return "cuda"
+
+
+def devices() -> list[Any]:
+    return ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("settings", [{}, {"even": True, "drop_last": True}, {"global_batches": True, "ahead": 0}])
+def test_tensors_on_a_device_are_those_of_host_memory(out: Path, device: str, settings: dict[str, Any]) -> None:
+    from tasks.loading.torch import Rows
+
+    device = on_cuda() if device == "cuda" else device
+    for rank in range(3):
+        on_host = Rows(out, 64, rank=rank, ranks=3, **settings)
+        on_device = Rows(out, 64, rank=rank, ranks=3, device=device, **settings)
+        on_host.set_epoch(2)
+        on_device.load_state_dict(on_host.state_dict(1))
+        for expected, batch in zip([*on_host][1:], on_device, strict=True):
+            assert [*batch] == [*expected]
+            assert {values.device.type for values in batch.values()} == {device}
+            for name, values in batch.items():
+                assert values.dtype == expected[name].dtype
+                assert torch.equal(values.cpu(), expected[name])
+        assert on_device.state_dict() == on_host.state_dict()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_booleans_are_tensors_that_may_be_changed_on_every_device(tmp_path: Path, device: str) -> None:
+    from tasks.loading.torch import Rows
+
+    flags = pa.table({"flag": [True, False, True], "count": pa.array([1, 2, 3], pa.uint16())})
+    Workflow(["flag", "count"]).fit_transform(Dataset(flags)).to_parquet(str(tmp_path / "out"), files=1)
+    (batch,) = Rows(tmp_path / "out", device=on_cuda() if device == "cuda" else device, shuffle=False)
+    assert (batch["flag"].dtype, batch["count"].dtype) == (torch.bool, torch.int32)
+    assert torch.equal(
+        batch["count"][batch["flag"]].cpu().sort().values, batch["count"].cpu()[batch["flag"].cpu()].sort().values
+    )
+    batch["flag"].logical_not_()
+    assert int(batch["flag"].sum()) == 1
+
+
+def test_a_pytorch_without_cuda_makes_no_tensors_on_a_gpu(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import loading
+    from tasks.errors import HostError
+    from tasks.loading.torch import Rows
+
+    monkeypatch.setattr(loading, "GPU_MODULES", ())
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(HostError, match=r"(?s)tensors on cuda:1 need a PyTorch with CUDA.*millrace.loader"):
+        Rows(out, device="cuda:1")
+
+
+def test_without_a_gpu_and_in_workers_there_are_no_tensors_on_one(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import loading
+    from tasks.errors import HostError, JobError
+    from tasks.loading import torch as module
+
+    monkeypatch.setattr(loading, "GPU_MODULES", ())
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    rows = module.Rows(out, device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(HostError, match="PyTorch sees no GPU for tensors on cuda\n"):
+            next(iter(rows))
+    monkeypatch.setattr(module, "get_worker_info", object)
+    with pytest.raises(JobError, match=r"(?s)a worker of a DataLoader makes no batches on cuda.*num_workers=0"):
+        next(iter(rows))
+
+
+@pytest.mark.gpu
+def test_tensors_that_are_let_go_are_not_overwritten_before_their_stream_has_read_them(out: Path) -> None:
+    """PyTorch's stream is far behind the iteration, as in training: each batch is freed before it is read."""
+    from tasks.loading.torch import Rows
+
+    on_cuda()
+    sums = [int(batch["number"].sum()) for batch in Rows(out, 30)]
+    rows, found, work = Rows(out, 30, device="cuda"), [], torch.rand(4096, 4096, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(3):
+            for batch in rows:
+                work @ work @ work
+                found.append(batch["number"].sum())
+                del batch
+    torch.cuda.synchronize()
+    assert [int(total) for total in found] == 3 * sums

@@ -17,7 +17,7 @@ import pytest
 from flows.job.job import make_job
 from flows.preview.plan import preview
 from flows.preview.text import sections
-from tasks import ops
+from tasks import engines, ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
@@ -68,6 +68,19 @@ def rows(path: str, columns: list[str] | None = None, **settings: Any) -> dict[s
     plan = make_plan(Source(path=path, **settings))
     tables = [read(plan, i, columns) for i in range(len(plan.partitions))]
     return pa.concat_tables(tables).to_pydict()
+
+
+@pytest.mark.gpu
+def test_a_gpu_reads_what_all_files_have_alike(tmp_path: Path) -> None:
+    """Other columns do not keep it from that: those that a file lacks, and those that grew, are read on the host."""
+    path = folder_of(
+        tmp_path, "parquet", {"x": [1, 2], "n": pa.array([1, 1], pa.int32())}, {"brand": ["a"], "n": [2], "x": [3]}
+    )
+    plan = make_plan(Source(path=path, missing="null"))
+    (partition,) = plan.partitions
+    kernels = engines.engine("cudf")
+    read_there = kernels.read_partition(plan, partition, ["x", "n", "brand"])
+    assert {name: kernels.host(column).to_pylist() for name, column in read_there.items()} == {"x": [1, 2, 3]}
 
 
 @pytest.mark.parametrize("format", WRITERS)

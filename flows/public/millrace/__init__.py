@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.draft import draft
+    from flows.draft.draft import draft
     from millrace import ops
     from tasks.core.schema import Column, Schema, Tags
     from tasks.dataset import Dataset
@@ -72,7 +72,7 @@ if find_spec("torch"):  # `from millrace import *` works without PyTorch, too
 
 # The modules of the imports above, which only type checkers run.
 _MODULES = {
-    "flows.draft": ("draft",),
+    "flows.draft.draft": ("draft",),
     "tasks.core.schema": ("Column", "Schema", "Tags"),
     "tasks.dataset": ("Dataset",),
     "tasks.errors": ("DataError", "GiveUpError", "HostError", "JobError", "MillraceError", "TransientError"),

@@ -226,9 +226,9 @@ def apply(
     Columns are found by name and read in the types of the fit; others are not looked at. Values that were not seen
     get their operator's answer for such (Categorify: an out-of-vocabulary id). Label columns that the new data lack
     are left out and named; any other missing column is an error. The source is read as that of the fit, unless it
-    is set otherwise: null_values, schema, filter, keys and sort_by; delimiter, header and columns where the files have
-    the format of the fit. A run that was cut off goes on where it stopped when the same command is
-    given again.
+    is set otherwise: null_values, schema, filter, strict, keys and sort_by; delimiter, header and columns where the
+    files have the format of the fit. A run that was cut off goes on where it stopped when the same command is given
+    again.
 
     [bold]Examples[/bold]
 
@@ -399,7 +399,7 @@ def new(
 
       millrace new 'logs/*.csv' --label clicked > job.yaml
     """
-    from flows.draft import draft
+    from flows.draft.draft import draft
 
     print(draft(data[0] if len(data) == 1 else data, label), end="")
 

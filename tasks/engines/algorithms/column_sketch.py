@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import kind_of
 from tasks.core.strict_json import decoded, encoded
+from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
 from tasks.engines.algorithms.reductions import exact_sum
 from tasks.engines.hashing import murmur3
@@ -121,7 +122,8 @@ def of_counts(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sk
             sketch.low, sketch.high = _text_extremes(values)
         plain = values.to_pylist() if len(values) <= TABLE else []
     if kind != "bytes" and len(values) <= TABLE and _narrow(sketch):
-        sketch.table = plain, counts.astype(np.int64)
+        order = sorted(range(len(plain)), key=plain.__getitem__)  # a GPU counts in any order
+        sketch.table = [plain[place] for place in order], counts.astype(np.int64)[order]
         return sketch
     _spread(sketch, values, counts)
     return sketch
@@ -288,15 +290,19 @@ def _sum(values: Any, bits: int, n: int) -> int:
 
 
 def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
-    """The moments of finite float64 values (at least one), each as often as its count."""
+    """The moments of finite float64 values (at least one), each as often as its count; the same in any order."""
     n, low, high = int(counts.sum()), float(values.min()), float(values.max())
     weights = counts.astype(xp.float64)
+
+    def total(terms: Any) -> float:
+        (whole,), _ = exact_sums.sums(terms, lambda layer: layer.sum(keepdims=True), len(values), xp)
+        return float(whole)
+
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = float((values * weights).sum() / n)
-        shift = float(((values - mean) * weights).sum() / n)
-        deviations = values - (mean + shift)
-        squares = float((deviations * deviations * weights).sum())
-    return n, min(max(mean + shift, low), high), squares, low, high
+        mean = total(values * weights) / n
+        deviations = values - mean
+        squares = total(deviations * deviations * weights)
+    return n, min(max(mean, low), high), squares, low, high
 
 
 def merge(sketches: Sequence[Sketch]) -> Sketch:

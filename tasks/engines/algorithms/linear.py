@@ -9,7 +9,7 @@ Source: Demmel, Grigori, Hoemmen, Langou, "Communication-optimal parallel and se
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -67,8 +67,16 @@ def _controller() -> ThreadpoolController:
 one_thread = _OneThread()
 
 
-def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int) -> Factor:
+def row_sums(matrix: np.ndarray) -> np.ndarray:
+    """The sum of each row of a matrix, as a column."""
+    sums: np.ndarray = matrix.sum(axis=1, keepdims=True)
+    return sums
+
+
+def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int, add: Callable[[Any], Any] = row_sums) -> Factor:
     """The Factor of the rows without a null, `chunk` rows at a time; `left_out` counts the rows with a null.
+
+    `add` sums the rows of a matrix, in an order that its shape alone decides.
 
     With infinite values the means are not finite and the factor is NaN.
     """
@@ -79,7 +87,7 @@ def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int) -> Factor
         return Factor(0, rows, np.zeros((2, width)), np.zeros((width, width)))
     cuts = [(start, min(start + chunk, n)) for start in range(0, n, chunk)]
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = _means(values, cuts, xp)
+        mean = _means(values, cuts, xp, add)
     if not np.isfinite(mean).all():
         return Factor(n, rows - n, mean, np.full((width, width), np.nan))
     high, rest = (xp.asarray(part)[:, None] for part in mean)
@@ -166,11 +174,11 @@ def _stacked(values: Sequence[Any], start: int, stop: int, xp: Any) -> Any:
     return xp.stack([value[start:stop] for value in values], dtype=xp.float64, casting="unsafe")
 
 
-def _means(values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: Any) -> np.ndarray:
+def _means(values: Sequence[Any], cuts: Sequence[tuple[int, int]], xp: Any, add: Callable[[Any], Any]) -> np.ndarray:
     """(2, p): the mean of each column, exact for constant columns, and its rounding error."""
     n, first = cuts[-1][1], _stacked(values, 0, 1, xp)
-    high = first + sum((_stacked(values, *cut, xp) - first).sum(axis=1, keepdims=True) for cut in cuts) / n
-    rest = sum((_stacked(values, *cut, xp) - high).sum(axis=1, keepdims=True) for cut in cuts) / n
+    high = first + sum(add(_stacked(values, *cut, xp) - first) for cut in cuts) / n
+    rest = sum(add(_stacked(values, *cut, xp) - high) for cut in cuts) / n
     return on_host(xp.stack([high[:, 0], rest[:, 0]]))
 
 

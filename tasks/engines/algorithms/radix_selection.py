@@ -155,3 +155,9 @@ def values_at(counted: Counted, ranks: Sequence[int], kind: str) -> list[int | f
     """The values of these ranks (from 0, in ascending order of the values) once they are known."""
     places = np.searchsorted(_starts(counted), np.array(ranks, dtype=np.int64), side="right") - 1
     return [value_of(int(counted.keys[place]), kind) for place in places]
+
+
+def first_ranks(counted: Counted, ranks: Sequence[int]) -> list[int]:
+    """For the value of each rank the least rank that has it, once the values are known."""
+    starts = _starts(counted)
+    return [int(starts[np.searchsorted(starts, rank, side="right") - 1]) for rank in ranks]

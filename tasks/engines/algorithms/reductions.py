@@ -26,8 +26,9 @@ def all_true(flags: Any) -> bool:
 
 
 def extremes(values: Any) -> tuple[Any, Any]:
-    """(least, greatest) of at least one value, as Python numbers."""
-    return _reduced(values, "min").min().item(), _reduced(values, "max").max().item()
+    """(least, greatest) of at least one value, as Python numbers; 0.0 for -0.0, of which a reduction takes either."""
+    low, high = _reduced(values, "min").min().item(), _reduced(values, "max").max().item()
+    return (low + 0.0, high + 0.0) if isinstance(low, float) else (low, high)
 
 
 def exact_sum(values: Any) -> int:

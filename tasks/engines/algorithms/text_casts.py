@@ -13,12 +13,14 @@ from tasks.engines.hashing.canonical import decimal_floats, decimal_text
 def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     """The values of texts, parsed by Arrow's rules; null where a text is not a value of the type.
 
-    Numbers are written as 12, -0.5, 1e3; booleans as true, false, 1, 0; times as 2020-01-31 or 2020-01-31 12:30:00,
-    also with a fraction, with T, and with Z, UTC or an offset (+02:00) at the end. White space at both ends is ignored.
-    Each distinct text is parsed once.
+    Whole numbers are written as 12, +12, -12, never as 0x0c; other numbers as 12, -0.5, 1e3; booleans as true, false,
+    1, 0; times as 2020-01-31 or 2020-01-31 12:30:00, also with a fraction, with T, and with Z, UTC or an offset
+    (+02:00) at the end. White space at both ends is ignored. Each distinct text is parsed once.
     """
     encoded = array.dictionary_encode() if not pa.types.is_dictionary(array.type) else array
     texts = pc.utf8_trim_whitespace(encoded.dictionary.cast(pa.string()))
+    if pa.types.is_integer(dtype):
+        texts = _with_digits(texts)
     values = times_of(texts, dtype, _lenient) if pa.types.is_timestamp(dtype) else _lenient(texts, dtype)
     return values.take(encoded.indices)
 
@@ -46,6 +48,14 @@ def times_of(
         moved = cast(pc.if_else(zoned, joined, nothing), pa.timestamp(dtype.unit, "UTC")).cast(plain)
         times = pc.if_else(zoned, moved, cast(pc.if_else(zoned, nothing, bare), plain))
     return times.cast(dtype) if dtype.tz else times
+
+
+def _with_digits(texts: pa.Array) -> pa.Array:
+    """The texts as Arrow reads whole numbers: +5 without its sign, and null for 0xff..ff, which Arrow takes for -1."""
+    if pc.any(pc.starts_with(texts, "+")).as_py():
+        texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
+    is_hex = pc.starts_with(texts, "0x", ignore_case=True)
+    return pc.if_else(is_hex, pa.scalar(None, pa.string()), texts) if pc.any(is_hex).as_py() else texts
 
 
 def _lenient(texts: pa.Array, dtype: pa.DataType) -> pa.Array:

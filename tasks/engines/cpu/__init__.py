@@ -4,6 +4,7 @@ import numpy as xp
 
 from tasks.engines.algorithms.host_tables import host_table
 from tasks.engines.convert.host_files import run_unit, write_file, write_runs
+from tasks.engines.cpu.batch_device import BatchDevice
 from tasks.engines.cpu.columns import (
     adopt,
     affine,
@@ -72,6 +73,7 @@ NAME = "pandas"
 
 __all__ = [
     "NAME",
+    "BatchDevice",
     "Lookup",
     "Pieces",
     "adopt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,8 @@ BLOCK = 1 << 17  # keys that the hash table inserts or looks up at once
 SAMPLE = 1 << 14  # keys that say whether most of them are absent
 FILTERED = range(1 << 20, 1 << 26)  # slots that no cache holds, but a filter of which it does
 FINER = 2  # the filter has 2^FINER bits per slot
+MERGED = 16  # keys per wanted key up to which they are worth sorting
+RUN = 1 << 12  # wanted keys that an ascending run should have
 
 
 class Lookup:
@@ -180,7 +183,8 @@ class HashTable:
     Inserts and finds keys in blocks, so that temporaries stay in the cache. `repeated` are the places of keys that
     equal a key inserted before; `find` returns one place for equal keys. Read-only once built: any thread may use it.
     Where few of many wanted keys are in a large table, a filter of few bits per slot, which stays in the cache, sorts
-    out most of the others: half of the time.
+    out most of the others: half of the time. Where the wanted keys come in ascending runs, as those of a vocabulary do,
+    the keys within the range of a long run are looked up in the run instead: a fifth of the time.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -228,24 +232,49 @@ class HashTable:
             places, slots = places[~same], (slots[~same] + 1) & self.mask
         return np.concatenate(repeated) if repeated else places
 
+    @cached_property
+    def _ascending(self) -> np.ndarray:
+        return np.sort(self.keys)
+
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """The place of each of the wanted keys, int64; -1 for a key that is not in the table."""
         out, wanted = np.full(len(wanted), -1, dtype=np.int64), np.ascontiguousarray(wanted)
         if not len(self.keys):
             return out
+        edges = _edges_of_runs(wanted) if len(wanted) >= max(2 * SAMPLE, len(self.keys) // MERGED) else []
+        for start, stop in itertools.pairwise(edges):
+            self._find_run(wanted[start:stop], out[start:stop])
+        if not edges:
+            self._find_many(wanted, out)
+        return out
+
+    def _find_run(self, wanted: np.ndarray, out: np.ndarray) -> None:
+        """`_find` of wanted keys each of which is larger than the one before."""
+        low, high = np.searchsorted(self._ascending, wanted[0]), np.searchsorted(self._ascending, wanted[-1], "right")
+        if 3 * (high - low) > len(wanted):
+            self._find_many(wanted, out)
+            return
+        keys = self._ascending[low:high]
+        rows = np.searchsorted(wanted, keys)
+        same = np.flatnonzero(wanted.take(rows) == keys)
+        places = np.full(len(same), -1, dtype=np.int64)
+        self._find(keys.take(same), places)
+        out[rows[same]] = places
+
+    def _find_many(self, wanted: np.ndarray, out: np.ndarray) -> None:
+        """`_find` of any number of wanted keys, through the filter where that is faster."""
         if len(self.slots) not in FILTERED or len(wanted) < 2 * SAMPLE:
             self._find(wanted, out)
-            return out
+            return
         self._find(wanted[:SAMPLE], out[:SAMPLE])
         wanted, rest = wanted[SAMPLE:], out[SAMPLE:]
         if 4 * np.count_nonzero(out[:SAMPLE] >= 0) > SAMPLE:
             self._find(wanted, rest)
-            return out
+            return
         rows = self._candidates(wanted)
         codes = np.full(len(rows), -1, dtype=np.int64)
         self._find(wanted.take(rows), codes)
         rest[rows] = codes
-        return out
 
     def _find(self, wanted: np.ndarray, out: np.ndarray) -> None:
         """Write the places of the wanted keys to `out`, which is -1 everywhere."""
@@ -258,6 +287,15 @@ class HashTable:
                 codes[rows[hit]] = places[hit]
                 left = np.flatnonzero(~hit & (places >= 0))
                 rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & self.mask
+
+
+def _edges_of_runs(keys: np.ndarray) -> list[int]:
+    """Where each ascending run of distinct keys begins, and the end of the last; [] if the runs are short."""
+    for part in (keys[:SAMPLE], keys):
+        falls = np.flatnonzero(part[1:] <= part[:-1])
+        if len(falls) * RUN > len(part):
+            return []
+    return [0, *(falls + 1).tolist(), len(keys)]
 
 
 def _is_number(dtype: pa.DataType) -> bool:

@@ -5,9 +5,38 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+
 from tasks.engines.expression.dtypes import NANOSECONDS
 
 DAY = NANOSECONDS["day"]
+
+
+def written(ticks: int, unit: str) -> str | list[Any]:
+    """A learned time as it is saved: ISO text in UTC, or [unit, count] where no such text says exactly the same.
+
+    >>> written(1_600_000_000_000, "ms"), written(2**62, "s")
+    ('2020-09-13 12:26:40.000', ['s', 4611686018427387904])
+    """
+    dtype = pa.date32() if unit == "day" else pa.timestamp(unit)
+    try:
+        text: str = _moment(ticks, dtype).cast(pa.string()).as_py()
+        return text if counted(text, dtype) == ticks else [unit, ticks]
+    except (pa.ArrowInvalid, OverflowError):
+        return [unit, ticks]
+
+
+def counted(saved: str | list[Any], dtype: pa.DataType) -> int:
+    """The count of units since 1970 of a time that `written` wrote."""
+    if not isinstance(saved, str):
+        return int(saved[1])
+    if pa.types.is_date32(dtype):
+        return int(pa.scalar(saved).cast(pa.timestamp("s")).cast(dtype).cast(pa.int32()).as_py())
+    return int(pa.scalar(saved).cast(pa.timestamp(dtype.unit)).cast(pa.int64()).as_py())
+
+
+def _moment(ticks: int, dtype: pa.DataType) -> pa.Scalar:
+    return pa.scalar(ticks, pa.int32() if pa.types.is_date32(dtype) else pa.int64()).cast(dtype)
 
 
 def part(ticks: Any, unit: str, name: str, xp: ModuleType) -> Any:

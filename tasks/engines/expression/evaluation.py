@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +22,7 @@ from tasks.engines.expression.dtypes import family, unit_of
 from tasks.engines.expression.nodes import Typed, columns_of, failure, unread
 from tasks.engines.expression.syntax import Expression
 from tasks.engines.expression.typing import typed
-from tasks.engines.expression.verbs_numbers import Flat
+from tasks.engines.expression.verbs_numbers import Flat, Lost
 from tasks.errors import DataError, JobError
 
 FLAT = ("bool", "int", "float", "time")
@@ -36,6 +38,28 @@ def engine_of(column: Any) -> ModuleType:
 
 
 Failed = Counter[str]  # rows that are null because a cast or a parse failed, by expression
+
+
+def beyond_in(lost: Lost) -> tuple[Any | None, Lost]:
+    """(where no number is lost because it is beyond its type, None: nowhere; what was lost so)."""
+    beyond = tuple((step, gone) for step, gone in lost if not can_fail(step))
+    return reduce(operator.and_, [~gone for _, gone in beyond]) if beyond else None, beyond
+
+
+def is_true(condition: Flat) -> Flat:
+    """Whether a condition is true, also of null: false; but null where it depends on a number beyond its type."""
+    values = condition.values if condition.valid is None else condition.values & condition.valid
+    return without_beyond(Flat(values, None, condition.lost), [condition])
+
+
+def without_beyond(answer: Flat, sides: Sequence[Flat]) -> Flat:
+    """An answer for null that is null where a side is a number beyond its type: this is no null to pass over."""
+    for side in sides:
+        known, beyond = beyond_in(side.lost)
+        if beyond and side.valid is not None:
+            known = known | side.valid
+            answer = replace(answer, valid=known if answer.valid is None else answer.valid & known)
+    return answer
 
 
 def can_fail(step: Typed) -> bool:
@@ -133,10 +157,38 @@ def _answer(
     return value
 
 
+@dataclass(frozen=True)
+class Lossy:
+    """Texts or lists of which some are null because a step lost them: `lost` as of a Flat."""
+
+    values: Any
+    lost: Lost
+
+
+def bare(value: Any) -> Any:
+    """The texts or lists themselves; a Flat, and a literal text, as it is."""
+    return value.values if isinstance(value, Lossy) else value
+
+
+def lost_in(value: Any) -> Lost:
+    """The rows that steps lost on the way to a value."""
+    return value.lost if isinstance(value, Flat | Lossy) else ()
+
+
+def with_lost(value: Any, lost: Lost) -> Any:
+    """The value, which also has the rows that were lost in what it is made of."""
+    if not lost:
+        return value
+    if isinstance(value, Flat):
+        return replace(value, lost=value.lost + lost)
+    return Lossy(bare(value), lost_in(value) + lost)
+
+
 class _Runner:
     """Computes the values of steps: a Flat for numbers, booleans and times, a text for strings, else the column itself.
 
-    `failed` are the rows in which a cast or a parse failed, None without such rows.
+    A text, or lists, with lost rows are Lossy. `failed` are the rows in which a cast or a parse failed, None without
+    such rows.
     """
 
     def __init__(
@@ -153,30 +205,42 @@ class _Runner:
         self.failed: Any = None
 
     def settled(self, value: Any) -> Any:
-        """The value without lost numbers: DataError for integers beyond their type; failed casts go to `failed`."""
-        for step, gone in value.lost if isinstance(value, Flat) else ():
-            rows = self.engine.xp.broadcast_to(gone if value.valid is None else gone & ~value.valid, (self.rows,))
-            if not any_true(rows):
-                continue
-            if not can_fail(step):
-                raise self._beyond(step, int(rows.sum()))
-            self._note(step, rows)
-        return replace(value, lost=()) if isinstance(value, Flat) and value.lost else value
+        """The value without lost rows, of which those count that are null in it: DataError for integers beyond their
+        type; failed casts go to `failed`, and are an UnreadError if the expression is strict."""
+        if lost := lost_in(value):
+            null = self.nulls(value)
+            for step, gone in lost if null is not None else ():
+                rows = self.engine.xp.broadcast_to(gone & null, (self.rows,))
+                if not any_true(rows):
+                    continue
+                if not can_fail(step):
+                    raise self._beyond(step, int(rows.sum()))
+                if self.strict:
+                    raise self._unread(step, rows)
+                self.failed = rows if self.failed is None else self.failed | rows
+        return replace(value, lost=()) if isinstance(value, Flat) and lost else bare(value)
 
-    def _note(self, step: Typed, rows: Any) -> None:
-        """Remember the rows in which a cast or a parse failed; UnreadError for them if it is strict."""
-        if self.strict:
-            raise self._unread(step, rows)
-        self.failed = rows if self.failed is None else self.failed | rows
+    def nulls(self, value: Any) -> Any | None:
+        """Which rows of a value are null; None where no row is."""
+        if isinstance(value, Flat):
+            return None if value.valid is None else ~value.valid
+        if isinstance(value, str):
+            return None
+        return self.engine.is_null(bare(value))
+
+    def arrow(self, value: Any, dtype: pa.DataType) -> pa.Array:
+        """The value in host memory."""
+        return self.engine.to_arrow(bare(value), dtype, self.rows)
 
     def _unread(self, step: Typed, rows: Any) -> DataError:
         (source,) = step.args
         places = self.engine.xp.flatnonzero(rows)
         first = int(places[0])
-        arrow = self.engine.to_arrow(self.settled(self.value(source)), source.dtype, self.rows)
-        value, columns = arrow[first].as_py(), ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
+        arrow = self.arrow(self.value(source), source.dtype)
+        value, columns = arrow.slice(first, 1), ", ".join(repr(name) for name in dict.fromkeys(columns_of(step)))
+        shown = format_text(value)[0].as_py() if family(source.dtype) == "time" else repr(value[0].as_py())
         part = self.of.text[slice(*step.place)]
-        return unread(f"{part} cannot read {value!r} of column {columns}", first, len(places))
+        return unread(f"{part} cannot read {shown} of column {columns}", first, len(places))
 
     def _beyond(self, step: Typed, rows: int) -> DataError:
         part, name = self.of.text[slice(*step.place)], str(step.dtype)
@@ -213,6 +277,8 @@ class _Runner:
         if step.value not in self.learned:
             raise JobError(f"{step.value} is not learned yet", where=self.of.text, do="fit the workflow first")
         value = self.learned[step.value]
+        if value is not None and family(step.dtype) == "time":
+            value = calendar.counted(value, step.dtype)
         number = self.engine.xp.asarray([0 if value is None else value], dtype=verbs_numbers.numpy_dtype(step.dtype))
         return Flat(number, self.engine.xp.zeros(1, dtype=bool) if value is None else None)
 
@@ -223,7 +289,7 @@ class _Runner:
         result = args[-1]
         if step.verb == "case":
             for condition, value in zip(args[-3::-2], args[-2::-2], strict=True):
-                result = self.chosen(step, verbs_numbers.is_true(condition), value, result)
+                result = self.chosen(step, is_true(condition), value, result)
         else:
             for value in args[-2::-1]:
                 result = self.chosen(step, self.is_null(value), result, value)
@@ -233,13 +299,15 @@ class _Runner:
         engine = self.engine
         if family(step.dtype) != "string":
             return verbs_numbers.where(condition, a, b, engine.xp)
-        choices = [engine.literal_text(side, self.rows) if isinstance(side, str) else side for side in (a, b)]
-        return engine.text_where(self.settled(condition), *choices, self.rows)
+        choices = [engine.literal_text(side, self.rows) if isinstance(side, str) else bare(side) for side in (a, b)]
+        lost = (*condition.lost, *verbs_numbers.lost_by_choice(condition, lost_in(a), lost_in(b)))
+        texts = engine.text_where(condition, *choices, self.rows)
+        null = engine.is_null(texts) if lost else None
+        return with_lost(texts, tuple((step, gone & null) for step, gone in lost))
 
     def on_host(self, step: Typed, value: Any) -> Any:
         """A function that Arrow computes in host memory, for both engines."""
-        arrow = self.engine.to_arrow(self.settled(value), step.args[0].dtype, self.rows)
-        gone = None
+        arrow, gone = self.arrow(value, step.args[0].dtype), None
         if step.verb == "by text":
             result, gone = text_functions.apply(step.value[0], arrow, step.value[1:])
         elif step.verb == "local time":
@@ -249,21 +317,18 @@ class _Runner:
             result, gone = list_functions.sum(arrow, step.dtype)
         else:
             result = getattr(list_functions, step.value[0])(arrow, *step.value[1:])
+        lost = lost_in(value) + (() if gone is None else ((step, self.engine.xp.asarray(gone)),))
         if family(step.dtype) in FLAT:
-            flat = self.engine.from_arrow(result, step.dtype)
-            return flat if gone is None else replace(flat, lost=((step, self.engine.xp.asarray(gone)),))
-        if gone is not None:
-            self._note(step, self.engine.xp.asarray(gone))
-        if family(step.dtype) == "string":
-            return self.engine.text_from_arrow(result)
-        return self.engine.nested_from_arrow(result)
+            return with_lost(self.engine.from_arrow(result, step.dtype), lost)
+        is_text = family(step.dtype) == "string"
+        column = self.engine.text_from_arrow(result) if is_text else self.engine.nested_from_arrow(result)
+        return with_lost(column, lost)
 
     def hash(self, step: Typed, value: Any) -> Flat:
-        settled, dtype = self.settled(value), step.args[0].dtype
-        like = self.columns[self.of.columns[0]]
-        hashes = self.engine.hashed(self.engine.column(settled, dtype, like), step.value)
-        null = self.is_null(settled)
-        return Flat(hashes.astype("int64"), ~null.values, bounds=(0, 2**32 - 1))
+        like, null = self.columns[self.of.columns[0]], self.nulls(value)
+        hashes = self.engine.hashed(self.engine.column(bare(value), step.args[0].dtype, like), step.value)
+        valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
+        return Flat(hashes.astype("int64"), valid, lost_in(value), bounds=(0, 2**32 - 1))
 
     def column(self, step: Typed) -> Any:
         column, kind = self.columns[step.value], family(step.dtype)
@@ -293,7 +358,7 @@ class _Runner:
             case "ticks":
                 return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
             case "least" | "greatest":
-                return verbs_numbers.extreme(verb, args, xp)
+                return verbs_numbers.answered(without_beyond(verbs_numbers.extreme(verb, args, xp), args))
             case "time part":
                 values = calendar.part(args[0].values, unit_of(step.args[0].dtype), step.value, xp)
                 return replace(args[0], values=values, bounds=None)
@@ -304,27 +369,27 @@ class _Runner:
             case "is None":
                 return self.is_null(args[0])
             case "list length":
-                return self.engine.list_length(args[0])
+                return self.engine.list_length(bare(args[0]))
         return verbs_numbers.function(step, args[0], xp)
 
     def is_null(self, value: Any) -> Flat:
-        if not isinstance(value, Flat):
-            return Flat(self.engine.is_null(value))
-        null = self.engine.xp.zeros(self.rows, dtype=bool) if value.valid is None else ~value.valid
-        known, beyond = None, tuple((step, gone) for step, gone in value.lost if not can_fail(step))
-        for _, gone in beyond:  # the number exists, but is beyond its type
-            known = ~gone if known is None else known & ~gone
-        return Flat(null, known, beyond)
+        null, (known, beyond) = self.nulls(value), beyond_in(lost_in(value))
+        return Flat(self.engine.xp.zeros(self.rows, dtype=bool) if null is None else null, known, beyond)
 
     def text(self, step: Typed, args: list[Any]) -> Any:
+        """A function of texts; rows that are lost in one of them are lost."""
+        if step.verb == "is None":
+            return self.is_null(args[0])
+        lost = sum((lost_in(arg) for arg in args), ())
+        return with_lost(self._text(step, [bare(arg) for arg in args]), lost)
+
+    def _text(self, step: Typed, args: list[Any]) -> Any:
         engine, verb = self.engine, step.verb
         if verb.startswith("text "):
             if verb == "text in":
                 return engine.text_in(args[0], [item.value for item in step.value])
             return engine.text_compare(verb.removeprefix("text "), *args)
         match verb:
-            case "is None":
-                return Flat(engine.is_null(args[0]))
             case "join":
                 return engine.join(*args)
             case "contains" | "startswith":
@@ -339,14 +404,14 @@ class _Runner:
         value = self.value(source)
         if here in (*FLAT, "none") and there in FLAT:
             return verbs_numbers.convert(step, value, self.engine.xp)
-        arrow = self.engine.to_arrow(self.settled(value), source.dtype, self.rows)
+        arrow = self.arrow(value, source.dtype)
         if there == "string":
-            return self.engine.text_from_arrow(format_text(arrow))
+            return with_lost(self.engine.text_from_arrow(format_text(arrow)), lost_in(value))
         parsed = (
             decimal_numbers(arrow, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(arrow, step.dtype)
         )
         flat = self.engine.from_arrow(parsed, step.dtype)
         if parsed.null_count == arrow.null_count:
-            return flat
+            return with_lost(flat, lost_in(value))
         gone = pc.and_(arrow.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
-        return replace(flat, lost=((step, self.engine.xp.asarray(gone)),))
+        return with_lost(flat, (*lost_in(value), (step, self.engine.xp.asarray(gone))))

@@ -139,12 +139,13 @@ class FunctionRules:
     # learned values
 
     def learned_value(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        column = args[0]
-        if not self.is_number(column) or column.dtype == BOOL:
-            raise self.fail(
-                column, f"{node.verb} learns from a column of numbers, this is {column.dtype}", _number_hint(column)
-            )
-        dtype = plain_type(column.dtype) if node.verb in ("min", "max") else FLOAT64
+        column, is_end = args[0], node.verb in ("min", "max")
+        is_time = family(column.dtype) == "time"
+        if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
+            what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
+            hint = 'make a column of its seconds first: Lambda(expression="epoch(_)")' if is_time else ""
+            raise self.fail(column, f"{what}, this is {column.dtype}", hint or _number_hint(column))
+        dtype = plain_type(column.dtype) if is_end else FLOAT64
         return Typed("learned", (), dtype, learned_name(node), node.place)
 
     min_ = max_ = mean_ = std_ = quantile_ = learned_value
@@ -281,16 +282,22 @@ class FunctionRules:
         start, stop = self.whole_of(args[1], "start"), self.whole_of(args[2], "stop", none=True)
         return self.by_text(node, args[0], STRING, start, stop)
 
+    def split_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
+        return self.by_text(node, args[0], pa.list_(STRING), self._separator(args[1]))
+
     def split_part_(self, node: Node, args: tuple[Typed, ...]) -> Typed:
-        separator = self.text_of(args[1], "the separator")
+        return self.by_text(node, args[0], STRING, self._separator(args[1]), self.whole_of(args[2], "index"))
+
+    def _separator(self, step: Typed) -> str:
+        separator = self.text_of(step, "the separator")
         if not separator:
-            raise self.fail(args[1], "an empty separator", "write substring(x, 0, 1) for single characters")
-        return self.by_text(node, args[0], STRING, separator, self.whole_of(args[2], "index"))
+            raise self.fail(step, "an empty separator", "write substring(x, 0, 1) for single characters")
+        return separator
 
     def _pattern(self, step: Typed) -> str:
         pattern = self.text_of(step, "a pattern")
         assert pattern is not None
-        if error := regex_error(pattern):
+        if error := regex_error(pattern) or (regex_error(f"({pattern})") and r"\Q has no \E"):
             do = "patterns are those of RE2, without lookaround and backreferences"
             raise self.fail(step, f"this is no regular expression: {error}", do)
         return pattern

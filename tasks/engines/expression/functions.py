@@ -160,7 +160,7 @@ CHOICE = (
         "cast(x, dtype)",
         "dtype",
         "The value in another type; null, and counted, where the type cannot hold it or a text is no such value. "
-        "Floats are cut towards zero.",
+        "Floats are cut towards zero. Texts of whole numbers are digits with or without a sign, `0x10` is none.",
         (("cast(x, 'int64')", {"x": ["12", "twelve", None]}, [12, None, None]),),
     ),
 )
@@ -244,6 +244,16 @@ TEXTS = (
         "host",
     ),
     Function(
+        "split(text, separator)",
+        "list of string",
+        "The parts of a text between separators, in their order; an empty text has one, which is empty.",
+        (
+            ("split(s, '|')", {"s": ["Comedy|Drama", "Drama", "", None]}, [["Comedy", "Drama"], ["Drama"], [""], None]),
+            ("len(split(s, ', '))", {"s": ["a, b, c"]}, [3]),
+        ),
+        "host",
+    ),
+    Function(
         "matches(text, pattern)",
         "bool",
         "Whether the regular expression fits somewhere in the text.",
@@ -265,7 +275,7 @@ TEXTS = (
         "regex_replace(text, pattern, new)",
         "string",
         r"Every place that the regular expression fits replaced by `new`, in which `\1` to `\9` are its groups, "
-        r"`\0` the whole.",
+        r"`\0` the whole. An empty place right behind another one is passed over: `a*` in `baac` fits three times.",
         ((r"regex_replace(s, '([0-9]+)-([0-9]+)', '\\2-\\1')", {"s": ["1-2 3-4", "x", None]}, ["2-1 4-3", "x", None]),),
         "host",
     ),
@@ -289,7 +299,8 @@ PARSING = (
         "timestamp[us]",
         "The time that a text writes, in UTC: ISO 8601, or by the signs of `format`, which are those of Python's "
         "strptime: %Y %y %m %d %b (English names, short or whole) %j %H %I %p %M %S %f %z %s %a %F %T %R %D %%; a "
-        "space stands for any white space. Years %y are 1969 to 2068. A text without an offset is local time in "
+        "space stands for any white space, %f for up to 9 digits, of which 6 stay. Years %y are 1969 to 2068. A text "
+        "without an offset is local time in "
         "`zone`: of a time that the clock shows twice the first, of one that it skips the first moment after. "
         "Texts in another format, and days that do not exist, are null and counted.",
         (
@@ -396,14 +407,17 @@ LEARNED = (
     Function(
         "min(column)",
         "that of the column",
-        "The smallest value of a column of numbers; null of none.",
-        (("x - min(x)", _X, [0.0, 1.0, None, 5.0]),),
+        "The smallest value of a column of numbers, the first time of a column of times; null of none.",
+        (
+            ("x - min(x)", _X, [0.0, 1.0, None, 5.0]),
+            ("t - min(t)", {"t": [datetime(2020, 1, 2, 12), datetime(2020, 1, 1), None]}, [129600.0, 0.0, None]),
+        ),
         "learned",
     ),
     Function(
         "max(column)",
         "that of the column",
-        "The largest value of a column of numbers; null of none.",
+        "The largest value of a column of numbers, the last time of a column of times; null of none.",
         (("x / max(x)", {"x": [1, 2, None, 4]}, [0.25, 0.5, None, 1.0]),),
         "learned",
     ),

@@ -57,6 +57,10 @@ class UnreadError(DataError):
 
     row = 0
 
+    def in_row(self, place: str) -> DataError:
+        """The error of the row, whose place is said in words."""
+        return DataError(f"{self.what} in {place}", why=self.why, do=self.do)
+
 
 def unread(what: str, row: int, rows: int) -> UnreadError:
     """The error of a strict expression, with what to do about it."""

@@ -65,14 +65,16 @@ float64, a time minus a time float64 (seconds); a column alone keeps its type. F
 
 A `cast`, `parse_number`, `parse_time` or `parse_json` that cannot read a value gives null. A run counts the rows that
 are null for it, by entry and expression, and says so in log, artifact and report. What `coalesce`, `where`, `case`,
-`or` or `is None` answer for is not counted, but for functions that give text. With `strict: true`, of `Lambda` and
-`Filter`, the first such value is an error that names it, its column and its row.
+`or` or `is None` answer for is not counted. With `strict: true`, of `Lambda`, of `Filter` and of the section `source`,
+the first such value is an error that names it, its column, its file and its row there.
 
 ## Regular expressions
 
 Patterns are those of RE2, on both engines, since Arrow works on them in host memory: no lookaround, no backreferences
 in patterns, always in linear time. `(?i)` at the start ignores case, `(?s)` lets the point match line breaks. A pattern
-fits anywhere unless `^` and `$` hold it. Letters are Unicode, but `\\d`, `\\w`, `\\s` and `\\b` are ASCII.
+fits anywhere unless `^` and `$` hold it; `$` is the end of the text alone, not a place before a line end. Letters are
+Unicode, but `\\d`, `\\w`, `\\b` and `\\s` (which has no vertical tab) are ASCII. All else is as in Python's `re`, but
+for groups that repeat what may be empty, `(a*)*`, and for patterns in `regex_replace` that may fit the empty text.
 
 ## On CPU and GPU
 
@@ -85,7 +87,9 @@ works on each distinct text once.
 `min(x)`, `max(x)`, `mean(x)`, `std(x)` and `quantile(x, q)` of a column are learned once, in the pass of the statistics
 over all rows that filters keep, and are saved with the workflow: `(x - mean(x)) / std(x)`. They stand in `Lambda`
 alone, for a column of the source or one that an operator above makes; `_` is the selected column. `apply` and
-`transform` of other data use what was learned. A refit merges min, max, mean and std (equal to a fit of all rows, mean
+`transform` of other data use what was learned. `min` and `max` take times and dates, too: `t - min(t)` are the seconds
+since the first one. Mean, standard deviation and quantile are of numbers: of times, learn them from a column `epoch(t)`
+that another Lambda makes. A refit merges min, max, mean and std (equal to a fit of all rows, mean
 and std within 1e-12); an expression with `quantile` is frozen, since exact ranks need all rows again. An infinity is
 the least or the greatest value; mean and std of a column with one cannot be learned. In `source.filter` and `Filter`
 they are refused: values are learned from the rows that are left, so these must be known before. Make a column with

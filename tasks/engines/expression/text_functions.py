@@ -42,6 +42,10 @@ def split_part(texts: pa.Array, separator: str, index: int) -> Answer:
     return parts.values.take(pa.array(np.where(inside, place, 0), mask=~inside)), None
 
 
+def split(texts: pa.Array, separator: str) -> Answer:
+    return pc.split_pattern(texts, separator), None
+
+
 def endswith(texts: pa.Array, pattern: str) -> Answer:
     return pc.ends_with(texts, pattern), None
 
@@ -147,8 +151,8 @@ def _unread(texts: pa.Array, values: pa.Array) -> np.ndarray | None:
 
 _BY_NAME: dict[str, Callable[..., Answer]] = {
     function.__name__: function
-    for function in (strip, replace, substring, split_part, endswith, matches, regex_extract, regex_replace, parse_time,
-                     parse_number, parse_json)
+    for function in (strip, replace, substring, split, split_part, endswith, matches, regex_extract, regex_replace,
+                     parse_time, parse_number, parse_json)
 }  # fmt: skip
 
 

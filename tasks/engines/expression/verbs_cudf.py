@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tasks.engines.convert.gpu_types import is_foreign, mark_of, stand_in
 from tasks.engines.expression.dtypes import family
 from tasks.engines.expression.verbs_numbers import Flat, nan_to_null
+from tasks.engines.gpu.columns import column as from_host
 from tasks.engines.gpu.columns import device, from_pylibcudf
 from tasks.engines.gpu.groups import hash_columns
 from tasks.engines.gpu.kernels import canonical_cudf
@@ -26,6 +27,7 @@ from tasks.engines.gpu.kernels.canonical_cudf import TICKS_PER_DAY
 from tasks.engines.gpu.text import joined
 
 xp: ModuleType = cupy
+LARGE = 2**31 - 1  # bytes of texts that Arrow's type string holds in one array
 _COMPARE = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -57,10 +59,10 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
 
 
 def to_arrow(value: Any, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A Flat, a text or a column as an Arrow array in host memory."""
+    """A Flat, a text or a column as an Arrow array in host memory; texts of more than 2 GiB as large_string."""
     series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
     arrow = series.to_arrow()
-    if pa.types.is_decimal(dtype):
+    if pa.types.is_decimal(dtype) or (pa.types.is_large_string(arrow.type) and arrow.nbytes > LARGE):
         return arrow
     if pa.types.is_timestamp(arrow.type) and pa.types.is_date32(dtype):
         return arrow.cast(pa.date32())
@@ -101,8 +103,8 @@ def text_from_arrow(arrow: pa.Array) -> Any:
 
 
 def nested_from_arrow(arrow: pa.Array) -> Any:
-    """Lists as the column that later steps take."""
-    return cudf.Series.from_arrow(arrow)
+    """Lists as the column that later steps take, with the mark of their type where cuDF lacks it."""
+    return from_host(arrow)
 
 
 def hashed(column: Any, seed: int) -> Any:

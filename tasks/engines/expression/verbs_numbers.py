@@ -53,6 +53,13 @@ def nan_to_null(flat: Flat, xp: ModuleType) -> Flat:
     return Flat(flat.values, _meet(flat.valid, ~nan), flat.lost) if any_true(nan) else flat
 
 
+def answered(flat: Flat) -> Flat:
+    """The column, of which rows that are not null are lost no more: another value answered for them."""
+    if not flat.lost or flat.valid is None:
+        return replace(flat, lost=()) if flat.lost else flat
+    return replace(flat, lost=tuple((step, gone & ~flat.valid) for step, gone in flat.lost))
+
+
 def numpy_dtype(dtype: pa.DataType) -> str:
     """The name of the numpy type of a Flat of an Arrow type: int64 for times."""
     if family(dtype) == "time":
@@ -181,11 +188,11 @@ def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
     values = (a.values & b.values) if both else (a.values | b.values)
     lost = a.lost + b.lost
     if a.valid is None and b.valid is None:
-        return Flat(values, lost=lost)
+        return answered(Flat(values, lost=lost))
     decides = [~s.values if both else s.values for s in (a, b)]
     known = [~(s.values ^ s.values) if s.valid is None else s.valid for s in (a, b)]
     decided = (decides[0] & known[0]) | (decides[1] & known[1])
-    return Flat(~decided if both else decided, decided | (known[0] & known[1]), lost)
+    return answered(Flat(~decided if both else decided, decided | (known[0] & known[1]), lost))
 
 
 def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
@@ -210,12 +217,6 @@ def _round(values: Any, digits: int, xp: ModuleType) -> Any:
     return xp.where(xp.abs(scaled) < 2.0**52, xp.rint(scaled) / power, values)
 
 
-def is_true(condition: Flat) -> Flat:
-    """Whether a condition is true, also of null: false."""
-    values = condition.values if condition.valid is None else condition.values & condition.valid
-    return Flat(values, None, condition.lost)
-
-
 def extreme(verb: str, sides: Sequence[Flat], xp: ModuleType) -> Flat:
     """`least` or `greatest` of several columns; nulls are passed over."""
     best = sides[0]
@@ -233,13 +234,17 @@ def extreme(verb: str, sides: Sequence[Flat], xp: ModuleType) -> Flat:
 def where(condition: Flat, a: Flat, b: Flat, xp: ModuleType) -> Flat:
     """a where the condition is true, b where it is false, null where it is null."""
     values = xp.where(condition.values, a.values, b.values)
-    chosen = [(step, gone & condition.values) for step, gone in a.lost]
-    chosen += [(step, gone & ~condition.values) for step, gone in b.lost]
-    lost = (*condition.lost, *chosen)
+    lost = (*condition.lost, *lost_by_choice(condition, a.lost, b.lost))
     if a.valid is None and b.valid is None:
-        return Flat(values, condition.valid, lost)
+        return answered(Flat(values, condition.valid, lost))
     valid = [xp.ones(1, dtype=bool) if side.valid is None else side.valid for side in (a, b)]
-    return Flat(values, _meet(xp.where(condition.values, valid[0], valid[1]), condition.valid), lost)
+    return answered(Flat(values, _meet(xp.where(condition.values, valid[0], valid[1]), condition.valid), lost))
+
+
+def lost_by_choice(condition: Flat, a: Lost, b: Lost) -> Lost:
+    """What is lost of two columns between which a condition chooses: nothing where it is null."""
+    chosen = [_meet(values, condition.valid) for values in (condition.values, ~condition.values)]
+    return tuple((step, gone & taken) for lost, taken in zip((a, b), chosen, strict=True) for step, gone in lost)
 
 
 def convert(step: Typed, flat: Flat, xp: ModuleType) -> Flat:

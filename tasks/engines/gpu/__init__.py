@@ -54,6 +54,7 @@ from tasks.engines.gpu.groups import (
     table_from_host,
 )
 from tasks.engines.gpu.kernels import denormals
+from tasks.engines.gpu.kernels.batch_device import BatchDevice
 from tasks.engines.gpu.linear import centred_factor, project
 from tasks.engines.gpu.lists import list_lengths, make_lists
 from tasks.engines.gpu.lookup import Lookup, vocabulary_ids
@@ -80,6 +81,7 @@ NAME = "cudf"
 
 __all__ = [
     "NAME",
+    "BatchDevice",
     "Lookup",
     "Pieces",
     "adopt",

@@ -368,7 +368,8 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
 
 
 def is_list(values: Column) -> bool:
-    return isinstance(values.dtype, cudf.ListDtype)
+    """Whether the values are lists; a map, for which a list of structs stands, is none."""
+    return isinstance(values.dtype, cudf.ListDtype) and not pa.types.is_map(dtype(values))
 
 
 def leaves(values: Column) -> Column:

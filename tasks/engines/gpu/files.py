@@ -59,8 +59,9 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
         return {}
     types = {name: plan.schema[name].dtype for name in names}
     pieces = [piece for block in partition.blocks for piece in block.pieces]
+    differ = bool(plan.options.get("on_host"))  # files may have further columns, or others, beside those read here
     try:
-        tables = [_read(run, names) for run in _runs(plan.files, pieces)]
+        tables = [_read(run, names, differ) for run in _runs(plan.files, pieces)]
     except (RuntimeError, ValueError, OSError):
         return {}  # the host's reader says what is wrong with which file
     joined = plc.concatenate.concatenate(tables) if len(tables) > 1 else tables[0]
@@ -68,7 +69,7 @@ def read_partition(plan: Any, partition: Any, columns: Sequence[str]) -> dict[st
         return {}
     try:
         return all_finite({n: _conformed(c, types[n]) for n, c in zip(names, joined.columns(), strict=True)})
-    except ValueError:  # a value that does not fit its type
+    except (ValueError, NotImplementedError):  # a value that does not fit its type, or a cast that there is not
         return {}
 
 
@@ -120,13 +121,15 @@ def _runs(files: Sequence[File], pieces: Sequence[Any]) -> list[Run]:
     return runs
 
 
-def _read(run: Run, columns: list[str]) -> plc.Table:
+def _read(run: Run, columns: list[str], differ: bool) -> plc.Table:
     """The rows of a run; a DataError for a file that has changed since the plan. cuDF opens the files through
-    descriptors that were compared with the plan, so that it reads no other files."""
+    descriptors that were compared with the plan, so that it reads no other files. `differ`: the files may differ in
+    other columns."""
     files, groups, skip, rows = run
     with ExitStack() as opened:
         names = [opened.enter_context(checked_name(file)) for file in files]
-        options = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(names)).build()
+        builder = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(names))
+        options = builder.allow_mismatched_pq_schemas(differ).build()
         options.set_column_names(columns)
         if rows < 0:
             options.set_row_groups(groups)

@@ -69,7 +69,7 @@ def _label(name: str, values: Column) -> str:
     return f"{name}:{values.name}" if is_mark(values.name) else name
 
 
-def _column(table: cudf.DataFrame, i: int) -> Column:
+def key_column(table: cudf.DataFrame, i: int = 0) -> Column:
     """Column `i` of a table as a Series; its name is the mark of its type."""
     label = table.columns[i]
     values = table[label]
@@ -287,7 +287,7 @@ def same_types(tables: Sequence[cudf.DataFrame]) -> list[cudf.DataFrame]:
     """Count tables of columns that share a vocabulary, with the widest of their types."""
     if len(tables) == 1:
         return list(tables)
-    columns = [_column(t, 0) for t in tables]
+    columns = [key_column(t) for t in tables]
     types = list(dict.fromkeys(dtype(c) for c in columns))
     if len(types) == 1:
         return list(tables)
@@ -314,7 +314,7 @@ def host_table(table: cudf.DataFrame | Mapping[str, Column]) -> pa.Table:
     """The table in host memory, columns in one chunk each."""
     if isinstance(table, Mapping):  # the rows of a file
         return pa.table({name: host(table[name]) for name in table})
-    columns: list[Any] = [host(_column(table, i)) for i in range(len(table.columns))]
+    columns: list[Any] = [host(key_column(table, i)) for i in range(len(table.columns))]
     return pa.table(columns, [label.partition(":")[0] for label in table.columns])
 
 
@@ -325,7 +325,7 @@ def table_from_host(table: pa.Table) -> cudf.DataFrame:
 
 def split_table(table: cudf.DataFrame, keys: Sequence[str], parts: int) -> list[cudf.DataFrame]:
     """The rows in `parts` tables (a power of two) by the first bits of the keys' hash, each in memory of its own."""
-    place = hash_columns([_column(table, i) for i in range(len(keys))]).astype(cupy.uint64)
+    place = hash_columns([key_column(table, i) for i in range(len(keys))]).astype(cupy.uint64)
     place = ((place * cupy.uint64(parts)) >> cupy.uint64(32)).astype(cupy.int32)
     order = cupy.argsort(place)
     edges = cupy.searchsorted(place[order], cupy.arange(parts + 1, dtype=cupy.int32)).get().tolist()

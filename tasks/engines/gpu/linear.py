@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tasks.engines.algorithms import linear
 from tasks.engines.gpu.columns import Column, dtype, from_numbers, numbers
+from tasks.engines.gpu.kernels.reductions import row_sums
 
 CELLS = 1 << 25  # numbers of a matrix at a time: 256 MiB
 
@@ -24,7 +25,7 @@ def _numbers(columns: Sequence[Column]) -> list[linear.Numbers]:
 def centred_factor(columns: Sequence[Column]) -> linear.Factor:
     """Number, mean and triangular factor of the rows without a null, in chunks that only the width decides."""
     chunk = max(CELLS // len(columns), 2 * len(columns))
-    return linear.factor(_numbers(columns), len(columns[0]), cupy, chunk)
+    return linear.factor(_numbers(columns), len(columns[0]), cupy, chunk, row_sums)
 
 
 def project(columns: Sequence[Column], mean: np.ndarray, axes: Any) -> list[Column]:

@@ -18,9 +18,17 @@ from tasks.engines.algorithms.moments import Moments
 from tasks.engines.algorithms.reductions import extremes
 from tasks.engines.gpu import columns as gpu_columns
 from tasks.engines.gpu.columns import Column, dtype, host, is_list, leaves, numbers
-from tasks.engines.gpu.groups import count_values, hash_columns, host_table, null_rows, sort_counts, split_nulls
+from tasks.engines.gpu.groups import (
+    count_values,
+    hash_columns,
+    host_table,
+    key_column,
+    null_rows,
+    sort_counts,
+    split_nulls,
+)
 from tasks.engines.gpu.kernels.histogram import histogram
-from tasks.engines.hashing.canonical import canonical_bits
+from tasks.engines.hashing.canonical import canonical_bits, decimal_floats
 
 FIRST = 1 << 16  # values whose least hashes say which of the others may count
 
@@ -40,6 +48,8 @@ def sketch_column(
         return sketches.empty(kind, len(column), int(column.null_count))
     if kind in ("text", "bytes"):
         return sketch_counts(count_values([column], ["v0"]), whole=False)
+    if pa.types.is_decimal256(stored):  # strings of their bytes stand for them
+        column = gpu_columns.column(decimal_floats(host(column)))
     values, valid = numbers(column)
     if kind == "time":
         values = canonical_bits(values, stored, cupy).view(cupy.int64)
@@ -98,7 +108,7 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
     """
     name = counts.columns[0]
     table, nulls = split_nulls(counts, [name])
-    values, weights = table[name], numbers(table["count"])[0]
+    values, weights = key_column(table), numbers(table["count"])[0]
     kind = sketches.kind(dtype(values))
     if not whole and len(table) <= sketches.TABLE:
         return sketches.of_counts(kind, host(values), cupy.asnumpy(weights), int(nulls))

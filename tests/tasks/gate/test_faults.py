@@ -1,6 +1,7 @@
 """Twelve faults planted in night 31: thresholds that thirty plain nights propose stop each, and name it.
 
 The checks were developed on the faults of test_checks.py; none of these was used for that.
+Each is planted in nights that are sketched whole, and in nights of which the histograms have one row of sixteen.
 """
 
 from __future__ import annotations
@@ -20,31 +21,33 @@ from tasks.gate.history import Past
 from tasks.gate.profile import Profile
 from tests.tasks.gate.simulated import Shop, profile_of
 
+pytestmark = pytest.mark.xdist_group("nights of the gate")  # one process makes them
 NIGHTS, FURTHER = 30, 30
+FEW, MANY = 12_000, 280_000  # rows of a night: the sketches of so many are of all rows, of a sample
 STOP = Checks(on_finding="stop")
 SEED = 11  # no other test has it
 
 
 @cache
-def shop() -> Shop:
-    return Shop(SEED, rows=12_000)
+def shop(rows: int) -> Shop:
+    return Shop(SEED, rows=rows)
 
 
-@cache
-def table_of(night: int) -> pa.Table:
+def table_of(night: int, rows: int) -> pa.Table:
     """A plain night, in which 1 % of the scores are null."""
-    table = shop().table(night)
+    table = shop(rows).table(night)
     missing = np.random.default_rng([SEED, night, 1]).random(len(table)) < 0.01
     return changed(table, "score", pa.array(table.column("score").to_numpy(), mask=missing))
 
 
 @cache
-def profile(night: int) -> Profile:
-    return profile_of(table_of(night), shop().steps(night, table_of(night)))
+def profile(night: int, rows: int) -> Profile:
+    table = table_of(night, rows)
+    return profile_of(table, shop(rows).steps(night, table))
 
 
-def history(nights: int) -> list[Past]:
-    return [shop().past(night, profile(night)) for night in range(nights)][::-1]
+def history(nights: int, rows: int) -> list[Past]:
+    return [shop(rows).past(night, profile(night, rows)) for night in range(nights)][::-1]
 
 
 def changed(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -127,12 +130,13 @@ TWELVE: dict[str, tuple[Callable[[pa.Table], pa.Table], str, set[str]]] = {
 }
 
 
+@pytest.mark.parametrize("rows", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TWELVE)
-def test_each_fault_is_stopped_and_named(name: str) -> None:
+def test_each_fault_is_stopped_and_named(name: str, rows: int) -> None:
     fault, column, checks = TWELVE[name]
-    table = fault(table_of(NIGHTS))
-    users = shop().steps(NIGHTS, table)
-    verdict = judge(profile_of(table, users), history(NIGHTS), None, STOP, "commit", shop().day(NIGHTS))
+    table = fault(table_of(NIGHTS, rows))
+    users = shop(rows).steps(NIGHTS, table)
+    verdict = judge(profile_of(table, users), history(NIGHTS, rows), None, STOP, "commit", shop(rows).day(NIGHTS))
     found = [finding for finding in verdict.findings if finding.column == column and finding.check in checks]
     assert verdict.verdict == "stop"
     assert found, [finding.text for finding in verdict.findings]
@@ -144,6 +148,6 @@ def test_plain_nights_raise_at_most_one_false_alarm() -> None:
     """Night 31 and thirty further plain nights, each with those before it as history."""
     alarms = []
     for night in range(NIGHTS, NIGHTS + 1 + FURTHER):
-        verdict = judge(profile(night), history(night), None, STOP, "commit", shop().day(night))
+        verdict = judge(profile(night, FEW), history(night, FEW), None, STOP, "commit", shop(FEW).day(night))
         alarms += [f"night {night + 1}: {finding.text}" for finding in verdict.findings]
     assert len(alarms) <= 1, alarms

@@ -41,8 +41,8 @@ def names(finding: Finding) -> list[str]:
 
 def located(folder: Path, table: pa.Table, fault: Fault, contract: Contract | None = None) -> Verdict:
     rows, plan = in_files(folder, table, fault)
-    history, night = faults.history(NIGHT), profile_of(rows)
-    verdict = judge(night, history, contract, STOP, "commit", faults.shop().day(NIGHT))
+    history, night = faults.history(NIGHT, faults.FEW), profile_of(rows)
+    verdict = judge(night, history, contract, STOP, "commit", faults.shop(faults.FEW).day(NIGHT))
     return with_files(verdict, plan, night, history[0].profile, contract, None)
 
 
@@ -53,7 +53,7 @@ def located(folder: Path, table: pa.Table, fault: Fault, contract: Contract | No
 def test_a_fault_that_begins_in_the_third_of_five_files(tmp_path: Path, name: str) -> None:
     fault, column, _ = faults.TWELVE[name]
     findings = [
-        one for one in located(tmp_path, faults.table_of(NIGHT), fault).findings
+        one for one in located(tmp_path, faults.table_of(NIGHT, faults.FEW), fault).findings
         if one.column in (column, *column.split(", ")) and one.check != "distinct"
     ]  # fmt: skip
     assert findings
@@ -64,7 +64,7 @@ def test_a_fault_that_begins_in_the_third_of_five_files(tmp_path: Path, name: st
 
 def test_what_breaks_a_contract_is_named_rule_by_rule(tmp_path: Path) -> None:
     contract = make_contract({"columns": {"score": {"nulls": 0.1}, "price": {"range": [0, 1e5]}}})
-    rows = faults.table_of(NIGHT)
+    rows = faults.table_of(NIGHT, faults.FEW)
     verdict = located(tmp_path, rows, faults.almost_all_null, contract)
     assert [names(one) for one in verdict.findings if one.check == "contract" and one.column == "score"] == [
         ["2.parquet", "3.parquet", "4.parquet"]
@@ -72,20 +72,20 @@ def test_what_breaks_a_contract_is_named_rule_by_rule(tmp_path: Path) -> None:
 
 
 def test_rows_and_numbers_of_distinct_values_begin_in_no_file(tmp_path: Path) -> None:
-    verdict = located(tmp_path, faults.table_of(NIGHT), lambda part: part.slice(0, 10))
+    verdict = located(tmp_path, faults.table_of(NIGHT, faults.FEW), lambda part: part.slice(0, 10))
     assert "rows" in {one.check for one in verdict.findings}
     assert {one.files for one in verdict.findings if one.check in ("rows", "distinct")} == {()}
 
 
 def test_a_constant_column_is_one_in_every_file(tmp_path: Path) -> None:
-    rows, plan = in_files(tmp_path, faults.table_of(NIGHT), faults.constant)
+    rows, plan = in_files(tmp_path, faults.table_of(NIGHT, faults.FEW), faults.constant)
     finding = Finding("quantity", "constant", 1, 9, 1.0, 0.0, "stop", "quantity: all values are 1")
     [one] = with_files(Verdict("stop", (finding,)), plan, profile_of(rows), None, None, None).findings
     assert names(one) == ["2.parquet", "3.parquet", "4.parquet"]
 
 
 def test_what_is_not_searched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, plan = in_files(tmp_path, faults.table_of(NIGHT), faults.constant)
+    rows, plan = in_files(tmp_path, faults.table_of(NIGHT, faults.FEW), faults.constant)
     night = profile_of(rows)
     findings = tuple(
         Finding(name, "constant", 1, 9, 1.0, 0.0, "stop", f"{name}: one value") for name in ("quantity", "country")
@@ -108,7 +108,7 @@ def test_what_is_not_searched_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_paths_are_written_as_people_may_see_them(tmp_path: Path) -> None:
-    rows, plan = in_files(tmp_path, faults.table_of(NIGHT), faults.constant)
+    rows, plan = in_files(tmp_path, faults.table_of(NIGHT, faults.FEW), faults.constant)
     finding = Finding("quantity", "constant", 1, 9, 1.0, 0.0, "stop", "quantity: one value")
     verdict = Verdict("stop", (finding,))
     [one] = with_files(verdict, plan, profile_of(rows), None, None, None, lambda path: path[-9:]).findings

@@ -148,6 +148,33 @@ def test_categories_are_counted_and_others_are_not(engine: str) -> None:
     assert profiles["seconds"].minimum == str(np.datetime64(int(seconds.min()) * 10**6, "us"))
 
 
+def test_bytes_that_are_no_text_are_counted_by_their_hash(engine: str) -> None:
+    column = pa.array([None if n % 5 == 0 else bytes([255, n % 7]) for n in range(ROWS)], pa.binary())
+    found = column_profile("x", column.type, sketch(column, engines.engine(engine), [0, 2_500, ROWS]))
+    assert (found.rows, found.nulls, found.distinct, found.minimum) == (ROWS, ROWS // 5, 7, None)
+    hashes = murmur3.hash_array(column.drop_null()) & 1023
+    assert found.buckets == np.bincount(hashes, minlength=1024).tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([[("a", 1)], None, []], pa.map_(pa.string(), pa.int8())),
+        ([{"x": 1}, None, {"x": None}], pa.struct([("x", pa.int8())])),
+    ],
+)
+def test_of_maps_and_structs_rows_and_nulls_are_counted(values: list[Any], dtype: pa.DataType, engine: str) -> None:
+    kernels = engines.engine(engine)
+    found = kernels.sketch_leaves(kernels.column(pa.array(values, dtype)), [0, 3], [0])
+    assert (found.kind, found.rows, found.nulls) == ("other", 3, 1)
+
+
+def test_decimals_of_76_digits_are_profiled_as_floats(engine: str) -> None:
+    kernels, values = engines.engine(engine), [Decimal("1.5"), None, Decimal("-2.25")]
+    found = kernels.sketch_leaves(kernels.column(pa.array(values, pa.decimal256(60, 2))), [0, 3], [0])
+    assert (found.kind, found.rows, found.nulls, found.low, found.high) == ("float", 3, 1, -2.25, 1.5)
+
+
 @pytest.mark.parametrize("name", [n for n in COLUMNS if n != "list"])
 def test_any_partitions_in_any_order_make_the_same_bits(name: str, engine: str) -> None:
     kernels = engines.engine(engine)

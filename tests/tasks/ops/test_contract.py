@@ -208,6 +208,9 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["d", "d64", "o"], {"expression": "_ >= '1970-01-01' or vi > 0"}),
         Example(["s", "vs"], {"expression": "_ + vs + 'x'"}),
         Example(["c", "c32", "c64"], {"expression": "cast(_, 'float64') % w"}),
+        Example(["t", "d", "d64", "o"], {"expression": "_ - min(_)"}),
+        Example(["t", "d", "o"], {"expression": "greatest(_, max(t))"}),
+        Example(["f", "h", "i", "w", "vi"], {"expression": "(_ - mean(_)) / (max(_) - min(_))"}),
     ],
     "ListSlice": [
         Example(["li", "ls", "ld", "lw"], {"start": 1}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -264,6 +265,17 @@ def test_lists_of_items_and_of_the_next_items_stand_side_by_side(engine: str) ->
 def test_parameters_are_checked(make: Any, message: str) -> None:
     with pytest.raises(JobError, match=message):
         make()
+
+
+def test_a_pad_value_of_a_time_and_of_a_decimal_is_written_as_in_jobs(engine: str) -> None:
+    clicks = pa.table({"user": ["u", "u"], "day": pa.array([1, 2], pa.date32()), "price": pa.array([1, 2], pa.int8())})
+    clicks = clicks.set_column(2, "price", clicks["price"].cast(pa.decimal128(5, 2)))
+    days = ["day"] >> ops.History(1, "user", pad="left", pad_value="2020-01-31")
+    prices = ["price"] >> ops.History(1, "user", pad="left", pad_value=0.5)
+    assert made([*[days], *[prices]], clicks, "user", "day", engine) == {
+        "day_history": [[dt.date(2020, 1, 31)], [dt.date(1970, 1, 2)]],
+        "price_history": [[Decimal("0.50")], [Decimal("1.00")]],
+    }
 
 
 def test_a_pad_value_of_another_type_and_lists_are_refused() -> None:

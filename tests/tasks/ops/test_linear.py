@@ -253,6 +253,23 @@ class TestTheTree:
         matrix = np.random.default_rng(0).normal(size=(20000, 150))
         assert out.stdout == frame_factor(matrix).r.tobytes().hex()[::64]
 
+    @pytest.mark.gpu
+    def test_how_cupy_adds_does_not_change_a_bit(self):
+        """Workers run CuPy without CUB, a process of the user's may run it with CUB, whose sums have other bits."""
+        from cupy._core import _accelerator
+
+        before, factors = _accelerator.get_routine_accelerators(), []
+        kernels = engines.engine("cudf")
+        columns = [kernels.from_numbers(column) for column in np.ascontiguousarray(mixed(20_011, 3, offset=5.0).T)]
+        try:
+            for accelerators in ([], ["cub"]):
+                _accelerator.set_routine_accelerators(accelerators)
+                factors.append(kernels.centred_factor(columns))
+        finally:
+            _accelerator.set_routine_accelerators(before)
+        assert factors[0].mean.tobytes() == factors[1].mean.tobytes()
+        assert factors[0].r.tobytes() == factors[1].r.tobytes()
+
     def test_saved_and_loaded(self, engine, tmp_path):
         nodes = (list(self.NAMES) >> ops.PCA(2, whiten=True)) + (list(self.NAMES) >> ops.PairwiseRegression("x4"))
         workflow = Workflow(nodes).fit(Dataset(self.TABLE, engine=engine))

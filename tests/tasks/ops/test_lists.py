@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -59,6 +61,12 @@ def test_any_slice_of_any_lists(values, start, end):
 def test_padding_needs_a_known_width(start, end):
     with pytest.raises(JobError, match="pad needs a start and an end of one sign"):
         ops.ListSlice(start, end, pad=True)
+
+
+def test_a_pad_value_of_a_time_is_written_as_in_jobs(engine):
+    values = [[datetime.date(2020, 1, 1)], []]
+    padded = one_column(ops.ListSlice(0, 1, pad=True, pad_value="2019-12-31"), values, pa.list_(pa.date32()), engine)
+    assert padded == [[datetime.date(2020, 1, 1)], [datetime.date(2019, 12, 31)]]
 
 
 def test_a_pad_value_fits_the_elements():

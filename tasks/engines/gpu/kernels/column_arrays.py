@@ -14,6 +14,7 @@ KINDS = {
     "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "FLOAT32": "f4", "FLOAT64": "f8",
     **{f"{kind}_{unit}": "i8" for kind in ("TIMESTAMP", "DURATION")
        for unit in ("SECONDS", "MILLISECONDS", "MICROSECONDS", "NANOSECONDS")},
+    "TIMESTAMP_DAYS": "i4",
 }  # fmt: skip
 DTYPES = {int(plc.TypeId[name]): np.dtype(kind) for name, kind in KINDS.items()}
 FLOATS = {int(plc.TypeId.FLOAT32): 4, int(plc.TypeId.FLOAT64): 8}  # and their bytes

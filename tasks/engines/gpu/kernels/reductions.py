@@ -9,7 +9,7 @@ import numpy as np
 
 THREADS = 128
 WIDE = 256  # threads that share a chunk of `block_moments`
-CHUNK = 1 << 14  # rows of it
+CHUNK = 1 << 14  # rows of it, and numbers of a chunk of `row_sums`
 
 _SEGMENTS = cupy.RawKernel(
     f"""
@@ -39,6 +39,18 @@ def segment_sums(values: cupy.ndarray, counts: cupy.ndarray) -> cupy.ndarray:
         cupy.cumsum(counts, out=offsets[1:])
         _SEGMENTS((len(counts),), (THREADS,), (cupy.ascontiguousarray(values), offsets, sums))
     return sums
+
+
+def row_sums(matrix: cupy.ndarray) -> cupy.ndarray:
+    """The sum of each row of a float64 matrix, as a column: in chunks whose size is fixed, then those of a row.
+
+    CuPy's own sums have other bits with CUB than without, which is a matter of how a process was started.
+    """
+    rows, width = matrix.shape
+    chunks = np.full((rows, max(-(-width // CHUNK), 1)), CHUNK, dtype=np.int64)
+    chunks[:, -1] = width - CHUNK * (chunks.shape[1] - 1)
+    parts = segment_sums(matrix.ravel(), cupy.asarray(chunks.ravel()))
+    return segment_sums(parts, cupy.full(rows, chunks.shape[1], dtype=cupy.int64))[:, None]
 
 
 _MOMENTS = cupy.RawModule(

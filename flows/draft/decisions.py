@@ -1,0 +1,263 @@
+"""What is to become of each column, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.draft.written_values import (
+    TIME,
+    all_match,
+    is_written,
+    marks_in,
+    written_number,
+    written_time,
+)
+from tasks.core.dtypes import dtype_name, is_list, leaf_type
+from tasks.core.schema import Column
+from tasks.engines.expression.text_functions import parse_number
+
+LARGE = 5_000  # values of the sample from which a vocabulary gets a limit
+FEW = 50  # values of a column of whole numbers that are more likely codes than amounts
+UNIQUE_FROM = 20  # values that must all differ before a column counts as unique
+FREE_TEXT = 60  # characters of a text on average
+SKEWED = 2.0
+ID = re.compile(r"(^|_)(ids?|uuid|guid|code|key|hash|zip|zipcode|sku|isbn|user|item|product|session)$|[a-z]I[dD]$")
+EITHER = {"%m/%d/%Y": "%d/%m/%Y"}  # formats that the same texts may have
+SHARED = 0.5  # of the values of the smaller of two columns, from which both columns get one vocabulary
+TIME_NAME = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|epoch|unix)(_|$)|[a-z](Time|Timestamp|Date|At)$")
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
+DAY = "%Y%m%d"
+SEPARATORS, LISTING = "|;,", 0.2  # of the distinct texts that have one, before the column counts as lists
+DAY_PARTS = ["weekday", "day", "month", "year"]
+ALL_PARTS = ["hour", "minute", *DAY_PARTS]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to become of one column, and why. Without `ops` the draft leaves the column out. The columns of `group`
+    share a vocabulary."""
+
+    name: str
+    why: str
+    ops: tuple[Mapping[str, Any], ...] = ()
+    group: tuple[str, ...] = ()
+
+
+def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
+    """What is to become of a column, by its name, its type and a sample; `whole`: the sample is all rows."""
+    name, dtype = column.name, leaf_type(column.dtype)
+    if is_list(dtype_of := column.dtype) and is_list(dtype_of.value_type):
+        return Decision(name, f"no operator takes {dtype_name(dtype_of)}")
+    kind = f"{'list of ' if is_list(column.dtype) else ''}{dtype_name(dtype)}"
+    values = (pc.list_flatten(sample) if is_list(column.dtype) else sample).drop_null()
+    nulls = len(sample) - len(values) if not is_list(column.dtype) else 0
+    where = "" if whole else " of the sample"
+    if not len(values):
+        return Decision(name, f"every value{where} is null")
+    is_time = pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)
+    if not (is_number(dtype) or pa.types.is_decimal(dtype) or pa.types.is_string(dtype) or is_time):
+        return Decision(name, f"the draft has no operator for {dtype_name(column.dtype)}")
+    distinct = len(pc.unique(values))
+    if distinct == 1 and not nulls and len(sample) > 1:
+        return Decision(name, f"every row{where} has the same value")
+    if is_time or (pa.types.is_string(dtype) and all_match(values, TIME)):
+        if is_list(column.dtype):
+            return Decision(name, f"DateParts takes no {kind}s")
+        days = pa.types.is_date(dtype) or (pa.types.is_string(dtype) and pc.max(pc.utf8_length(values)).as_py() == 10)
+        parts: dict[str, Any] = {"parts": DAY_PARTS} if days else {}
+        return Decision(name, f"{kind}, a time: its parts, in UTC", ({"op": "DateParts", **parts},))
+    named_id = bool(ID.search(name) or ID.search(name.lower()))
+    text = pa.types.is_string(dtype)
+    if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
+        return decision
+    if not text and not is_list(column.dtype) and TIME_NAME.search(name) and (decision := _counted_time(name, values)):
+        return decision
+    if text and pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT and distinct > len(values) // 2:
+        return Decision(name, f"free text: {distinct:,} values of {FREE_TEXT} characters and more on average")
+    if (text or named_id) and distinct == len(values) >= UNIQUE_FROM and not is_list(column.dtype):
+        return Decision(name, f"every row{where} has a value of its own, from which nothing can be learned")
+    whole_numbers = pa.types.is_integer(dtype) or pa.types.is_boolean(dtype)
+    few = whole_numbers and distinct <= FEW and len(values) >= UNIQUE_FROM and pc.min(values).as_py() >= 0
+    if text or pa.types.is_boolean(dtype) or named_id or few:
+        return _category(name, f"{kind}, {distinct:,} value(s){where}", distinct, few and not named_id, values)
+    return _amount(name, kind, values.cast(pa.float64(), safe=False), nulls, whole, is_list(column.dtype))
+
+
+def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> Decision | None:
+    """What is to become of texts that write times or numbers; None for other texts."""
+    others, marks = marks_in(values)
+    lost = f"; {', '.join(map(json.dumps, marks))} in it becomes null" if marks else ""
+    if written := written_time(others):
+        day = written.split(" %H")[0].split(" %I")[0]
+        either = EITHER.get(day)
+        if either and is_written(pc.unique(others), written.replace(day, either)):
+            lost += f"; it might be {either}, too: look which it is"
+        parse = {"op": "Lambda", "expression": f"parse_time(_, {written!r})"}
+        parts: dict[str, Any] = {"parts": DAY_PARTS} if written == day else {}
+        why = f"string, a time as {written}: its parts, in UTC{lost}"
+        return Decision(name, why, (parse, {"op": "DateParts", **parts}))
+    if signs := written_number(others):
+        decimal, group = signs
+        arguments = f"decimal={decimal!r}" + (f", group={group!r}" if group else "")
+        numbers = pa.chunked_array([parse_number(others.combine_chunks(), decimal, group)[0]])
+        amount = _amount(
+            name, f"string, a number with {arguments}", numbers, nulls + len(values) - len(others), whole, False
+        )
+        parse = {"op": "Lambda", "expression": f"parse_number(_, {arguments})"}
+        return Decision(name, f"{amount.why}{lost}", (parse, *amount.ops) if amount.ops else ())
+    return _separated(name, values, whole)
+
+
+def _separated(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | None:
+    """What is to become of texts such as Comedy|Drama, which list a few values; None for other texts."""
+    distinct = pc.unique(values)
+    for sign in SEPARATORS:
+        listing = pc.match_substring(distinct, sign)
+        if len(distinct) < UNIQUE_FROM or pc.mean(listing).as_py() < LISTING or _is_prose(distinct, sign):
+            continue
+        parts = pc.unique(pc.list_flatten(pc.split_pattern(distinct, sign)))
+        if 2 * len(parts) <= len(distinct):
+            seen = f"string, lists of {len(parts):,} value(s){'' if whole else ' of the sample'} with {sign!r} between"
+            category = _category(name, seen, len(parts), False, pa.chunked_array([parts]))
+            split = {"op": "Lambda", "expression": f"split(_, {sign!r})"}
+            return Decision(name, category.why, (split, *category.ops))
+    return None
+
+
+def _is_prose(distinct: pa.Array, sign: str) -> bool:
+    return bool(sign == "," and pc.any(pc.match_substring(distinct, ", ")).as_py())
+
+
+def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:
+    """What is to become of numbers that count time since 1970, or write a day as 20260131; None for other numbers."""
+    kind = dtype_name(values.type)
+    whole = "_"
+    if pa.types.is_floating(values.type):
+        if not pc.all(pc.equal(values, pc.trunc(values))).as_py():
+            return None
+        whole = "cast(_, 'int64')"
+    elif not pa.types.is_integer(values.type):
+        return None
+    low, high = (int(end) for end in pc.min_max(values).as_py().values())
+    for unit, ticks in UNITS.items():
+        if YEARS[0] * ticks <= low and high < YEARS[1] * ticks:
+            read = {"op": "Lambda", "expression": f"cast({whole}, 'timestamp[{unit}]')"}
+            why = f"{kind}, named like a time and counting {unit} from 1970: its parts, in UTC"
+            return Decision(name, why, (read, {"op": "DateParts"}))
+    if (
+        whole == "_"
+        and low >= 1990_01_01
+        and high < 2100_01_01
+        and is_written(pc.unique(values.cast(pa.string())), DAY)
+    ):
+        read = {"op": "Lambda", "expression": f"parse_time(cast(_, 'string'), {DAY!r})"}
+        why = f"{kind}, a day as {DAY}: its parts"
+        return Decision(name, why, (read, {"op": "DateParts", "parts": DAY_PARTS}))
+    return None
+
+
+def _category(name: str, seen: str, distinct: int, few: bool, values: pa.ChunkedArray) -> Decision:
+    spec: dict[str, Any] = {"op": "Categorify"}
+    if distinct > LARGE:
+        spec |= {"freq_threshold": 2, "max_size": 1_000_000}
+        seen += ": values that occur once share an id, and there are 1,000,000 ids at most"
+    elif few and not pa.types.is_boolean(values.type):
+        seen += ": few, so taken as codes; for an amount write FillMissing, Normalize"
+    if pa.types.is_string(values.type) and (marks := marks_in(values)[1]):
+        seen += f"; {', '.join(map(json.dumps, marks))} in it may mean null: if so, name it in source.null_values"
+    return Decision(name, seen, (spec,))
+
+
+def _amount(name: str, kind: str, values: pa.ChunkedArray, nulls: int, whole: bool, lists: bool) -> Decision:
+    finite = values.filter(pc.is_finite(values))
+    if len(finite) < len(values):
+        return Decision(name, "it has infinities, which Normalize refuses: mend them, or begin with Clip")
+    ops: list[Mapping[str, Any]] = []
+    words = []
+    if nulls:
+        median = pc.quantile(values, 0.5, interpolation="lower")[0].as_py()
+        zeros = median == 0 <= pc.min(values).as_py()
+        ops.append({"op": "FillMissing"} if zeros else {"op": "FillMedian"})
+        seen = f"{nulls:,} null(s){'' if whole else ' in the sample'}"
+        words.append(f"filled with {'0, its most common value' if zeros else 'the median'}")
+    else:
+        seen = "no null" if whole else "no null in the sample"
+        if not whole or lists:
+            ops.append({"op": "FillMissing"})
+            words.append("others are filled with 0")
+    skew = pc.skew(values).as_py()
+    if pc.min(values).as_py() >= 0 and skew is not None and skew > SKEWED:
+        ops.append({"op": "LogOp"})
+        words.append(f"logarithm (skewness {skew:.1f})")
+    ops.append({"op": "Normalize"})
+    return Decision(name, f"{kind}, {seen}: {', '.join([*words, 'scaled'])}", tuple(ops))
+
+
+def without_clashes(decisions: Iterable[Decision], names: Sequence[str]) -> list[Decision]:
+    """The same decisions; parts of times get another prefix where a column has their name already."""
+    taken, result = set(names), []
+    for decision in decisions:
+        if decision.ops and decision.ops[-1]["op"] == "DateParts":
+            prefix = decision.name
+            while any(f"{prefix}_{part}" in taken for part in ALL_PARTS):
+                prefix += "_part"
+            if prefix != decision.name:
+                decision = Decision(
+                    decision.name, decision.why, (*decision.ops[:-1], {**decision.ops[-1], "prefix": prefix})
+                )
+        result.append(decision)
+    return result
+
+
+def joint(decisions: Sequence[Decision], sample: pa.Table) -> list[Decision]:
+    """The same decisions; columns of ids that share most of their values share a vocabulary.
+
+    Numbers count from 1 in every table: they share one only where their names end alike, such as user_id and
+    friend_user_id.
+    """
+    values = {
+        d.name: pc.unique(sample.column(d.name).drop_null())
+        for d in decisions
+        if d.ops and d.ops[0]["op"] == "Categorify" and not is_list(sample.schema.field(d.name).type)
+    }
+    groups: dict[str, list[str]] = {}
+    for name in values:
+        for other in values:
+            if other == name:
+                groups[name] = [name]
+                break
+            if groups[other][0] == other and _shares(name, other, values):
+                groups[name] = groups[other]
+                groups[name].append(name)
+                break
+    specs = {d.name: d.ops[0] for d in decisions if d.ops}
+    result = []
+    for decision in decisions:
+        members = tuple(groups.get(decision.name, ()))
+        if len(members) > 1:
+            largest = max((specs[member] for member in members), key=len)
+            decision = Decision(decision.name, decision.why, (largest,), members)
+        result.append(decision)
+    return result
+
+
+def _shares(name: str, other: str, values: Mapping[str, pa.Array]) -> bool:
+    one, two = values[name], values[other]
+    if one.type != two.type or min(len(one), len(two)) < UNIQUE_FROM:
+        return False
+    if not pa.types.is_string(one.type) and not (name.endswith(f"_{other}") or other.endswith(f"_{name}")):
+        return False
+    smaller, larger = sorted((one, two), key=len)
+    return bool(pc.sum(pc.is_in(smaller, value_set=larger)).as_py() >= SHARED * len(smaller))
+
+
+def is_number(dtype: pa.DataType) -> bool:
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_boolean(dtype)

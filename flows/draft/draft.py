@@ -1,0 +1,231 @@
+"""A first job for data that nobody has described yet: what is to become of each column, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from flows.draft.decisions import Decision, decide, is_number, joint, without_clashes
+from flows.draft.readable_files import LABELS, OtherTable, Readable, readable, sampled
+from flows.draft.written_values import null_texts
+from tasks.core.dtypes import dtype_name
+from tasks.dataset import Dataset
+from tasks.errors import JobError, near
+from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
+from tasks.sources.uniting import uniting_notes
+from tasks.storage.files import refuse_inside
+
+
+def draft(dataset: Any, label: str | None = None) -> str:
+    """A first job for a data set, as YAML with a comment on each decision; it runs as it is.
+
+    dataset: a Dataset, or what a Dataset takes (a path, a list of paths, a frame). A job names files, so that the draft
+        of a frame has a path to be replaced.
+    label: the column to be predicted; by default the first number that is named like one (label, target, click, ..).
+
+    The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
+    at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
+    Format (where the suffix tells none), delimiter, encoding, decimal comma, lines before the header, and whether there
+    is a header, are those of the first file of a path. Columns that only some files have are null elsewhere, and where
+    lines cannot be read, they are left out: the draft names both. Files that share less than half of their columns with
+    the others are another table; the draft leaves them out, with the entry that joins them.
+    Numbers and times in texts (1.234,50 or 31.01.2026), texts that list values (Comedy|Drama), and numbers that are
+    named like a time and count from 1970 or write a day (20260131), are read by an expression. Columns of texts, or of
+    numbers whose names end alike, that share half of their values get one vocabulary.
+    Errors: a JobError for a source that does not exist, for a label that is no column, and where no column is left; a
+    DataError for a source without rows.
+
+    >>> table = pa.table({"price": [1.0, None, 3.0], "brand": ["a", "b", "a"], "click": [0, 1, 0]})
+    >>> print(draft(table))  # doctest: +ELLIPSIS
+    # yaml-language-server: $schema=job.schema.json
+    # (Editors complete and check the job with that file: millrace schema > job.schema.json.)
+    # A draft by millrace new: read it, mend it, then millrace preview and millrace run.
+    ...
+    features:
+      # price: float64, 1 null(s): filled with the median, scaled
+      - columns: [price]
+        ops: [{op: FillMedian}, {op: Normalize}]
+      # brand: string, 2 value(s)
+      - columns: [brand]
+        ops: [{op: Categorify}]
+    # click is the label: its name and its type say so.
+    label: [click]
+    ...
+    """
+    source = Readable(dataset) if isinstance(dataset, Dataset) else readable(dataset)
+    data = source.data
+    names = list(data.schema)
+    if label is not None and label not in names:
+        raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
+    sample = sampled(data)
+    nulls = null_texts(data, sample)
+    if nulls:
+        data = data.with_null_values([*data.null_values, *nulls])
+        sample = sampled(data)
+    whole = sample.num_rows == data.num_rows
+    target, others = _labels(data, label)
+    decisions = [
+        Decision(name, "it is named like a label, too, and might give the answer away")
+        if name in others
+        else decide(data.schema[name], sample.column(name), whole)
+        for name in names
+        if name != target
+    ]
+    decisions = joint(without_clashes(decisions, names), sample)
+    if not any(decision.ops for decision in decisions):
+        reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
+        raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
+    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, source)) + "\n"
+
+
+def _labels(data: Dataset, label: str | None) -> tuple[str | None, list[str]]:
+    """The label, and the columns that are named like one besides."""
+    likely = [
+        name for known in LABELS for name in data.schema if name.lower() == known and is_number(data.schema[name].dtype)
+    ]
+    target = label or next(iter(likely), None)
+    return target, [name for name in likely if name != target and name.lower() != "y"]  # a common name of any number
+
+
+# The text
+
+
+def _written(
+    data: Dataset,
+    sample: pa.Table,
+    nulls: list[str],
+    decisions: list[Decision],
+    target: str | None,
+    named: bool,
+    seen: Readable,
+) -> Iterable[str]:
+    rows = data.num_rows
+    yield "# yaml-language-server: $schema=job.schema.json"
+    yield "# (Editors complete and check the job with that file: millrace schema > job.schema.json.)"
+    yield "# A draft by millrace new: read it, mend it, then millrace preview and millrace run."
+    yield f"# Exact: {rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types."
+    if sample.num_rows < rows:
+        blocks = len(data.plan.blocks)
+        yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows, the first of the first,"
+        yield f"# the middle and the last block (of {blocks:,}). What the other rows hold is not known here."
+    else:
+        yield "# Values, nulls and skewness are exact, too: all rows were read."
+    yield "source:"
+    source = data.as_source()
+    if source is None:
+        yield "  path: data  # the rows came from a frame: name the files here"
+        source = {"path": "data"}
+    else:
+        if settings := [name for name in seen.layout if name not in ("missing", "bad_lines", "header", "columns")]:
+            yield f"  # The first lines of the first file need this: {', '.join(settings)}."
+        if "columns" in seen.layout:
+            yield "  # The first line of the first file has values, no names: here are some, give better ones."
+        for other in seen.others:
+            yield f"  # {_line(_other_table(other))}."
+        yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))
+        if bad := bad_lines_of(data.plan):
+            yield f"  # {_line(bad_lines_text(bad))}."
+        yield from _source_lines(source, nulls)
+    yield "features:"
+    for other in seen.others:
+        yield from _joining_lines(other)
+    groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}
+    for decision in decisions:
+        if decision.ops:
+            groups.setdefault((_flow(list(decision.ops)), decision.group), []).append(decision)
+    for (ops, group), members in groups.items():
+        yield from (f"  # {_name(member.name)}: {_line(member.why)}" for member in members)
+        if group:
+            yield "  # They share most of their values, so that they share ids: a list in the list is one vocabulary."
+        columns = [member.name for member in members]
+        yield f"  - columns: {_flow([columns] if group else columns)}"
+        yield f"    ops: {ops}"
+    if left_out := [decision for decision in decisions if not decision.ops]:
+        yield "# Left out:"
+        yield from (f"#   {_name(decision.name)}: {_line(decision.why)}" for decision in left_out)
+    if target is None:
+        yield "# No column is named like a label: name it with --label COLUMN, or here."
+        yield "label: []"
+    else:
+        yield from _label_lines(sample.column(target), target, named)
+    yield "output:"
+    yield f"  path: {_flow(_output(source['path']))}"
+    yield "  shuffle: full  # over all rows"
+    yield "  seed: 0"
+
+
+def _other_table(other: OtherTable) -> str:
+    more = f" and {len(other.paths) - 1:,} more file(s)" if len(other.paths) > 1 else ""
+    return f"{other.paths[0]}{more} is another table and not read: it has {', '.join(map(_name, other.columns))}"
+
+
+def _joining_lines(other: OtherTable) -> Iterable[str]:
+    """The entries that bring the columns of another table to the rows, as comments."""
+    columns = [column for column in other.columns if column not in other.keys]
+    if other.keys and columns and len(other.paths) == 1:
+        keys = list(other.keys)
+        join = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
+        yield "  # Columns of another table, where each key is in it once (take the # away):"
+        yield f"  # - {{columns: {_flow(keys)}, ops: [{_flow(join)}], keep: false}}"
+        yield f"  # - {{columns: {_flow(columns)}, ops: []}}"
+
+
+def _source_lines(source: dict[str, Any], nulls: list[str]) -> Iterable[str]:
+    for key, value in source.items():
+        if key == "null_values" and nulls:
+            texts = ", ".join(map(json.dumps, nulls))
+            yield f"  # {texts} stand(s) between numbers or times, so it means null, in every column."
+        if key == "storage_options" and not isinstance(value, str):
+            yield "  # storage_options are not written, since they may be secret: name those of the host here."
+            continue
+        if key == "path":
+            value = [_no_pattern(path) for path in value] if isinstance(value, list) else _no_pattern(value)
+        yield f"  {key}: {_flow(value)}"
+
+
+def _label_lines(values: pa.ChunkedArray, target: str, named: bool) -> Iterable[str]:
+    how = "as you said" if named else "its name and its type say so"
+    yield f"# {_name(target)} is the label: {how}."
+    if values.null_count:
+        yield f"# It is null in {values.null_count:,} row(s) of those looked at: source.filter can leave these out."
+    if not is_number(values.type):
+        yield f"# It is written as {dtype_name(values.type)}: if a model needs a number, make one with Lambda."
+    yield f"label: {_flow([target])}"
+
+
+def _output(source: str | list[str]) -> str:
+    """A folder beside the source, below out/ where that is possible."""
+    first = source if isinstance(source, str) else source[0]
+    stem = re.sub(r"\W+", "-", Path(first.rstrip("/*")).stem).strip("-") or "data"
+    path = f"out/{stem}"
+    try:
+        refuse_inside(source, path)
+    except JobError:
+        return str(Path(os.path.realpath(first)).parent / f"{stem}-out")
+    return path
+
+
+def _no_pattern(path: str) -> str:
+    """A path as a job writes it, in which braces are dates."""
+    return path.replace("{", "{{").replace("}", "}}")
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _name(name: str) -> str:
+    return name if name.isprintable() else json.dumps(name)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

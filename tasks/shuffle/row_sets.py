@@ -1,0 +1,332 @@
+"""Sets of rows that only a look at all rows can tell: rows whose key another row has, the last rows of each key, and
+shares of the rows by time.
+
+The rows stay where they are: the sets become bits by row number. Of shares without keys only the moments are looked for
+at which valid and test begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import engines
+from tasks.cluster.out_of_memory import in_halves
+from tasks.cluster.pool import Pool
+from tasks.cluster.transfer import gpu_setup
+from tasks.core.dtypes import dtype_name
+from tasks.core.plan import Partition, Plan
+from tasks.core.schema import Schema
+from tasks.core.settings import SplitRule, Unique
+from tasks.engines.algorithms import radix_selection
+from tasks.engines.algorithms.radix_selection import Counted, ordered_keys
+from tasks.engines.expression.evaluation import true_mask
+from tasks.engines.expression.syntax import parse
+from tasks.errors import DataError
+from tasks.graph.node import Node
+from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment, moment_conditions
+from tasks.shuffle.key_ranges import Answers, KeyRows, Question, answered, answers, check_row_columns, row_set
+from tasks.storage.atomic import no_space
+
+
+def check_unique(schema: Schema, unique: Unique) -> None:
+    """A JobError for a column that does not exist, or that has no order."""
+    check_row_columns(schema, _question(unique).columns, "source.unique")
+
+
+def _question(unique: Unique) -> Question:
+    return Question(_repeated, unique, tuple(unique.keys), unique.by)
+
+
+def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, engine: str, pool: Pool, path: Path,
+                  exchange: str = "auto", floor: int = 0) -> tuple[RowSet, int]:  # fmt: skip
+    """(the rows that go, as bits in the file `path`, their number): all but one of the rows with equal keys that the
+    filter keeps.
+
+    Nulls are equal to each other. With `by` the row with the least (first) or greatest (last) value stays, and a null
+    loses to any value; among equals the row with the least or greatest number. The result depends on the rows alone.
+    """
+    check_unique(plan.schema, unique)
+    question, folder = _question(unique), path.with_suffix(".scratch")
+    with answers(question, source, plan, ALL_ROWS, filter, engine, pool, folder, exchange, floor) as files:
+        return row_set(files, "rows", plan.rows, path)
+
+
+def _repeated(unique: Unique, rows: KeyRows) -> Answers:
+    """The numbers of the rows that go."""
+    gone = np.ones(len(rows.rows), dtype=bool)
+    if len(gone):
+        gone[_staying(rows, unique)] = False
+    return {"rows": rows.rows[gone]}
+
+
+def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
+    """The place of the row that stays of each run; the rows of a run are sorted by `by` and row number."""
+    starts, last = rows.runs.starts[:-1], rows.runs.starts[1:] - 1
+    null = rows.nulls(unique.by) if unique.by else None
+    if null is None or not null.any():
+        return np.asarray(starts if unique.keep == "first" else last)
+    places = np.arange(rows.runs.rows)
+    if unique.keep == "first":
+        first = np.minimum.reduceat(np.where(null, rows.runs.rows, places), starts)
+        return np.where(first == rows.runs.rows, starts, first)
+    latest = np.maximum.reduceat(np.where(null, -1, places), starts)
+    return np.where(latest < 0, last, latest)
+
+
+def divided(
+    source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str, pool: Pool,
+    folder: Path, exchange: str = "auto", floor: int = 0,
+) -> Division:  # fmt: skip
+    """The splits of the rows that filter and unique keep. The result depends on the rows and their numbers alone.
+
+    by: last. Of each key, the last `test` rows by time are test, the `valid` rows before them valid; of equal times the
+    row with the greater number is later. Rows without a time come before all others and count for nothing. A key that
+    would have no row left for train stays in train as a whole, and so do rows whose key has a null.
+
+    by: time with `together`. All rows of a key are in the split of its last one, so that train has no row as late as
+    the beginning of valid; a row whose key has a null goes by its own time, a key without any time is in train.
+
+    Shares. Of N rows with a time (of the last row of their key, with `together`) test begins at the time of the row
+    with the number N - round(test N), in the order of time; rows of that time are test. So is valid's beginning.
+    """
+    rules, place = RowRules(repeated), folder / "split.scratch"
+    if not rule.together:
+        return _moments(Work(source, Node("pick", selection=(rule.column or "",), name="source"), plan.schema, engine,
+                             filter=filter, rules=rules), plan, rule, pool, floor)  # fmt: skip
+    answer = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
+    question = Question(answer, rule, tuple(rule.together), rule.column)
+    with answers(question, source, plan, rules, filter, engine, pool, place, exchange, floor) as files:
+        sides, more = _shared_out(rule, plan, pool, files) if rule.by_shares else (files, {})
+        sets, counts = [], dict[str, int]()
+        for name in LATER_FIRST:
+            if name in rule.splits:
+                rows, counts[name] = row_set(sides, name, plan.rows, folder / f"split-{name}.bits")
+                sets.append((name, rows))
+        figures = {name: int(sum(answered(file, name) for file in files)) for name in FIGURES}
+    total = figures.pop("rows")
+    counts["train"] = total - sum(counts.values())
+    of_splits = {name: counts[name] for name in rule.splits}
+    _refuse_empty(rule, of_splits)
+    are = "are in train" if rule.by == "last" else "go by their own times"
+    named: dict[str, Any] = {name: count for name, count in figures.items() if count}
+    named |= {"without_key_are": are} if figures["without_key"] else {}
+    return Division(tuple(sets), figures={**more, "rows": of_splits, **named})
+
+
+FIGURES = ("rows", "keys_in_train", "rows_of_keys_in_train", "without_key", "null_in_train")
+
+
+def _refuse_empty(rule: SplitRule, counts: dict[str, int]) -> None:
+    """A DataError for a split without a row."""
+    empty = [name for name, count in counts.items() if not count]
+    if not empty:
+        return
+    rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    if rule.by == "last":
+        why = f"no key of {', '.join(rule.together)} has more rows with a time than valid and test take"
+    else:
+        why = f"too few rows differ in {rule.column}: all rows of one moment are in one split"
+    raise DataError(f"source.split gives {' and '.join(empty)} no row", where="source.split",
+                    why=f"{why} (rows: {rows})", do="change valid and test, or leave out the split")  # fmt: skip
+
+
+def _keyless(rows: KeyRows) -> np.ndarray:
+    """Which rows have a null in their key."""
+    nulls = [rows.nulls(name) for name in rows.keys]
+    return np.asarray(np.logical_or.reduce(nulls))
+
+
+def _figures(rows: KeyRows, **figures: int) -> Answers:
+    known = {"rows": len(rows.rows), **figures}
+    return {name: np.array(known.get(name, 0)) for name in FIGURES}
+
+
+def _by_name(rows: KeyRows, places: dict[str, np.ndarray]) -> Answers:
+    return {name: rows.rows[of] for name, of in places.items()}
+
+
+def _last_rows(rule: SplitRule, rows: KeyRows) -> Answers:
+    """The row numbers of valid and test: the last rows of each key; rows of a run are sorted by time and number."""
+    valid, test = (int(value or 0) for value in (rule.valid, rule.test))  # type: ignore[arg-type]
+    nothing = np.zeros(0, dtype=np.int64)
+    if not len(rows.rows):
+        return {"valid": nothing, "test": nothing, **_figures(rows)}
+    assert rule.column is not None
+    runs, null, without = rows.runs, rows.nulls(rule.column), _keyless(rows)
+    starts, lengths, codes = runs.starts[:-1], runs.lengths, runs.codes
+    timed = np.add.reduceat((~null).astype(np.int64), starts)
+    divides = (timed > valid + test) & ~without[starts]
+    behind = lengths[codes] - 1 - runs.inside  # rows of the key behind this one
+    of_test = divides[codes] & (behind < test)
+    of_valid = divides[codes] & ~of_test & (behind < valid + test)
+    short = ~divides & ~without[starts]
+    figures = _figures(
+        rows, keys_in_train=int(short.sum()), rows_of_keys_in_train=int(lengths[short].sum()),
+        without_key=int(without.sum()), null_in_train=int((null & ~without & divides[codes]).sum()),
+    )  # fmt: skip
+    return _by_name(rows, {"valid": of_valid, "test": of_test}) | figures
+
+
+def _any_of(flags: np.ndarray, rows: KeyRows, without: np.ndarray) -> np.ndarray:
+    """For each row whether a row of its key has the flag; rows without a key are alone."""
+    of_key = np.logical_or.reduceat(flags, rows.runs.starts[:-1])[rows.runs.codes]
+    return np.where(without, flags, of_key)
+
+
+def _sides(rule: SplitRule, rows: KeyRows) -> Answers:
+    """The row numbers of valid and test: a key is where the last moment of its rows is."""
+    nothing = np.zeros(0, dtype=np.int64)
+    if not len(rows.rows):
+        return {"valid": nothing, "test": nothing, **_figures(rows)}
+    assert rule.column is not None
+    without, null = _keyless(rows), rows.nulls(rule.column)
+    source = {rule.column: rows.placed(rule.column)}
+    left, places = np.ones(len(rows.rows), dtype=bool), {name: np.zeros(len(rows.rows), bool) for name in LATER_FIRST}
+    for name, condition in moment_conditions(rule):
+        later = _any_of(np.asarray(true_mask(parse(condition), source)), rows, without)
+        places[name], left = later & left, left & ~later
+    timeless = ~_any_of(~null, rows, without)
+    return _by_name(rows, places) | _figures(
+        rows, without_key=int(without.sum()), null_in_train=int((timeless & left).sum())
+    )
+
+
+def _last_times(rule: SplitRule, rows: KeyRows) -> Answers:
+    """The rows with a time, in themselves or in their key, and the key of the last time (`ordered_keys`)."""
+    if not len(rows.rows):
+        nothing = {"numbers": np.zeros(0, dtype=np.int64), "times": np.zeros(0, dtype=np.uint64)}
+        return nothing | _figures(rows) | {"kind": np.array("")}
+    assert rule.column is not None
+    without, null = _keyless(rows), rows.nulls(rule.column)
+    values, _ = rows.host.numbers(rows.placed(rule.column))
+    times = np.where(null, np.uint64(0), ordered_keys(values, np))
+    last = np.maximum.reduceat(times, rows.runs.starts[:-1])[rows.runs.codes]
+    timed = _any_of(~null, rows, without)
+    figures = _figures(rows, without_key=int(without.sum()), null_in_train=int((~timed).sum()))
+    numbers = {"numbers": rows.rows[timed], "times": np.where(without, times, last)[timed]}
+    return numbers | figures | {"kind": np.array(values.dtype.kind)}
+
+
+def _shared_out(rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """(the files with the rows of valid and test, figures of where these begin)."""
+    assert rule.column is not None
+    kind = next((kind for file in files if (kind := str(answered(file, "kind")))), "i")
+    counted, question = None, None
+    while counted is None or question is not None:
+        counted = radix_selection.merge(pool.map(_count_times, question, files))
+        question = radix_selection.next_question(counted, _ranks(rule, counted.total))
+    nulls = sum(int(answered(file, "null_in_train")) for file in files)
+    cuts, _ = _cuts(rule, counted, "u", nulls)
+    sides = pool.map(_sides_of_times, cuts, files)
+    dtype = plan.schema[rule.column].dtype
+    texts = {name: _text(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
+    return sides, {"cuts": texts}
+
+
+def _count_times(question: radix_selection.Question | None, file: str) -> Counted:
+    return radix_selection.count(answered(file, "times"), question, np)
+
+
+def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
+    """The file with the rows of valid and test of one range of key hashes."""
+    numbers, times = answered(file, "numbers"), answered(file, "times")
+    left, sides = np.ones(len(times), dtype=bool), {}
+    for name, cut in cuts:
+        later = times >= np.uint64(cut)
+        sides[name], left = numbers[later & left], left & ~later
+    path = Path(file).with_suffix(".sides.npz")
+    with no_space(path):
+        np.savez(path, **sides)  # type: ignore[arg-type]
+    return str(path)
+
+
+def _moments(work: Work, plan: Plan, rule: SplitRule, pool: Pool, floor: int) -> Division:
+    """The moments at which the last shares of all rows begin."""
+    assert rule.column is not None
+    counted: Counted | None = None
+    question: radix_selection.Question | None = None
+    kind, nulls = "i", 0
+    while counted is None or question is not None:
+        parts = pool.values(pool.gather(_count_partition, _together, (work, rule.column, question, floor),
+                                        plan.partitions))  # fmt: skip
+        whole = _together(parts)
+        counted, kind, nulls = whole
+        question = radix_selection.next_question(counted, _ranks(rule, counted.total))
+    cuts, rows = _cuts(rule, counted, kind, nulls)
+    dtype = plan.schema[rule.column].dtype
+    figures: dict[str, Any] = {"cuts": {name: _text(cut, dtype) for name, cut in cuts}, "rows": rows}
+    return Division(cuts=tuple(cuts), figures=figures, cut_type=dtype_name(dtype))
+
+
+def _text(number: int | float, dtype: pa.DataType) -> str:
+    """A stored number as people write it."""
+    return str(moment(number, dtype).cast(pa.string())) if pa.types.is_temporal(dtype) else str(number)
+
+
+class _Times(NamedTuple):
+    """Times of some rows, counted, the kind of their numbers, and how many rows have none."""
+
+    counted: Counted
+    kind: str
+    nulls: int
+
+
+def _together(parts: Sequence[_Times]) -> _Times:
+    return _Times(radix_selection.merge([part.counted for part in parts]), parts[0].kind, sum(p.nulls for p in parts))
+
+
+def _count_partition(task: tuple[Work, str, radix_selection.Question | None, int], partition: Partition) -> _Times:
+    """The times of one partition (of its halves, where memory is short)."""
+    work, _, _, floor = task
+    gpu_setup.prepare(work.engine)
+    with engines.computing(work.engine, partition.nbytes):
+        parts = in_halves("ingest", partial(_count, task), partition, floor, work.source, work.engine)
+    return _together(parts)
+
+
+def _count(task: tuple[Work, str, radix_selection.Question | None, int], partition: Partition) -> _Times:
+    work, name, question, _ = task
+    evaluation = work.opened(partition, work.bound.targets)
+    values, valid = work.kernels.numbers(evaluation.column(work.bound.targets[0][0], name))
+    rows, values = len(values), values if valid is None else values[valid]
+    return _Times(radix_selection.count(values, question, work.kernels.xp), values.dtype.kind, rows - len(values))
+
+
+def _ends(rule: SplitRule) -> list[tuple[str, float]]:
+    """(split, the share of the rows in it and in later splits), the later split first."""
+    ends, share = [], 0.0
+    for name in LATER_FIRST:
+        if name in rule.splits:
+            share += float(getattr(rule, name))
+            ends.append((name, share))
+    return ends
+
+
+def _ranks(rule: SplitRule, total: int) -> list[int]:
+    """The ranks, ascending by time from 0, of the rows at whose times test and valid begin."""
+    if not total:
+        return []
+    return [min(max(total - int(share * total + 0.5), 0), total - 1) for _, share in _ends(rule)]
+
+
+def _cuts(rule: SplitRule, counted: Counted, kind: str, nulls: int) -> tuple[list[tuple[str, Any]], dict[str, int]]:
+    """((split, the least number in it), the later split first; the rows of each split, train first, with the rows
+    without a time)."""
+    names, total = [name for name, _ in _ends(rule)], counted.total
+    if not total:
+        _refuse_empty(rule, {**dict.fromkeys(rule.splits, 0), "train": nulls})
+    ranks = _ranks(rule, total)
+    cuts = list(zip(names, radix_selection.values_at(counted, ranks, kind), strict=True))
+    rows, end = {}, total
+    for name, first in zip(names, radix_selection.first_ranks(counted, ranks), strict=True):
+        rows[name], end = end - first, first
+    rows = {name: {**rows, "train": end + nulls}[name] for name in rule.splits}
+    _refuse_empty(rule, rows)
+    return cuts, rows
