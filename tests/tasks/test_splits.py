@@ -54,12 +54,17 @@ def job_of(tmp_path: Path, split: dict[str, Any], output: str = "out", **more: A
     }
 
 
-def split_rows(tmp_path: Path, split: dict[str, Any], engine: str, output: str = "out", threads: int = 2,
-               **more: Any) -> dict[str, list[int]]:  # fmt: skip
-    """The numbers of the rows of each split, in the order of the output."""
+def split_frames(tmp_path: Path, split: dict[str, Any], engine: str, output: str = "out", threads: int = 2,
+                 **more: Any) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """The rows of each split, in the order of the output."""
     run_stages(make_job(job_of(tmp_path, split, output, **more)).request(engine), threads)
     folders = [tmp_path / output / name for name in ("train", "valid", "test")]
-    return {folder.name: rows_of(folder)["i"].to_pylist() for folder in folders if folder.exists()}
+    return {folder.name: rows_of(folder).to_pandas() for folder in folders if folder.exists()}
+
+
+def split_rows(*args: Any, **more: Any) -> dict[str, list[int]]:
+    """The numbers of the rows of each split, in the order of the output; the parameters of `split_frames`."""
+    return {name: frame["i"].to_list() for name, frame in split_frames(*args, **more).items()}
 
 
 def test_later_rows_are_in_later_splits_a_cut_in_the_later_one_and_nulls_in_train(tmp_path: Path, engine: str) -> None:

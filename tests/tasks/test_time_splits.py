@@ -45,6 +45,7 @@ from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.stages import run_stages
+from tests.tasks.test_splits import job_of, split_frames, split_rows
 
 DAY = dt.datetime(2026, 11, 1)
 INT32 = pa.int32()
@@ -211,28 +212,6 @@ def write_data(folder: Path, rows: int = 300, files: int = 3) -> pd.DataFrame:
 
 
 LAST = {"by": "last", "column": "t", "together": ["u"], "valid": 1, "test": 1}
-
-
-def job_of(tmp_path: Path, split: dict[str, Any], output: str = "out", **more: Any) -> dict[str, Any]:
-    return {
-        "source": {"path": str(tmp_path / "data"), "split": split, **more.pop("source", {})},
-        "features": [{"columns": ["i", "u"]}],
-        "label": ["y"],
-        "output": {"path": str(tmp_path / output), "shuffle": "none", "files": 1},
-        "run": {"min_partition_size": 1},
-        **more,
-    }
-
-
-def split_frames(tmp_path: Path, split: dict[str, Any], engine: str, output: str = "out", threads: int = 2,
-                 **more: Any) -> dict[str, pd.DataFrame]:  # fmt: skip
-    run_stages(make_job(job_of(tmp_path, split, output, **more)).request(engine), threads)
-    folders = [tmp_path / output / name for name in ("train", "valid", "test")]
-    return {folder.name: rows_of(folder).to_pandas() for folder in folders if folder.exists()}
-
-
-def split_rows(*args: Any, **more: Any) -> dict[str, list[int]]:
-    return {name: [*frame["i"]] for name, frame in split_frames(*args, **more).items()}
 
 
 def expected_last(frame: pd.DataFrame, valid: int = 1, test: int = 1) -> dict[str, list[int]]:
