@@ -56,7 +56,6 @@ def sketch_column(
             out = _times(values, arrow.null_count, valid, starts, blocks, every)
         else:
             out = _integers(kind, values, arrow.null_count, every)
-    out.sample = out.sample_least = None
     if sample:
         chosen = _sampled(stored, valid, starts)
         out.sample = sketches.histogram(chosen)
@@ -97,7 +96,7 @@ def sketch_leaves(
         column = leaves(column)
     out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
     nulls = 0 if null is None else int(null.sum())
-    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
 
 
 def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:

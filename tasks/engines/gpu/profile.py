@@ -60,7 +60,6 @@ def sketch_column(
     else:
         present = values if valid is None else values[valid]
         out = _integers(kind, present, len(column) - len(present))
-    out.sample = out.sample_least = None
     if not sample:
         return out
     chosen = _sampled(values, valid, starts)
@@ -98,7 +97,7 @@ def sketch_leaves(
         column = leaves(column)
     out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
     nulls = 0 if null is None else int(null.sum())
-    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
 
 
 def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
