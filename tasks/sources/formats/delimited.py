@@ -27,7 +27,7 @@ from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.sources.formats.conform import carried_type, conform, infinite_columns
-from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends
+from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
 
@@ -230,14 +230,15 @@ class Delimited:
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
-            if line := self._bad_line(file, piece, options, of_text="UTF8" in message):
+            no_text = "UTF8" in message or "is no letter of" in message
+            if line := self._bad_line(file, piece, options, of_text=no_text):
                 where += f" (line {line:,} of the file)" if row else f", line {line:,}"
             return DataError(
                 "a text file does not parse",
                 where=where,
                 why=message,
                 do="write the file as UTF-8, or say what it is: source.encoding: latin-1"
-                if "UTF8" in message
+                if no_text
                 else "mend the line: it needs one value per column, and quotes around values with line ends; or leave "
                 "such lines out, source.bad_lines: skip",
             )
@@ -276,8 +277,8 @@ def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
         return data
     try:
         return data.decode(encoding).encode()
-    except UnicodeDecodeError as error:
-        raise pa.ArrowInvalid(f"byte 0x{data[error.start]:02x} is no letter of {encoding}") from None
+    except UnicodeDecodeError:
+        raise pa.ArrowInvalid(no_letters(data, encoding)) from None
 
 
 def _encoding_of(first: bytes) -> str:
