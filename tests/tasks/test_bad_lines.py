@@ -88,6 +88,14 @@ def test_bad_lines_of_json_are_left_out_counted_and_collected(range_bytes: int, 
     assert found[-1]["text"] == '{"x": "\\xe9"}'
 
 
+@pytest.mark.parametrize("bad", ["", "[3]\n"])
+def test_a_line_of_blanks_is_no_row_whatever_columns_are_read(bad: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n  \n' + bad + '{"x": 2}\n')
+    plan = plan_of(tmp_path / "a.jsonl", 2**20, bad_lines="skip")
+    assert rows(plan) == {"x": [1, 2]}
+    assert read(plan, 0, []).num_rows == 2
+
+
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     with pytest.raises(DataError, match="a text file does not parse") as error:
