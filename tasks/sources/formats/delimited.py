@@ -205,11 +205,15 @@ class Delimited:
         sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
-    def _bad_line(self, file: File, piece: Piece, options: dict[str, Any], of_text: bool) -> int | None:
-        """The first line from the beginning of a piece on that is no text, or that has other values than columns."""
-        before = line_ends(text_ranges.beginning(file, piece.start, options)[0][: piece.start]) if piece.start else 0
-        lines = (n for n, why, _ in self.bad_lines(file, options) if why.startswith("byte") == of_text)
-        return next((line for line in lines if line > before), None)
+    def _bad_line(self, file: File, piece: Piece, columns: int, options: dict[str, Any], of_text: bool) -> int | None:
+        """The first line of a piece that is no text, or that has other values than columns."""
+        data = text_ranges.piece_bytes(file, piece, options)
+        bad_lines = DelimitedSieve(self.dialect, columns, options.get("encoding", "utf-8")).sift(data).bad
+        first = next((bad.start for bad in bad_lines if bad.why.startswith("byte") == of_text), None)
+        if first is None:
+            return None
+        before = text_ranges.beginning(file, piece.start, options)[0][: piece.start] if piece.start else b""
+        return line_ends(before) + line_ends(data[:first]) + 1
 
     def _misfit(
         self,
@@ -231,7 +235,7 @@ class Delimited:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
             no_text = "UTF8" in message or "is no letter of" in message
-            if line := self._bad_line(file, piece, options, of_text=no_text):
+            if line := self._bad_line(file, piece, len(names), options, of_text=no_text):
                 where += f" (line {line:,} of the file)" if row else f", line {line:,}"
             return DataError(
                 "a text file does not parse",
