@@ -236,9 +236,12 @@ def test_criteo(most: int, criteo: Path) -> None:
         name = f"C{n}"
         coded = [2 if place >= most else place for place in ids(valid[name], train[name])]
         assert found[name].tolist() == coded
+        learned = [2 if place >= most else place for place in ids(train[name], train[name])]
+        assert sorted(shuffled[name]) == sorted(learned)
         assert {1, 2} < set(coded), "there are nulls, and values that the days before lack"
     assert found["label"].tolist() == valid["label"].tolist()
     assert shuffled["label"].tolist() != train["label"].tolist()
+    assert sorted(shuffled["label"]) == sorted(train["label"])
     assert {c.name: str(c.dtype) for c in Workflow.load("output/workflow").output_schema.columns} == (
         {f"C{n}": "int64" for n in range(1, 27)} | {f"I{n}": "float" for n in range(1, 14)} | {"label": "float"}
     )
