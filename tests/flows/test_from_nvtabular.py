@@ -21,6 +21,7 @@ from tasks.dataset import Dataset
 from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
+from tests.flows.runs import rows_of
 from tests.flows.test_recipes import ids, scaled, source_of
 from tests.frames import to_list
 
@@ -43,8 +44,7 @@ def run(section: str, **replaced: str) -> dict[str, Any]:
 
 def written(folder: Path | str) -> pd.DataFrame:
     """The rows of an output, in the order of its files, with plain numpy types and lists."""
-    parts = [pq.read_table(path) for path in sorted(Path(folder).glob("*.parquet"))]
-    return pd.DataFrame(pa.concat_tables(parts).to_pydict())
+    return pd.DataFrame(rows_of(Path(folder)).to_pydict())
 
 
 def coded_lists(lists: pd.Series, learned_from: pd.Series, threshold: int = 1) -> list[list[int]]:
