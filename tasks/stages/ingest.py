@@ -32,7 +32,7 @@ from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
-from tasks.sources.bad_lines import BadLine, bad_lines_of, bad_lines_text, target_of, write_bad_lines
+from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.planning import (
     NoRowsError,
     NoValidationRowsError,
@@ -188,7 +188,7 @@ def _plan(
     if not reused:
         origins: dict[str, Any] = {}
         learned: list[list[Any]] = []
-        with_bad: dict[str, tuple[Plan, list[BadLine]]] = {}
+        with_bad: dict[str, tuple[Plan, list[FileWithBadLines]]] = {}
         repeated: dict[str, Any] = {}
         divisions: list[Division] = []
         plans = {
@@ -231,8 +231,8 @@ def _naming_valid(split: str) -> Iterator[None]:
 
 def _planned(
     request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
-    notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[BadLine]]], repeated: dict[str, Any],
-    divisions: list[Division],
+    notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[FileWithBadLines]]],
+    repeated: dict[str, Any], divisions: list[Division],
 ) -> Plan:  # fmt: skip
     """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
     `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each

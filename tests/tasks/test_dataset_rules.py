@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle import key_ranges
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
+from tests.frames import write_parts
 from tests.stages import run_stages
 from tests.tasks.test_row_rules import ROWS, staying, table_of
 
@@ -36,13 +36,12 @@ def write_data(folder: Path, rows: int = 300, files: int = 3, text: bool = False
         None if i % 40 == 7 else DAY + dt.timedelta(hours=int(h)) for i, h in enumerate(rng.integers(0, 150, rows))
     ]
     frame["x"] = rng.normal(size=rows)
+    if not text:
+        write_parts(folder, frame, files)
+        return frame
     folder.mkdir(parents=True)
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
-        if text:
-            frame.iloc[part].to_csv(folder / f"{number}.csv", index=False)
-        else:
-            table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
-            pq.write_table(table, folder / f"{number}.parquet", row_group_size=20)
+        frame.iloc[part].to_csv(folder / f"{number}.csv", index=False)
     return frame
 
 
