@@ -46,6 +46,7 @@ class _RunOperator(Operator):
         return [unit] if unit else []
 
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        assert self.run_columns
         return tuple(_several(getattr(self, self.run_columns)))
 
 
