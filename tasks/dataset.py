@@ -558,7 +558,8 @@ class _ChosenRows:
     def sections(self) -> dict[str, Any]:
         """The rules as keys of a job's `source`."""
         rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
-        return {name: rule.model_dump(mode="json", exclude_unset=True) for name, rule in rules.items() if rule}
+        named = {name: rule.model_dump(mode="json", exclude_unset=True) for name, rule in rules.items() if rule}
+        return named | ({"strict": True} if self.source.strict else {})
 
     @property
     def described(self) -> dict[str, Any]:

@@ -319,6 +319,17 @@ def test_the_draft_of_ruled_rows_says_the_rules(tmp_path: Path) -> None:
                       "downsample": {"where": "y == 0", "fraction": 0.5, "weight": None, "seed": 0}}  # fmt: skip
 
 
+def test_the_source_of_strictly_ruled_rows_is_strict(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    data = Dataset(str(tmp_path / "data"))
+    strict = data.downsample("cast(x, 'int64') > 0", 0.5, strict=True)
+    rule = {"where": "cast(x, 'int64') > 0", "fraction": 0.5, "weight": None, "seed": 0}
+    assert strict.as_source() == {"path": str(tmp_path / "data"), "downsample": rule, "strict": True}
+    assert data.downsample("cast(x, 'int64') > 0", 0.5).as_source() == {
+        "path": str(tmp_path / "data"), "downsample": rule,
+    }  # fmt: skip
+
+
 def test_a_strict_downsampling_refuses_what_cannot_be_read(engine: str) -> None:
     rows = Dataset(pa.table({"code": ["1", "x", "3"], "n": [0, 1, 2]}), engine=engine)
     with pytest.raises(DataError, match="cannot read 'x' of column 'code' in row 1 of the source"):
