@@ -544,6 +544,8 @@ class _ChosenRows:
     @property
     def rules(self) -> RowRules:
         """What a pass leaves out."""
+        if self.source.downsample:
+            typed(parse(self.source.downsample.where), self.dataset.plan.schema)
         repeated, _, division = self._looked
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
         thins, strict = self.split in ("", "train"), self.source.strict
@@ -586,8 +588,6 @@ class _ChosenRows:
         if source.unique:
             check_unique(plan.schema, source.unique)
         check_splitting(plan.schema, source)
-        if source.downsample:
-            typed(parse(source.downsample.where), plan.schema)
         if not looks(source):
             return None, 0, None
         data.warn_of_differences(name for look in looks(source) for name in look.columns)

@@ -312,6 +312,13 @@ def test_columns_that_are_not_there_are_named(rule: str, values: dict[str, Any],
         getattr(data, rule)(**values).head()
 
 
+def test_a_condition_is_checked_where_the_rows_were_looked_at_before() -> None:
+    data = Dataset(pa.table({"i": [1, 1, 2]}), engine="pandas").unique("i")
+    assert data.num_rows == 2
+    with pytest.raises(JobError, match=r"expression: there is no column 'z'\n  where: z == 1\n {9}\^"):
+        assert data.downsample("z == 1", 0.5).num_rows
+
+
 def test_the_draft_of_ruled_rows_says_the_rules(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     source = Dataset(str(tmp_path / "data")).unique("u", by="t").downsample("y == 0", 0.5).as_source()
