@@ -178,8 +178,8 @@ def _plan(
         saved.data.get("fingerprint") == wanted
         and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
-        and (not request.source.keys or saved.complete(request.splits))
-        and saved.row_sets_whole(request.splits)
+        and (not request.source.keys or saved.complete(request.plan_names))
+        and saved.row_sets_whole(request.plan_names)
     )
     target = target_of(request.source)
     reused = reused and not (target and not target.exists())
