@@ -11,7 +11,7 @@ from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
 from tasks.core.settings import Source, SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
-from tasks.errors import JobError, MillraceError, near
+from tasks.errors import JobError, MillraceError
 from tasks.graph.row_rules import LATER_FIRST, Division, Downsampling, RowRules, Splitting, moment_conditions
 from tasks.job.request import PlanOf, Request
 
@@ -61,11 +61,7 @@ def check_splitting(schema: Schema, source: Source) -> None:
     rule = source.split
     if rule is None:
         return
-    names = split_columns(source)
-    for name in names:
-        if name not in schema:
-            raise JobError(f"there is no column {name!r}", where="source.split", do=near(name, schema))
-    check_ordered(schema, names, "source.split")
+    check_ordered(schema, split_columns(source), "source.split")
     check_shares(schema, rule)
     moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
     splitting = Splitting("train", moments) if moments else splitting_of(source, "train")

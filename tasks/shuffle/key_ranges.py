@@ -25,9 +25,8 @@ from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
-from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
+from tasks.core.schema import HIDDEN, ROW, Column, Schema
 from tasks.engines.algorithms.key_runs import Runs, find_runs
-from tasks.errors import JobError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules, RowSet
@@ -99,14 +98,6 @@ class Asking:
     order: Order
     schema: Schema
     question: Question
-
-
-def check_row_columns(schema: Schema, names: Sequence[str], where: str) -> None:
-    """A JobError for a column that does not exist, or that has no order."""
-    for name in names:
-        if name not in schema:
-            raise JobError(f"there is no column {name!r}", where=where, do=near(name, schema))
-    check_ordered(schema, names, where)
 
 
 def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Workers, engine: str) -> tuple[str, int]:

@@ -21,7 +21,7 @@ from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan
-from tasks.core.schema import Schema
+from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import SplitRule, Unique
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.radix_selection import Counted, ordered_keys
@@ -31,13 +31,13 @@ from tasks.errors import DataError
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment, moment_conditions
-from tasks.shuffle.key_ranges import Answers, KeyRows, Question, answered, answers, check_row_columns, row_set
+from tasks.shuffle.key_ranges import Answers, KeyRows, Question, answered, answers, row_set
 from tasks.storage.atomic import no_space
 
 
 def check_unique(schema: Schema, unique: Unique) -> None:
     """A JobError for a column that does not exist, or that has no order."""
-    check_row_columns(schema, _question(unique).columns, "source.unique")
+    check_ordered(schema, _question(unique).columns, "source.unique")
 
 
 def _question(unique: Unique) -> Question:
