@@ -13,7 +13,7 @@ from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.errors import JobError, MillraceError
 from tasks.graph.row_rules import LATER_FIRST, Division, Downsampling, RowRules, Splitting, moment_conditions
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import PlanOf
 
 
 def downsampling_of(source: Source) -> Downsampling | None:
@@ -22,9 +22,8 @@ def downsampling_of(source: Source) -> Downsampling | None:
     return Downsampling(section.where, section.fraction, section.weight, section.seed) if section else None
 
 
-def row_rules(request: Request, split: str) -> RowRules:
+def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
     """What is left out of the rows of a split beyond `source.filter`."""
-    source, plans = request.source, PlanOf(request)
     splitting = splitting_of(source, split, plans.division)
     return RowRules(plans.repeated(split), splitting, downsampling_of(source), strict=source.strict)
 
