@@ -32,7 +32,7 @@ from tasks.errors import JobError, MillraceError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
-from tasks.job.row_rules import check_splitting, downsampling_of, looks, splitting_of, with_weight
+from tasks.job.row_rules import check_splitting, described, downsampling_of, looks, splitting_of, with_weight
 from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
@@ -567,13 +567,7 @@ class _ChosenRows:
     def described(self) -> dict[str, Any]:
         """The rules as a manifest has them, without what a pass counts."""
         _, count, division = self._looked
-        rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
-        known = {name: rule.model_dump(mode="json") for name, rule in rules.items() if rule}
-        if "unique" in known:
-            known["unique"]["rows"] = count
-        if division:
-            known["split"]["divided"] = {**division.figures, "text": division.text}
-        return {n: rule for n, rule in known.items() if n != "downsample" or self.split in ("", "train")}
+        return described(self.source, count, division)
 
     @property
     def _looked(self) -> tuple[RowSet | None, int, Division | None]:

@@ -32,6 +32,7 @@ from tasks.job.apply_fitted import differences_of, subject
 from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
+from tasks.job.row_rules import counted, described
 from tasks.manifest import FORMAT, Manifest, seal
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
@@ -253,20 +254,10 @@ def _bad_lines(saved: PlanOf, split: str) -> list[dict[str, Any]]:
 
 def _row_rules(request: Request, results: Sequence[StageResult], saved: PlanOf, split: str) -> dict[str, Any]:
     """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
-    source, rules = request.source, dict[str, Any]()
-    repeated = saved.repeated_count(split)
-    if source.unique and repeated is not None:
-        rules["unique"] = {**source.unique.model_dump(mode="json"), "rows": repeated}
     transformed = next((result for result in results if isinstance(result, TransformResult)), None)
-    if source.split and transformed:
-        rules["split"] = {**source.split.model_dump(mode="json"), "rows": transformed.other_splits}
-        null = transformed.null_in_train
-        rules["split"] |= {} if null is None else {"null_in_train": null}
-        if division := saved.division:
-            rules["split"]["divided"] = {**division.figures, "text": division.text}
-    if source.downsample and transformed and transformed.downsampled is not None:
-        rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": transformed.downsampled}
-    return rules
+    counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
+    rules = described(request.source, saved.repeated_count(split), saved.division)
+    return counted(rules, {name: count for name, count in counts.items() if count is not None})
 
 
 def _figures(result: StageResult) -> dict[str, Any]:
