@@ -548,8 +548,8 @@ class _ChosenRows:
             typed(parse(self.source.downsample.where), self.dataset.plan.schema)
         repeated, _, division = self._looked
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
-        thins, strict = self.split in ("", "train"), self.source.strict
-        return RowRules(repeated, splitting, downsampling_of(self.source), thins, strict)
+        downsamples, strict = self.split in ("", "train"), self.source.strict
+        return RowRules(repeated, splitting, downsampling_of(self.source), downsamples, strict)
 
     @property
     def repeated(self) -> RowSet | None:
