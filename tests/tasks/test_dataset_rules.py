@@ -215,9 +215,9 @@ def test_texts_are_read_as_in_the_fit_and_split_once(
 ) -> None:
     frame = write_data(tmp_path / "data", text=True)
     looks: list[str] = []
-    whole = key_ranges.answers
+    whole = key_ranges.reduced_ranges
     monkeypatch.setattr(
-        "tasks.shuffle.row_sets.answers", lambda *args, **more: looks.append("look") or whole(*args, **more)
+        "tasks.shuffle.row_sets.reduced_ranges", lambda *args, **more: looks.append("look") or whole(*args, **more)
     )
     path = str(tmp_path / "data" / "*.csv")
     splits = Dataset(path, engine=engine).split("last", column="t", together="u", valid=1, test=1)
