@@ -23,6 +23,7 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
+from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.nodes import UnreadError
@@ -233,7 +234,7 @@ class Work(PickledFields):
             mask = self._true_mask(self.condition, SOURCE_FILTER, source, rows, partition, noted)
         if self.rules.repeated:
             repeated = self.rules.repeated
-            gone = repeated.has(_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
+            gone = repeated.has(on_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
             fresh = engine.xp.asarray(~gone)
             mask = fresh if mask is None else mask & fresh
         names = [name for name in columns if name != self._weight]
@@ -274,7 +275,7 @@ class Work(PickledFields):
         own are); `left` gets how many train has because their value is null."""
         engine, xp = self.kernels, self.kernels.xp
         if rule.sets:
-            own, past = rule.of_numbers(_host(rows))
+            own, past = rule.of_numbers(on_host(rows))
             return xp.asarray(own), xp.asarray(past) if self._looks_back else None
         if rule.column is None:
             return rule.of_hashes(source, rows, engine), None
@@ -374,11 +375,6 @@ def _taken(
     """The rows at these places: columns, row numbers, order numbers."""
     columns = engine.take({name: source[name] for name in names}, places) if names else {}
     return columns, rows.take(places), None if order is None else order.take(places)
-
-
-def _host(rows: Any) -> np.ndarray:
-    """Row numbers in host memory."""
-    return rows if isinstance(rows, np.ndarray) else rows.get()
 
 
 def _place(partition: Partition) -> str:
