@@ -32,7 +32,7 @@ from tasks.errors import JobError, MillraceError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
-from tasks.job.row_rules import check_splitting, downsampling_of, looks, splitting_of, with_weight
+from tasks.job.row_rules import check_splitting, described, downsampling_of, looks, splitting_of, with_weight
 from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
@@ -440,22 +440,21 @@ class Dataset:
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
         """
         engine = libraries.resolve_engine(self.engine)
-        names = self._checked_names(columns)
-        self.warn_of_differences(names)
-        source = self.handle if self._rows is None else self._work(names)
+        _, source = self._reading(columns)
         for partition in self.plan.partitions:
             yield libraries.to_frame(_table(source, columns, partition), engine)
 
-    def _checked_names(self, columns: Sequence[str] | None) -> list[str]:
-        """The columns to read, all but the row number where none are named; a DataError for one that is not there."""
-        return checked_names(replace(self.plan, schema=self.schema), columns)
+    def _reading(self, columns: Sequence[str] | None) -> tuple[list[str], Plan | FramePlan | Work]:
+        """(the columns to read, all but the row number where none are named; what reads them); a DataError for a column
+        that is not there."""
+        names = checked_names(replace(self.plan, schema=self.schema), columns)
+        self.warn_of_differences(names)
+        return names, self.handle if self._rows is None else self._work(names)
 
     def head(self, n: int = 5) -> Any:
         """The first n rows as a frame of the engine; fewer if there are fewer."""
         tables, rows = list[pa.Table](), 0
-        names = self._checked_names(None)
-        self.warn_of_differences(names)
-        source = self.handle if self._rows is None else self._work(names)
+        _, source = self._reading(None)
         for block in self.plan.blocks:
             if rows >= n and tables:
                 break
@@ -469,10 +468,9 @@ class Dataset:
         `columns` are the columns to read, in this order (default: all); a DataError for one that does not exist.
         """
         engine = libraries.resolve_engine(self.engine)
-        names = self._checked_names(columns)
-        self.warn_of_differences(names)
+        names, source = self._reading(columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
-        handle = (self.handle if self._rows is None else self._work(names), names, engine)
+        handle = (source, names, engine)
         return dask_frame(_read_frame, handle, graph_share(handle, self.npartitions), self.npartitions, empty, engine)
 
 
@@ -506,22 +504,22 @@ class _Keyed(_Replanned):
 
     def __init__(self, origin: Dataset, plan: Plan, keys: list[str], sort_by: list[str]) -> None:
         super().__init__(origin, plan)
-        self.origin, self.keys, self.sort_by = origin, keys, sort_by
+        self.keys, self.sort_by = keys, sort_by
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
-        again = self.origin.as_fitted(reading)
-        if again is self.origin:
+        again = self._origin.as_fitted(reading)
+        if again is self._origin:
             return self
         keyed = again.shuffle_by_keys(self.keys, self.sort_by)
         keyed._rows = self._rows and self._rows.as_fitted({n: v for n, v in reading.items() if n not in ROWS})
         return keyed
 
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
-        return self.origin.differences(reading)
+        return self._origin.differences(reading)
 
     @property
     def own_types(self) -> tuple[str, ...]:
-        return self.origin.own_types
+        return self._origin.own_types
 
 
 @dataclass(frozen=True)
@@ -544,10 +542,12 @@ class _ChosenRows:
     @property
     def rules(self) -> RowRules:
         """What a pass leaves out."""
+        if self.source.downsample:
+            typed(parse(self.source.downsample.where), self.dataset.plan.schema)
         repeated, _, division = self._looked
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
-        thins, strict = self.split in ("", "train"), self.source.strict
-        return RowRules(repeated, splitting, downsampling_of(self.source), thins, strict)
+        downsamples, strict = self.split in ("", "train"), self.source.strict
+        return RowRules(repeated, splitting, downsampling_of(self.source), downsamples, strict)
 
     @property
     def repeated(self) -> RowSet | None:
@@ -558,19 +558,14 @@ class _ChosenRows:
     def sections(self) -> dict[str, Any]:
         """The rules as keys of a job's `source`."""
         rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
-        return {name: rule.model_dump(mode="json", exclude_unset=True) for name, rule in rules.items() if rule}
+        named = {name: rule.model_dump(mode="json", exclude_unset=True) for name, rule in rules.items() if rule}
+        return named | ({"strict": True} if self.source.strict else {})
 
     @property
     def described(self) -> dict[str, Any]:
         """The rules as a manifest has them, without what a pass counts."""
         _, count, division = self._looked
-        rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
-        known = {name: rule.model_dump(mode="json") for name, rule in rules.items() if rule}
-        if "unique" in known:
-            known["unique"]["rows"] = count
-        if division:
-            known["split"]["divided"] = {**division.figures, "text": division.text}
-        return {n: rule for n, rule in known.items() if n != "downsample" or self.split in ("", "train")}
+        return described(self.source, count, division)
 
     @property
     def _looked(self) -> tuple[RowSet | None, int, Division | None]:
@@ -585,8 +580,6 @@ class _ChosenRows:
         if source.unique:
             check_unique(plan.schema, source.unique)
         check_splitting(plan.schema, source)
-        if source.downsample:
-            typed(parse(source.downsample.where), plan.schema)
         if not looks(source):
             return None, 0, None
         data.warn_of_differences(name for look in looks(source) for name in look.columns)

@@ -1,11 +1,15 @@
-"""Small columns for tests: facts in, facts out, on the engine that the test run asks for."""
+"""Small columns for tests: facts in, facts out, on the engine that the test run asks for; frames as files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tasks.core.dtypes import parse_dtype
 
@@ -20,8 +24,6 @@ def make_column(
         import cudf
 
         return cudf.Series.from_arrow(array)
-    import pandas as pd
-
     return pd.Series(pd.arrays.ArrowExtensionArray(array))
 
 
@@ -39,3 +41,11 @@ def to_list(column: Any) -> list[Any]:
     if not on_gpu and not hasattr(column, "index"):
         return column.tolist()
     return to_arrow(column).to_pylist()
+
+
+def write_parts(folder: Path, frame: pd.DataFrame, files: int, row_group_size: int = 20) -> None:
+    """Write the rows of a frame, in their order, to so many Parquet files of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, rows in enumerate(np.array_split(np.arange(len(frame)), files)):
+        table = pa.Table.from_pandas(frame.iloc[rows], preserve_index=False)
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=row_group_size)

@@ -11,14 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.draft.written_values import (
-    TIME,
-    all_match,
-    is_written,
-    marks_in,
-    written_number,
-    written_time,
-)
+from flows.draft.written_values import TIME, all_match, is_written, marks_in, written_number, written_time
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
 from tasks.engines.expression.text_functions import parse_number
@@ -138,26 +131,20 @@ def _is_prose(distinct: pa.Array, sign: str) -> bool:
 
 def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:
     """What is to become of numbers that count time since 1970, or write a day as 20260131; None for other numbers."""
-    kind = dtype_name(values.type)
-    whole = "_"
-    if pa.types.is_floating(values.type):
-        if not pc.all(pc.equal(values, pc.trunc(values))).as_py():
-            return None
-        whole = "cast(_, 'int64')"
-    elif not pa.types.is_integer(values.type):
+    kind, fractional = dtype_name(values.type), pa.types.is_floating(values.type)
+    if not (fractional or pa.types.is_integer(values.type)):
+        return None
+    if fractional and not pc.all(pc.and_(pc.is_finite(values), pc.equal(values, pc.trunc(values)))).as_py():
         return None
     low, high = (int(end) for end in pc.min_max(values).as_py().values())
     for unit, ticks in UNITS.items():
         if YEARS[0] * ticks <= low and high < YEARS[1] * ticks:
-            read = {"op": "Lambda", "expression": f"cast({whole}, 'timestamp[{unit}]')"}
+            number = "cast(_, 'int64')" if fractional else "_"
+            read = {"op": "Lambda", "expression": f"cast({number}, 'timestamp[{unit}]')"}
             why = f"{kind}, named like a time and counting {unit} from 1970: its parts, in UTC"
             return Decision(name, why, (read, {"op": "DateParts"}))
-    if (
-        whole == "_"
-        and low >= 1990_01_01
-        and high < 2100_01_01
-        and is_written(pc.unique(values.cast(pa.string())), DAY)
-    ):
+    days = not fractional and low >= 1990_01_01 and high < 2100_01_01
+    if days and is_written(pc.unique(values.cast(pa.string())), DAY):
         read = {"op": "Lambda", "expression": f"parse_time(cast(_, 'string'), {DAY!r})"}
         why = f"{kind}, a day as {DAY}: its parts"
         return Decision(name, why, (read, {"op": "DateParts", "parts": DAY_PARTS}))

@@ -37,11 +37,11 @@ COMMA, POINT = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?'), re.compile(r'"?[+-]?[0-9]+
 
 @dataclass(frozen=True)
 class OtherTable:
-    """Files of a source that have hardly a column of the others, and one that joins them to these."""
+    """Files beside the main table of a source. `keys` are the columns that both have, by which they can be joined."""
 
     paths: tuple[str, ...]
     columns: tuple[str, ...]
-    keys: tuple[str, ...]  # columns that the rows of the source have, too
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def readable(source: Any) -> Readable:
     data = Dataset(source)
     if data.as_source() is None:
         return Readable(data)
-    read = _tried(source, _layout(data))
-    path, others = _main_table(read.data, source)
-    return replace(_tried(path, _layout(Dataset(path))), others=others) if others else read
+    whole = _tried(source, _layout(data))
+    path, others = _main_table(whole.data, source)
+    return replace(_tried(path, _layout(Dataset(path))), others=others) if others else whole
 
 
 def _tried(source: Any, layout: Mapping[str, Any]) -> Readable:
@@ -110,13 +110,15 @@ def _main_table(data: Dataset, source: Any) -> tuple[Any, tuple[OtherTable, ...]
 
     main = max(tables, key=worth)
     apart = [c for c in tables if 2 * len({*c} & {*main}) < min(len(c), len(main))]
-    rest = {columns: files for columns, files in tables.items() if columns not in apart}
-    shared = {name for columns in rest for name in columns}
-    others = [
+    if not apart:
+        return source, ()
+    shared = {name for columns in tables if columns not in apart for name in columns}
+    left_out = {file.path for columns in apart for file in tables[columns]}
+    others = tuple(
         OtherTable(tuple(_relative(f.path, source) for f in tables[c]), c, tuple(name for name in c if name in shared))
         for c in apart
-    ]
-    return _naming([f for f in data.plan.files if any(f in files for files in rest.values())], source), tuple(others)
+    )
+    return _naming([file for file in data.plan.files if file.path not in left_out], source), others
 
 
 def _relative(path: str, source: Any) -> str:

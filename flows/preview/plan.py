@@ -21,7 +21,7 @@ from tasks.cluster.parallelism import dividing_threads, partition_limit
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
-from tasks.core.settings import SplitRule
+from tasks.core.settings import Source
 from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
@@ -63,6 +63,7 @@ class Preview:
     workers: Expected
     plans: Mapping[str, Plan]
     source: Schema
+    job_source: Source
     sample: Sampled
     readings: list[Reading]
     needs: Needs | None
@@ -78,7 +79,6 @@ class Preview:
     dated: Dated | None = None
     base: str = ""
     modes: list[dict[str, str]] = field(default_factory=list)
-    split: SplitRule | None = None
 
     @property
     def rows(self) -> int:
@@ -105,7 +105,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         check_columns(request, bound)
         sample = sampled(request, plans[request.plan_names[0]])
     files = {
-        s: number_of_files(request.output, int(plans[s if s in plans else ""].rows * scale), len(workers.workers))
+        s: number_of_files(request.output, int(plans[request.source.plan_name(s)].rows * scale), len(workers.workers))
         for s in request.splits
     }
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
@@ -115,6 +115,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(
         target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.plan_names[0]].schema,
+        job_source=request.source,
         sample=sample, readings=_readings(request, bound, plans, scale), needs=wanted, files=files if wanted else {},
         guess=guess(request, int(rows * scale), int(nbytes * scale), workers.threads),
         refused=refused, scale=scale, left_out=missing_labels(request, plans[request.plan_names[0]].schema),
@@ -122,7 +123,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
-        base=base, modes=mode_rows(modes_of(request)), split=request.source.split,
+        base=base, modes=mode_rows(modes_of(request)),
     )  # fmt: skip
 
 
@@ -231,7 +232,7 @@ def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: 
     filters = [place for f in bound.filters for place in f.inputs.values()]
     columns = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
     for split in request.splits:
-        plan = plans.get(split, first)
+        plan = plans[source.plan_name(split)]
         names = [n for n in plan.schema if n in {*columns, *always}]
         readings.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
     return readings

@@ -55,7 +55,7 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
         *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),
         Section("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
-        *([Section("Splits", _looks_back(preview.split), _splits(preview.split))] if preview.split else []),
+        *([Section("Splits", _looks_back(rule), _splits(rule))] if (rule := preview.job_source.split) else []),
         Section("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
         Section("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
         Section("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
@@ -171,7 +171,7 @@ def _steps(preview: Preview) -> list[dict[str, str]]:
     steps = [{"step": "ingest", "reads": "footers, or text once to count its rows", "bytes": ""}]
     steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in preview.readings]
     for split, files in preview.files.items():
-        rows = int(preview.plans[split if split in preview.plans else ""].rows * preview.scale)
+        rows = int(preview.plans[preview.job_source.plan_name(split)].rows * preview.scale)
         left = round(rows * preview.sample.ratio)
         each = f"about {rows // files:,} rows each, if none are dropped" if files else ""
         if left < files:

@@ -202,8 +202,12 @@ def written_type(dtype: pa.DataType) -> pa.DataType:
     return pa.time32("ms") if dtype == pa.time32("s") else dtype
 
 
-def check_ordered(schema: Mapping[str, Column], names: Iterable[str], where: str) -> None:
-    """Raise a JobError for a column that rows cannot be grouped or sorted by: lists and structs have no order."""
+def check_ordered(schema: Mapping[str, Column], names: Sequence[str], where: str) -> None:
+    """Raise a JobError for columns that rows cannot be grouped or sorted by: one that does not exist, and a list or a
+    struct, which has no order."""
+    for name in names:
+        if name not in schema:
+            raise JobError(f"there is no column {name!r}", where=where, do=near(name, schema))
     for name in names:
         if kind_of(schema[name].dtype) in ("list", "other") and not is_bytes(schema[name].dtype):
             raise JobError(

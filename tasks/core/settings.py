@@ -321,6 +321,10 @@ class Source(Section):
             return self.split.splits
         return ("train", "valid") if self.valid else ("",)
 
+    def plan_name(self, split: str) -> str:
+        """The plan that a split is of: the splits of one source share one, whose name is empty."""
+        return "" if self.split else split
+
     @field_validator("decimal")
     @classmethod
     def _decimal_sign(cls, sign: str | None) -> str | None:

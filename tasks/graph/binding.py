@@ -389,12 +389,12 @@ class Bound:
     @cached_property
     def silent(self) -> list[Step]:
         """The learned steps that make no column, since they learned to drop theirs: a refit looks at their columns."""
-        waits = [[f.depth for f in self.filters_of(s.within)] for s in self._silent]
-        depths = [
-            max([0, *depths, *(self.depth(*place) for place in s.fit_inputs.values())])
-            for s, depths in zip(self._silent, waits, strict=True)
-        ]
-        return [replace(step, depth=depth + 1) for step, depth in zip(self._silent, depths, strict=True)]
+        steps = []
+        for step in self._silent:
+            waits = [filter.depth for filter in self.filters_of(step.within)]
+            inputs = [self.depth(*place) for place in step.fit_inputs.values()]
+            steps.append(replace(step, depth=max([0, *waits, *inputs]) + 1))
+        return steps
 
     @cached_property
     def learning(self) -> list[Step]:

@@ -23,6 +23,7 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import Partition
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
+from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.nodes import UnreadError
@@ -108,21 +109,21 @@ class Work(PickledFields):
     @property
     def _conditions(self) -> Sequence[str]:
         """The columns that decide which rows are left out."""
-        return (*(self.condition.columns if self.condition else ()), *self._split_columns, *self._thinning_columns)
+        return (*(self.condition.columns if self.condition else ()), *self._split_columns, *self._downsampling_columns)
 
     @property
     def _split_columns(self) -> tuple[str, ...]:
         return self.rules.splitting.columns if self.rules.splitting else ()
 
     @property
-    def _thinning_columns(self) -> Sequence[str]:
-        return self._thinning.condition.columns if self._thinning else ()
+    def _downsampling_columns(self) -> Sequence[str]:
+        return self._downsampling.condition.columns if self._downsampling else ()
 
     @property
-    def _thinning(self) -> Downsampling | None:
+    def _downsampling(self) -> Downsampling | None:
         """The down-sampling of these rows; None where all rows stay."""
-        thins = self.training if self.rules.thins is None else self.rules.thins
-        return self.rules.downsampling if thins else None
+        downsamples = self.training if self.rules.downsamples is None else self.rules.downsamples
+        return self.rules.downsampling if downsamples else None
 
     @property
     def _weight(self) -> str | None:
@@ -228,34 +229,34 @@ class Work(PickledFields):
         order = rows if keyed or self.first_row else None
         if keyed:
             rows = engine.numbers(source[ROW])[0].astype(engine.xp.uint64)
-        mask, thinning, left, weight, own = None, self._thinning, dict[str, int](), None, None
+        mask, downsampling, left, weight, own = None, self._downsampling, dict[str, int](), None, None
         if self.condition:
             mask = self._true_mask(self.condition, SOURCE_FILTER, source, rows, partition, noted)
         if self.rules.repeated:
             repeated = self.rules.repeated
-            gone = repeated.has(_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
+            gone = repeated.has(on_host(rows)) if keyed else repeated.members(partition.first_row, partition.rows)
             fresh = engine.xp.asarray(~gone)
             mask = fresh if mask is None else mask & fresh
         names = [name for name in columns if name != self._weight]
         if mask is not None:
-            wanted = [*names, *self._split_columns, *self._thinning_columns]
+            wanted = [*names, *self._split_columns, *self._downsampling_columns]
             source, rows, order = _taken(engine, source, wanted, rows, order, engine.xp.flatnonzero(mask))
         if self.rules.splitting:
             here, past = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
             left["other_splits"] = len(rows) - int(here.sum())
             places = engine.xp.flatnonzero(here if past is None else past)
             own = None if past is None else here.take(places)
-            wanted = [*names, *self._thinning_columns]
+            wanted = [*names, *self._downsampling_columns]
             source, rows, order = _taken(engine, source, wanted, rows, order, places)
         if self.first_row:  # splits go by the numbers of these rows alone
             rows = rows + engine.xp.uint64(self.first_row)
-        if thinning:
+        if downsampling:
             numbers = rows - engine.xp.uint64(self.first_row)
-            thinned = self._true_mask(thinning.condition, SOURCE_DOWNSAMPLE, source, numbers, partition, noted)
-            places, before = engine.xp.flatnonzero(~thinned | thinning.stay(rows, engine)), len(rows)
+            chosen = self._true_mask(downsampling.condition, SOURCE_DOWNSAMPLE, source, numbers, partition, noted)
+            places, before = engine.xp.flatnonzero(~chosen | downsampling.stay(rows, engine)), len(rows)
             source, rows, order = _taken(engine, source, names, rows, order, places)
             left["downsampled"] = before - len(rows)
-            weight = engine.xp.where(thinned.take(places), 1 / thinning.fraction, 1.0)
+            weight = engine.xp.where(chosen.take(places), 1 / downsampling.fraction, 1.0)
         if self._weight in columns:
             weight = engine.xp.ones(len(rows)) if weight is None else weight
             source = {**source, self._weight: engine.from_numbers(weight.astype(engine.xp.float32))}
@@ -274,7 +275,7 @@ class Work(PickledFields):
         own are); `left` gets how many train has because their value is null."""
         engine, xp = self.kernels, self.kernels.xp
         if rule.sets:
-            own, past = rule.of_numbers(_host(rows))
+            own, past = rule.of_numbers(on_host(rows))
             return xp.asarray(own), xp.asarray(past) if self._looks_back else None
         if rule.column is None:
             return rule.of_hashes(source, rows, engine), None
@@ -374,11 +375,6 @@ def _taken(
     """The rows at these places: columns, row numbers, order numbers."""
     columns = engine.take({name: source[name] for name in names}, places) if names else {}
     return columns, rows.take(places), None if order is None else order.take(places)
-
-
-def _host(rows: Any) -> np.ndarray:
-    """Row numbers in host memory."""
-    return rows if isinstance(rows, np.ndarray) else rows.get()
 
 
 def _place(partition: Partition) -> str:

@@ -216,14 +216,14 @@ class RowRules:
     """What a pass over the source leaves out beyond `source.filter`: rows whose key another row has, rows of other
     splits, and a part of some training rows.
 
-    `thins`: whether down-sampling leaves rows out in this pass; None: if it is a pass over training rows. `strict`: a
-    cast or a parse that fails in filter, split or down-sampling is an error; else it is null and counted.
+    `downsamples`: whether down-sampling leaves rows out in this pass; None: if it is a pass over training rows.
+    `strict`: a cast or a parse that fails in filter, split or down-sampling is an error; else it is null and counted.
     """
 
     repeated: RowSet | None = None
     splitting: Splitting | None = None
     downsampling: Downsampling | None = None
-    thins: bool | None = None
+    downsamples: bool | None = None
     strict: bool = False
 
 

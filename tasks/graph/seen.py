@@ -52,12 +52,8 @@ def added(parts: Iterable[Seen]) -> Seen:
     if len(several) == 1:
         return several[0]
     names = list(dict.fromkeys(name for part in several for name in part.columns))
-    met: Met = {}
-    for part in several:
-        for key, figures in part.met.items():
-            total = met.setdefault(key, {})
-            for what, count in figures.items():
-                total[what] = total.get(what, 0) + count
+    keys = dict.fromkeys(key for part in several for key in part.met)
+    met: Met = {key: summed(part.met[key] for part in several if key in part.met) for key in keys}
     columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
     seconds, left_out = sum(p.seconds for p in several), summed(p.left_out for p in several)
     return Seen(sum(p.rows for p in several), columns, met, seconds, left_out)

@@ -121,8 +121,8 @@ class Request(PickledFields):
 
     @property
     def plan_names(self) -> tuple[str, ...]:
-        """The splits that have a plan of their own; the splits of one source share one, whose name is empty."""
-        return ("",) if self.source.split else self.splits
+        """The names of the plans: one for each split, or one for all splits of one source."""
+        return tuple(dict.fromkeys(self.source.plan_name(split) for split in self.splits))
 
     @property
     def side_files(self) -> list[Any]:
@@ -210,7 +210,7 @@ class PlanOf:
     def sources(self, split: str) -> tuple[tuple[File, ...], Mapping[str, Any]]:
         """(the files of the source that a split was planned from, the options of their storage)."""
         plan = self.plan(split)
-        origins = self.data.get("origins", {}).get(self._name(split))
+        origins = self.data.get("origins", {}).get(self.source.plan_name(split))
         files = plan.files if origins is None else tuple(File(*item) for item in origins)
         return files, plan.options["storage_options"]
 
@@ -225,12 +225,8 @@ class PlanOf:
         self.data = {"plans": saved, "origins": dict(origins), "digests": digests, "repeated": dict(repeated or {}),
                      "division": division and division.to_json()}  # fmt: skip
 
-    def _name(self, split: str) -> str:
-        """The plan that a split is of: splits of one source share one."""
-        return "" if self.source.split else split
-
     def plan(self, split: str) -> Plan:
-        split = self._name(split)
+        split = self.source.plan_name(split)
         try:
             saved = self.data["plans"][split]
             if fingerprint(saved, self.data["origins"].get(split)) != self.data["digests"][split]:
@@ -248,12 +244,12 @@ class PlanOf:
 
     def repeated(self, split: str) -> RowSet | None:
         """The rows that `source.unique` leaves out of the plan of a split; None where no row is left out by number."""
-        saved = self.data.get("repeated", {}).get(self._name(split))
+        saved = self.data.get("repeated", {}).get(self.source.plan_name(split))
         return RowSet(saved["path"], saved["digest"]) if saved and saved["path"] else None
 
     def repeated_count(self, split: str) -> int | None:
         """How many rows of a split `source.unique` leaves out; None without it."""
-        saved = self.data.get("repeated", {}).get(self._name(split))
+        saved = self.data.get("repeated", {}).get(self.source.plan_name(split))
         return int(saved["rows"]) if saved else None
 
     @property
@@ -280,7 +276,7 @@ class PlanOf:
 
     def bad_lines(self, split: str) -> list[dict[str, Any]]:
         """The files of a split with lines that cannot be read, which are left out; splits of one source share them."""
-        return list(self.data.get("bad_lines", {}).get(self._name(split), ()))
+        return list(self.data.get("bad_lines", {}).get(self.source.plan_name(split), ()))
 
     @property
     def workers(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,9 +13,9 @@ from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
 from tasks.core.settings import Source, SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
-from tasks.errors import JobError, MillraceError, near
+from tasks.errors import JobError, MillraceError
 from tasks.graph.row_rules import LATER_FIRST, Division, Downsampling, RowRules, Splitting, moment_conditions
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import PlanOf
 
 
 def downsampling_of(source: Source) -> Downsampling | None:
@@ -22,11 +24,34 @@ def downsampling_of(source: Source) -> Downsampling | None:
     return Downsampling(section.where, section.fraction, section.weight, section.seed) if section else None
 
 
-def row_rules(request: Request, split: str) -> RowRules:
+def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
     """What is left out of the rows of a split beyond `source.filter`."""
-    source, plans = request.source, PlanOf(request)
     splitting = splitting_of(source, split, plans.division)
     return RowRules(plans.repeated(split), splitting, downsampling_of(source), strict=source.strict)
+
+
+def described(source: Source, repeated: int | None, division: Division | None) -> dict[str, dict[str, Any]]:
+    """`source.unique`, `split` and `downsample` as a manifest has them, without what a pass counts: `repeated` rows are
+    left out by unique (None: nobody looked for them); `division` is what a look at all rows says of the splits."""
+    unique = None if repeated is None else source.unique
+    sections = {"unique": unique, "split": source.split, "downsample": source.downsample}
+    rules = {name: section.model_dump(mode="json") for name, section in sections.items() if section}
+    if "unique" in rules:
+        rules["unique"]["rows"] = repeated
+    if division:
+        rules["split"]["divided"] = {**division.figures, "text": division.text}
+    return rules
+
+
+def counted(rules: Mapping[str, dict[str, Any]], left_out: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """The rules that hold in a pass, with the rows that each left out; what a pass does not count did not hold in it,
+    such as down-sampling in a pass over valid."""
+    counts = {"split": left_out.get("other_splits"), "downsample": left_out.get("downsampled")}
+    known = {name: rule if name == "unique" else {**rule, "rows": counts[name]} for name, rule in rules.items()}
+    known = {name: rule for name, rule in known.items() if name == "unique" or rule["rows"] is not None}
+    if "split" in known and "null_in_train" in left_out:
+        known["split"]["null_in_train"] = left_out["null_in_train"]
+    return known
 
 
 def splitting_of(source: Source, split: str, division: Division | None = None) -> Splitting | None:
@@ -61,11 +86,7 @@ def check_splitting(schema: Schema, source: Source) -> None:
     rule = source.split
     if rule is None:
         return
-    names = split_columns(source)
-    for name in names:
-        if name not in schema:
-            raise JobError(f"there is no column {name!r}", where="source.split", do=near(name, schema))
-    check_ordered(schema, names, "source.split")
+    check_ordered(schema, split_columns(source), "source.split")
     check_shares(schema, rule)
     moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
     splitting = Splitting("train", moments) if moments else splitting_of(source, "train")

@@ -42,9 +42,7 @@ def learned_steps(bound: Bound) -> dict[str, Step]:
 
 def behind(bound: Bound, step: Step) -> list[Step]:
     """The learned steps that a step is behind: what it learns from is made of their outputs, or filtered by them."""
-    filters = [f for f in bound.filters_of(step.within) if f.depth < step.depth] if _op(step).passes else []
-    places = [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
-    todo, learned, seen = [bound.origin(*place) for place in places], dict[str, Step](), set[str]()
+    todo, learned, seen = [bound.origin(*place) for place in _learned_from(bound, step)], dict[str, Step](), set[str]()
     while todo:
         place, name = todo.pop()
         if place == SOURCE or (maker := bound.steps[place, name]).key in seen:
@@ -153,11 +151,15 @@ def _op(step: Step) -> Learned:
     return step.op
 
 
+def _learned_from(bound: Bound, step: Step) -> list[tuple[int, str]]:
+    """The columns that a step learns from: its inputs, and those of the filters that choose its rows."""
+    filters = [f for f in bound.filters_of(step.within) if f.depth < step.depth] if _op(step).passes else []
+    return [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
+
+
 def _by_night(bound: Bound, step: Step) -> str:
     """What a step's input is made of, or filtered by, that does not reach over the night: groups and runs of rows."""
-    filters = [f for f in bound.filters_of(step.within) if f.depth < step.depth]
-    places = [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
-    makers = {s.key: s for s in bound.needed_steps(places) if s.key != step.key}.values()
+    makers = {s.key: s for s in bound.needed_steps(_learned_from(bound, step)) if s.key != step.key}.values()
     names = dict.fromkeys(type(s.op).__name__ for s in makers if s.op.groups_rows or s.op.run_columns)
     return f"{_few(names)} works within a night: a key in two nights is two runs of rows" if names else ""
 

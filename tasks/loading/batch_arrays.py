@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.core.dtypes import is_list
+from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.convert.python_values import stored_type
 from tasks.errors import DataError, JobError, near
 
@@ -62,9 +63,7 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
         return table
     by_column = Arrays()
     for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.combine_chunks()
-        if isinstance(values, pa.ChunkedArray):
-            values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+        values = one_array(column)
         if is_list(values.type):
             lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
             by_column.lengths[name] = lengths

@@ -38,7 +38,8 @@ class Context:
     failed: by expression, the number of rows that are null because a cast failed.
     met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
     origin: says in words where a row of the source lies, by its row number; None where only the number is known.
-    own: which rows the pass is of; the others are the past of these, and are not written. None where all are its own.
+    own: whether each row belongs to the split of this pass. Other rows are earlier rows of a run: histories and groups
+        see them, and they are not written. None where all rows belong to it.
     """
 
     engine: ModuleType
@@ -63,7 +64,8 @@ class Context:
     def part(self, start: int, stop: int) -> Context:
         """The context of rows [start, stop)."""
         order = None if self.order is None else self.order[start:stop]
-        return replace(self, rows=self.rows[start:stop], order=order)
+        own = None if self.own is None else self.own[start:stop]
+        return replace(self, rows=self.rows[start:stop], order=order, own=own)
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,8 @@ class Operator(BaseModel):
         raise TypeError(f"{type(self).__name__} does not define keep")
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
-        """The columns of the new rows, and their context: row and order numbers that they take over, and `own` of those
-        with a row that has it (`groups_rows`)."""
+        """The columns of the new rows, and their context: the row and order numbers that they take over, and `own`,
+        true for a new row that is made of at least one such row (`groups_rows`)."""
         raise TypeError(f"{type(self).__name__} does not define regroup")
 
     # as data

@@ -15,12 +15,13 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
+from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Grown, Night, Unit
 from tasks.ops.continuous import DURATION
-from tasks.ops.keyed import Keyed, NightLookup, ascending_place, in_types, matches_of, names_of, on_host, one_chunk
+from tasks.ops.keyed import Keyed, NightLookup, ascending_place, in_types, matches_of, names_of, one_chunk
 
 PADDING, NULL, FIRST = 0, 1, 2
 
@@ -299,7 +300,8 @@ class Categorify(Keyed):
         types, of_values = (t.select(keys).schema.types for t in (night_table, learned["values"]))
         if lookup is None or len(night_table) >= size or types != of_values:
             return Grown(learned, change)
-        of = on_host(lookup.codes(list(engine.from_arrow(one_chunk(appended.select(keys))).values())))
+        codes = lookup.codes(list(engine.from_arrow(one_chunk(appended.select(keys))).values()))
+        of = on_host(codes).astype(np.int64, copy=False)
         places_of_night[of[of >= 0]] = old_size + np.flatnonzero(of >= 0)  # others have waited since nights before
         of_night = pa.table([*night_table.select(keys).columns, pa.array(places_of_night)], [*keys, "place"])
         return Grown(learned, change, of_night)

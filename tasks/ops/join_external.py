@@ -12,9 +12,10 @@ from pydantic import model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of, plain_type
 from tasks.core.schema import Column, Schema
+from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
-from tasks.ops.side_tables import SideFrame, SideTable, frames_in, read_side_table, side_schema, whole
+from tasks.ops.side_tables import SideFrame, SideTable, frames_in, read_side_table, side_schema
 
 
 class JoinExternal(Learned):
@@ -137,8 +138,8 @@ class JoinExternal(Learned):
     def prepare(self, fitted: dict[str, Any], engine: ModuleType) -> Any:
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
         table = fitted["table"].combine_chunks()
-        lookup = engine.Lookup([whole(table[k]) for k in self.keys.values()])
-        added = {n: whole(table[n]) for n in self._added(table.column_names)}
+        lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
+        added = {n: one_array(table[n]) for n in self._added(table.column_names)}
         added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
         return lookup, engine.from_arrow(pa.table(added)), len(table)
 

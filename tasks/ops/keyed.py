@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tasks import engines
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
+from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, Night, Unit
@@ -182,7 +183,7 @@ def matches_of(base: pa.Table, lookup: Any, engine: ModuleType) -> tuple[np.ndar
         part = engine.from_arrow(one_chunk(base.slice(start, step)))
         codes = lookup.codes(list(part.values()))
         rows = engine.xp.flatnonzero(codes >= 0)
-        return on_host(rows) + start, on_host(codes[rows])
+        return on_host(rows) + start, on_host(codes[rows]).astype(np.int64, copy=False)
 
     pairs = list(_side_by_side(probed, range(0, len(base), step), engine))
     places, of = zip(*pairs, strict=True)
@@ -196,12 +197,6 @@ def _side_by_side(work: Any, items: Sequence[int], engine: ModuleType) -> Iterat
         return
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-probe") as threads:
         yield from threads.map(work, items)
-
-
-def on_host(numbers: Any) -> np.ndarray:
-    """The numbers of an array of either engine as int64 in host memory."""
-    host: np.ndarray = numbers if isinstance(numbers, np.ndarray) else numbers.get()
-    return host.astype(np.int64, copy=False)
 
 
 def one_chunk(table: pa.Table) -> pa.Table:

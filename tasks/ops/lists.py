@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import pyarrow as pa
 from pydantic import model_validator
 
 from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.key_runs import with_filler
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Operator, Unit
 from tasks.ops.continuous import _as_stored, _fits
@@ -82,14 +82,10 @@ class ListSlice(Operator):
         offset = places - (ends - sizes)[row]
         if self.pad:
             index = xp.where(offset < sliced[row], begin[row] + offset, len(elements))
-            elements = engine.concat([{"x": elements}, {"x": self._padding(elements, engine)}])["x"]
+            taken = with_filler(elements, _as_stored(self.pad_value, engine.dtype(elements)), index, engine)
         else:
-            index = begin[row] + offset
-        return {unit[0]: engine.make_lists(sizes, valid, engine.take({"x": elements}, index)["x"])}
-
-    def _padding(self, elements: Any, engine: Any) -> Any:
-        dtype = engine.dtype(elements)
-        return engine.column(pa.array([_as_stored(self.pad_value, dtype)], dtype))
+            taken = engine.take({"x": elements}, begin[row] + offset)["x"]
+        return {unit[0]: engine.make_lists(sizes, valid, taken)}
 
 
 def _bound(at: int, lengths: Any, xp: Any) -> Any:

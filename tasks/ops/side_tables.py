@@ -202,11 +202,6 @@ def side_schema(source: str | SideFrame) -> pa.Schema:
     return pa.schema([(field.name, plain_type(field.type)) for field in schema])
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column of a table in one piece."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
-
-
 @contextmanager
 def _opened(file: Path) -> Iterator[str]:
     """A name of the table for Arrow, inside of the allowed roots; of a folder every file in it is looked at."""

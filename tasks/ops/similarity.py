@@ -12,10 +12,11 @@ from pydantic import WrapValidator
 
 from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.schema import Column, Schema, Tags
+from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.convert.libraries import library
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Learned, Unit
-from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_table, side_table, whole
+from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_table, side_table
 
 WEIGHTED = ["features", "weights"]  # the lists of a feature table with weights
 
@@ -160,7 +161,7 @@ def _read(source: str | list[list[int]] | SideFrame) -> pa.Table:
 def _checked(table: pa.Table, where: str) -> pa.Table:
     if len(table) == 0:
         raise DataError("there are no feature rows", where=where, do="give at least one")
-    features, *weights = (whole(column) for column in table.columns)
+    features, *weights = (one_array(column) for column in table.columns)
     ids = features.flatten()
     if len(ids) and (ids.null_count or np.asarray(ids).min() < 0):
         raise DataError(
@@ -187,7 +188,7 @@ def _weighted(table: pa.Table, metric: str) -> tuple[np.ndarray, np.ndarray, np.
 
     The weights of an id that occurs several times in a list are added up: without weights they are counts.
     """
-    features, *weighting = (whole(column) for column in table.columns)
+    features, *weighting = (one_array(column) for column in table.columns)
     lengths = np.asarray(features.value_lengths().fill_null(0), dtype=np.int64)
     rows, ids = np.repeat(np.arange(len(lengths)), lengths), np.asarray(features.flatten(), dtype=np.int64)
     width = int(ids.max()) + 1 if len(ids) else 1

@@ -45,6 +45,10 @@ class _RunOperator(Operator):
         unit = tuple(name for one in super().units(selection) for name in one)
         return [unit] if unit else []
 
+    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
+        assert self.run_columns
+        return tuple(_several(getattr(self, self.run_columns)))
+
 
 class DifferenceLag(_RunOperator):
     """Subtract from each value the one `shift` rows before it in its run: `<column>_difference_lag_<shift>`, float64.
@@ -74,9 +78,6 @@ class DifferenceLag(_RunOperator):
         if 0 in _several(value):
             raise ValueError("a shift of 0 is a row's difference to itself")
         return value
-
-    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
-        return tuple(_several(self.partition_cols))
 
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
         return ((f"{name}_difference_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))
@@ -123,9 +124,6 @@ class Rolling(_RunOperator):
             raise ValueError(f"min_periods has to be from 1 to window ({self.window}), it is {self.min_periods}")
         return self
 
-    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
-        return tuple(_several(self.partition_cols))
-
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         wanted = dict.fromkeys(_several(self.aggregation))
         return ((f"{name}_rolling_{agg}_{self.window}", name, agg) for name in unit for agg in wanted)
@@ -169,9 +167,6 @@ class Lag(_RunOperator):
         if 0 in _several(value):
             raise ValueError("a shift of 0 is the row itself")
         return value
-
-    def extra_columns(self, fitting: bool) -> tuple[str, ...]:
-        return tuple(_several(self.partition_cols))
 
     def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
         return ((f"{name}_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))

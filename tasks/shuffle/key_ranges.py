@@ -25,9 +25,8 @@ from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
-from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
+from tasks.core.schema import HIDDEN, ROW, Column, Schema
 from tasks.engines.algorithms.key_runs import Runs, find_runs
-from tasks.errors import JobError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules, RowSet
@@ -39,7 +38,7 @@ from tasks.shuffle.pieces import Cutting, PartitionPieces
 from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
 
-Answers = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,10 @@ class KeyRows:
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of each range of key hashes: `answer(rule, rows)` gives arrays by name."""
+class KeyReduction:
+    """One function over each range of key hashes: `reduce(rule, rows)` gives arrays by name."""
 
-    answer: Callable[[Any, KeyRows], Answers]
+    reduce: Callable[[Any, KeyRows], Arrays]
     rule: Any
     keys: tuple[str, ...]
     by: str | None
@@ -91,22 +90,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Asking:
-    """What every range of key hashes shares: the question, where its answers go, and the rows' columns."""
+class ReducingRanges:
+    """What every range of key hashes shares: the reduction, the folder for its files, and the rows' columns."""
 
     folder: str
     engine: str
     order: Order
     schema: Schema
-    question: Question
-
-
-def check_row_columns(schema: Schema, names: Sequence[str], where: str) -> None:
-    """A JobError for a column that does not exist, or that has no order."""
-    for name in names:
-        if name not in schema:
-            raise JobError(f"there is no column {name!r}", where=where, do=near(name, schema))
-    check_ordered(schema, names, where)
+    reduction: KeyReduction
 
 
 def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Workers, engine: str) -> tuple[str, int]:
@@ -124,18 +115,18 @@ def _columns(schema: Schema, names: Sequence[str]) -> Schema:
 
 
 @contextmanager
-def answers(
-    question: Question, source: Any, plan: Plan, rules: RowRules, filter: str | None, engine: str, pool: Pool,
+def reduced_ranges(
+    reduction: KeyReduction, source: Any, plan: Plan, rules: RowRules, filter: str | None, engine: str, pool: Pool,
     folder: Path, exchange: str = "auto", floor: int = 0,
 ) -> Iterator[list[str]]:  # fmt: skip
-    """The files with the answers for all ranges of key hashes, of the rows that filter and rules keep; the files and
+    """The files with the arrays of all ranges of key hashes, of the rows that filter and rules keep; the files and
     `folder` are there while the block runs."""
-    schema = _columns(plan.schema, question.columns)
+    schema = _columns(plan.schema, reduction.columns)
     names = tuple(name for name in schema if name != ROW)
-    blocks, sort_by = key_blocks(plan.rows), (question.by,) if question.by else ()
-    order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, question.keys, sort_by, keep_row=True)
+    blocks, sort_by = key_blocks(plan.rows), (reduction.by,) if reduction.by else ()
+    order = Order("key", 0, plan.rows, (0,), 1, RANGES_PER_FILE * blocks, reduction.keys, sort_by, keep_row=True)
     work = Work(source, Node("pick", selection=names, name="source"), plan.schema, engine, filter=filter, rules=rules)
-    kind, need = exchange_of(plan, question.columns, exchange, pool, engine)
+    kind, need = exchange_of(plan, reduction.columns, exchange, pool, engine)
     with no_space(folder):
         shutil.rmtree(folder, ignore_errors=True)  # what a run left that was cut off here
         folder.mkdir(parents=True)
@@ -143,8 +134,8 @@ def answers(
     try:
         pieces.fill(Cutting(work, order, floor, stage="ingest"), plan.partitions, None)
         parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(blocks)]
-        asking = Asking(str(folder), engine, order, schema, question)
-        files = pieces.deliver(answer_of_part, asking, parts, lambda p: (p.first, p.last), None)
+        ranges = ReducingRanges(str(folder), engine, order, schema, reduction)
+        files = pieces.deliver(reduce_part, ranges, parts, lambda p: (p.first, p.last), None)
         pieces.close()
         yield files
     finally:
@@ -152,21 +143,21 @@ def answers(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def answer_of_part(asking: Asking, part: Part, cuts: Sequence[PartitionPieces]) -> str:
-    """The file with the answer for one range of key hashes."""
-    gpu_setup.prepare(asking.engine)
-    kernels, question = engines.engine(asking.engine), asking.question
+def reduce_part(ranges: ReducingRanges, part: Part, cuts: Sequence[PartitionPieces]) -> str:
+    """Reduce one range of key hashes, and return the file with its arrays."""
+    gpu_setup.prepare(ranges.engine)
+    kernels, reduction = engines.engine(ranges.engine), ranges.reduction
     pieces = [piece for cut in cuts for piece in cut.ranges(part.first, part.last)]
-    table = kernels.host_columns(kernels.assemble_sorted(pieces, asking.order, HIDDEN), asking.schema)
-    rows = KeyRows(engines.engine("pandas").from_arrow(table), question.keys, question.by)
-    path = Path(asking.folder) / f"rows-{part.number:05d}.npz"
+    table = kernels.host_columns(kernels.assemble_sorted(pieces, ranges.order, HIDDEN), ranges.schema)
+    rows = KeyRows(engines.engine("pandas").from_arrow(table), reduction.keys, reduction.by)
+    path = Path(ranges.folder) / f"rows-{part.number:05d}.npz"
     with no_space(path):
-        np.savez(path, **question.answer(question.rule, rows))  # type: ignore[arg-type]
+        np.savez(path, **reduction.reduce(reduction.rule, rows))  # type: ignore[arg-type]
     return str(path)
 
 
-def answered(file: str, name: str) -> np.ndarray:
-    """One array of a file of answers."""
+def array_of(file: str, name: str) -> np.ndarray:
+    """One of the arrays in a file of `reduced_ranges`."""
     with np.load(file) as content:
         return np.asarray(content[name])
 
@@ -176,7 +167,7 @@ def row_set(files: Sequence[str], name: str, rows: int, path: Path) -> tuple[Row
     bits = np.zeros(max(1, -(-rows // 8)), dtype=np.uint8)
     count = 0
     for file in files:
-        numbers = answered(file, name)
+        numbers = array_of(file, name)
         np.bitwise_or.at(bits, numbers // 8, np.left_shift(1, numbers % 8).astype(np.uint8))
         count += len(numbers)
     partial = path.with_suffix(".tmp")

@@ -21,7 +21,7 @@ from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan
-from tasks.core.schema import Schema
+from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import SplitRule, Unique
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.radix_selection import Counted, ordered_keys
@@ -31,17 +31,17 @@ from tasks.errors import DataError
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment, moment_conditions
-from tasks.shuffle.key_ranges import Answers, KeyRows, Question, answered, answers, check_row_columns, row_set
+from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, array_of, reduced_ranges, row_set
 from tasks.storage.atomic import no_space
 
 
 def check_unique(schema: Schema, unique: Unique) -> None:
     """A JobError for a column that does not exist, or that has no order."""
-    check_row_columns(schema, _question(unique).columns, "source.unique")
+    check_ordered(schema, _reduction(unique).columns, "source.unique")
 
 
-def _question(unique: Unique) -> Question:
-    return Question(_repeated, unique, tuple(unique.keys), unique.by)
+def _reduction(unique: Unique) -> KeyReduction:
+    return KeyReduction(_repeated, unique, tuple(unique.keys), unique.by)
 
 
 def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, engine: str, pool: Pool, path: Path,
@@ -53,12 +53,12 @@ def repeated_rows(source: Any, plan: Plan, unique: Unique, filter: str | None, e
     loses to any value; among equals the row with the least or greatest number. The result depends on the rows alone.
     """
     check_unique(plan.schema, unique)
-    question, folder = _question(unique), path.with_suffix(".scratch")
-    with answers(question, source, plan, ALL_ROWS, filter, engine, pool, folder, exchange, floor) as files:
+    reduction, folder = _reduction(unique), path.with_suffix(".scratch")
+    with reduced_ranges(reduction, source, plan, ALL_ROWS, filter, engine, pool, folder, exchange, floor) as files:
         return row_set(files, "rows", plan.rows, path)
 
 
-def _repeated(unique: Unique, rows: KeyRows) -> Answers:
+def _repeated(unique: Unique, rows: KeyRows) -> Arrays:
     """The numbers of the rows that go."""
     gone = np.ones(len(rows.rows), dtype=bool)
     if len(gone):
@@ -100,16 +100,16 @@ def divided(
     if not rule.together:
         return _moments(Work(source, Node("pick", selection=(rule.column or "",), name="source"), plan.schema, engine,
                              filter=filter, rules=rules), plan, rule, pool, floor)  # fmt: skip
-    answer = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
-    question = Question(answer, rule, tuple(rule.together), rule.column)
-    with answers(question, source, plan, rules, filter, engine, pool, place, exchange, floor) as files:
+    reduce = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
+    reduction = KeyReduction(reduce, rule, tuple(rule.together), rule.column)
+    with reduced_ranges(reduction, source, plan, rules, filter, engine, pool, place, exchange, floor) as files:
         sides, more = _shared_out(rule, plan, pool, files) if rule.by_shares else (files, {})
         sets, counts = [], dict[str, int]()
         for name in LATER_FIRST:
             if name in rule.splits:
                 rows, counts[name] = row_set(sides, name, plan.rows, folder / f"split-{name}.bits")
                 sets.append((name, rows))
-        figures = {name: int(sum(answered(file, name) for file in files)) for name in FIGURES}
+        figures = {name: int(sum(array_of(file, name) for file in files)) for name in FIGURES}
     total = figures.pop("rows")
     counts["train"] = total - sum(counts.values())
     of_splits = {name: counts[name] for name in rule.splits}
@@ -143,16 +143,16 @@ def _keyless(rows: KeyRows) -> np.ndarray:
     return np.asarray(np.logical_or.reduce(nulls))
 
 
-def _figures(rows: KeyRows, **figures: int) -> Answers:
+def _figures(rows: KeyRows, **figures: int) -> Arrays:
     known = {"rows": len(rows.rows), **figures}
     return {name: np.array(known.get(name, 0)) for name in FIGURES}
 
 
-def _by_name(rows: KeyRows, places: dict[str, np.ndarray]) -> Answers:
+def _by_name(rows: KeyRows, places: dict[str, np.ndarray]) -> Arrays:
     return {name: rows.rows[of] for name, of in places.items()}
 
 
-def _last_rows(rule: SplitRule, rows: KeyRows) -> Answers:
+def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     """The row numbers of valid and test: the last rows of each key; rows of a run are sorted by time and number."""
     valid, test = (int(value or 0) for value in (rule.valid, rule.test))  # type: ignore[arg-type]
     nothing = np.zeros(0, dtype=np.int64)
@@ -180,7 +180,7 @@ def _any_of(flags: np.ndarray, rows: KeyRows, without: np.ndarray) -> np.ndarray
     return np.where(without, flags, of_key)
 
 
-def _sides(rule: SplitRule, rows: KeyRows) -> Answers:
+def _sides(rule: SplitRule, rows: KeyRows) -> Arrays:
     """The row numbers of valid and test: a key is where the last moment of its rows is."""
     nothing = np.zeros(0, dtype=np.int64)
     if not len(rows.rows):
@@ -198,7 +198,7 @@ def _sides(rule: SplitRule, rows: KeyRows) -> Answers:
     )
 
 
-def _last_times(rule: SplitRule, rows: KeyRows) -> Answers:
+def _last_times(rule: SplitRule, rows: KeyRows) -> Arrays:
     """The rows with a time, in themselves or in their key, and the key of the last time (`ordered_keys`)."""
     if not len(rows.rows):
         nothing = {"numbers": np.zeros(0, dtype=np.int64), "times": np.zeros(0, dtype=np.uint64)}
@@ -217,12 +217,12 @@ def _last_times(rule: SplitRule, rows: KeyRows) -> Answers:
 def _shared_out(rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """(the files with the rows of valid and test, figures of where these begin)."""
     assert rule.column is not None
-    kind = next((kind for file in files if (kind := str(answered(file, "kind")))), "i")
+    kind = next((kind for file in files if (kind := str(array_of(file, "kind")))), "i")
     counted, question = None, None
     while counted is None or question is not None:
         counted = radix_selection.merge(pool.map(_count_times, question, files))
         question = radix_selection.next_question(counted, _ranks(rule, counted.total))
-    nulls = sum(int(answered(file, "null_in_train")) for file in files)
+    nulls = sum(int(array_of(file, "null_in_train")) for file in files)
     cuts, _ = _cuts(rule, counted, "u", nulls)
     sides = pool.map(_sides_of_times, cuts, files)
     dtype = plan.schema[rule.column].dtype
@@ -231,12 +231,12 @@ def _shared_out(rule: SplitRule, plan: Plan, pool: Pool, files: Sequence[str]) -
 
 
 def _count_times(question: radix_selection.Question | None, file: str) -> Counted:
-    return radix_selection.count(answered(file, "times"), question, np)
+    return radix_selection.count(array_of(file, "times"), question, np)
 
 
 def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
     """The file with the rows of valid and test of one range of key hashes."""
-    numbers, times = answered(file, "numbers"), answered(file, "times")
+    numbers, times = array_of(file, "numbers"), array_of(file, "times")
     left, sides = np.ones(len(times), dtype=bool), {}
     for name, cut in cuts:
         later = times >= np.uint64(cut)

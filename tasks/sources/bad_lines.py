@@ -19,10 +19,10 @@ from tasks.storage.files import is_remote, local_path, refuse_inside
 
 ROW = ["file", "line", "why", "text"]
 MOST_LINE = 2**26  # bytes of a row
-BadLine = dict[str, Any]  # path, count, line (of the first), why (the first), file: of a file with bad lines
+FileWithBadLines = dict[str, Any]  # path, count of bad lines, line and why of the first, file
 
 
-def bad_lines_of(plan: Plan) -> list[BadLine]:
+def bad_lines_of(plan: Plan) -> list[FileWithBadLines]:
     """The files of a plan with lines that are left out, since they cannot be read, in their order."""
     return [
         {"path": path, "count": count, "line": line, "why": why, "file": file}
@@ -85,7 +85,7 @@ def _is_own(path: Path) -> bool:
         return False
 
 
-def write_bad_lines(path: Path, plans: Sequence[tuple[Plan, Sequence[BadLine]]]) -> None:
+def write_bad_lines(path: Path, plans: Sequence[tuple[Plan, Sequence[FileWithBadLines]]]) -> None:
     """Write the lines of all files that cannot be read to a file of JSON lines with file, line, why and text.
 
     The file is there whole or not at all. Its content depends on the source alone; bytes that are no text are written
@@ -97,10 +97,10 @@ def write_bad_lines(path: Path, plans: Sequence[tuple[Plan, Sequence[BadLine]]])
             for plan, files in plans:
                 read = FORMATS[plan.format].bad_lines
                 assert read is not None
-                encoding = {"utf-16": "utf-8"}.get(plan.options.get("encoding", "utf-8"), plan.options.get("encoding"))
+                encoding = plan.options.get("encoding", "utf-8").replace("utf-16", "utf-8")
                 for one in files:
                     for line, why, data in read(File(*one["file"]), plan.options):
-                        text = data.decode(encoding or "utf-8", "backslashreplace").rstrip("\r\n")
+                        text = data.decode(encoding, "backslashreplace").rstrip("\r\n")
                         row = dict(zip(ROW, (one["path"], line, why, text), strict=True))
                         target.write(json.dumps(row, ensure_ascii=False) + "\n")
             target.flush()

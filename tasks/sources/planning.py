@@ -17,7 +17,7 @@ from tasks.core.settings import Source
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError, JobError, near
-from tasks.sources.formats import FORMATS, format_of
+from tasks.sources.formats import DELIMITED, FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
 from tasks.sources.formats.text_ranges import BAD
@@ -190,7 +190,7 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
 
 def check_delimiter(source: Source, name: str) -> None:
     """Refuse the settings of text with delimiters for formats without them."""
-    if source.bad_lines != "error" and name not in (*TEXTS, "jsonl"):
+    if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
         raise JobError(
             f"files of the format {name} have no lines",
             where="source.bad_lines",
@@ -220,18 +220,20 @@ def check_delimiter(source: Source, name: str) -> None:
 
 def _check_signs(source: Source, name: str) -> None:
     """A JobError where one character is two signs of a text file."""
-    quote = '"' if source.quote is None else source.quote
-    signs = {"delimiter": source.delimiter or {"csv": ",", "tsv": "\t"}[name], "quote": quote,
+    quote = DELIMITED[name].quote if source.quote is None else source.quote
+    signs = {"delimiter": source.delimiter or DELIMITED[name].delimiter, "quote": quote,
              "escape": source.escape, "comment": source.comment}  # fmt: skip
     keys: dict[str, str] = {}
     for key, sign in signs.items():
-        if sign and sign in keys:
+        if not sign:
+            continue
+        if sign in keys:
             raise JobError(
                 f"{sign!r} is the {keys[sign]} and the {key} of a text file",
                 where=f"source.{key}",
                 do="give another character, or leave it out: two quotes stand for one without an escape",
             )
-        keys[sign or ""] = key
+        keys[sign] = key
 
 
 def read_options(source: Source) -> dict[str, Any]:

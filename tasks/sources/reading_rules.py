@@ -1,7 +1,7 @@
 """The rules by which a source was read. A fitted workflow keeps them, so that the same text means the same value later.
 
 What decides what a value is (null_values, schema) and which rows count (filter, strict, keys, sort_by) holds for every
-later source. How text is laid out (delimiter, header, columns) holds for a source of the same format.
+later source. How text is laid out (`LAYOUT`) holds for a source of the same format.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def with_values(source: Source, fit: Mapping[str, Any]) -> Source:
 
 
 def with_layout(source: Source, fit: Fit, files: Sequence[File]) -> Source:
-    """The source with the format, delimiter, header and columns of the fit where its files are of the same format.
+    """The source with the format and the `LAYOUT` of the fit where its files are of the same format.
 
     Files whose names tell of the same format as those of the fit, which was read as another one, are read as that one.
     """

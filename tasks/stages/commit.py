@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from tasks.core.memory_budget import STATE_SHARE_OF_HOST
-from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.core.stage_results import (
@@ -33,6 +32,7 @@ from tasks.job.apply_fitted import differences_of, subject
 from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
+from tasks.job.row_rules import counted, described
 from tasks.manifest import FORMAT, Manifest, seal
 from tasks.sources.reading_rules import rows_of
 from tasks.storage.atomic import flush, no_space, partial_folder, write_json
@@ -148,7 +148,7 @@ def commit(
     _only_parts(staging, {Path(split) / part["path"] for split, result in written.items() for part in result.parts})
     for split in request.splits:
         own = [result for result in results if result.split in ("", split)]
-        manifests[split] = _manifest(request, own, written[split], bound, run_id, plans.plan(split))
+        manifests[split] = _manifest(request, own, written[split], bound, run_id, plans)
         if gate:
             manifests[split]["gate"] = gate["gate"]
             write_json(staging.new / split / GATE, gate)
@@ -184,13 +184,13 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
-    plan = PlanOf(request).plan(request.splits[0])
+    plans = PlanOf(request)
+    plan = plans.plan(request.splits[0])
     schema = request.fitted_schema if request.fitted or request.base else subject(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
-    sample = PlanOf(request).made_up
     learned_from = [
         {name: value for name, value in one.items() if name != "fit"}
-        for one in sample if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
+        for one in plans.made_up if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
     ]  # fmt: skip
     save_fitted(
         request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
@@ -210,9 +210,10 @@ def _only_parts(staging: Staging, parts: set[Path]) -> None:
 
 
 def _manifest(
-    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plan: Plan
+    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, saved: PlanOf
 ) -> dict[str, Any]:
     """The manifest of one split; `results` are the results of its stages."""
+    plan = saved.plan(written.split)
     _check_rows(plan.rows, written)
     state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
     exchange = next((result.exchange for result in results if isinstance(result, TransformResult)), "memory")
@@ -235,38 +236,28 @@ def _manifest(
         reading={**plan.reading, **rows_of(request.source)},
         **({"differs_from_fit": differs} if differs else {}),
         **({"splits": list(request.splits)} if request.source.split else {}),
-        **({"row_rules": rules} if (rules := _row_rules(request, results, written.split)) else {}),
-        **({"united": united} if (united := PlanOf(request).data.get("united")) else {}),
-        **({"bad_lines": bad} if (bad := _bad_lines(request, written.split)) else {}),
-        **({"made_up": sample} if (sample := PlanOf(request).made_up) else {}),
+        **({"row_rules": rules} if (rules := _row_rules(request, results, saved, written.split)) else {}),
+        **({"united": united} if (united := saved.data.get("united")) else {}),
+        **({"bad_lines": bad} if (bad := _bad_lines(saved, written.split)) else {}),
+        **({"made_up": sample} if (sample := saved.made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
         **base_note(request),
     )
 
 
-def _bad_lines(request: Request, split: str) -> list[dict[str, Any]]:
+def _bad_lines(saved: PlanOf, split: str) -> list[dict[str, Any]]:
     """The lines of a split's files that were left out, by file: count, and line and why of the first."""
     shown = ("path", "count", "line", "why")
-    return [{name: file[name] for name in shown} for file in PlanOf(request).bad_lines(split)]
+    return [{name: file[name] for name in shown} for file in saved.bad_lines(split)]
 
 
-def _row_rules(request: Request, results: Sequence[StageResult], split: str) -> dict[str, Any]:
+def _row_rules(request: Request, results: Sequence[StageResult], saved: PlanOf, split: str) -> dict[str, Any]:
     """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
-    source, rules = request.source, dict[str, Any]()
-    repeated = PlanOf(request).repeated_count(split)
-    if source.unique and repeated is not None:
-        rules["unique"] = {**source.unique.model_dump(mode="json"), "rows": repeated}
     transformed = next((result for result in results if isinstance(result, TransformResult)), None)
-    if source.split and transformed:
-        rules["split"] = {**source.split.model_dump(mode="json"), "rows": transformed.other_splits}
-        null = transformed.null_in_train
-        rules["split"] |= {} if null is None else {"null_in_train": null}
-        if division := PlanOf(request).division:
-            rules["split"]["divided"] = {**division.figures, "text": division.text}
-    if source.downsample and transformed and transformed.downsampled is not None:
-        rules["downsample"] = {**source.downsample.model_dump(mode="json"), "rows": transformed.downsampled}
-    return rules
+    counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
+    rules = described(request.source, saved.repeated_count(split), saved.division)
+    return counted(rules, {name: count for name, count in counts.items() if count is not None})
 
 
 def _figures(result: StageResult) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from tasks.job.row_rules import check_splitting, condition_columns
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
-from tasks.sources.bad_lines import BadLine, bad_lines_of, bad_lines_text, target_of, write_bad_lines
+from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.planning import (
     NoRowsError,
     NoValidationRowsError,
@@ -178,30 +178,30 @@ def _plan(
         saved.data.get("fingerprint") == wanted
         and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
-        and (not request.source.keys or saved.complete(request.splits))
-        and saved.row_sets_whole(request.splits)
+        and (not request.source.keys or saved.complete(request.plan_names))
+        and saved.row_sets_whole(request.plan_names)
     )
     target = target_of(request.source)
     reused = reused and not (target and not target.exists())
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
-        origins: dict[str, Any] = {}
-        learned: list[list[Any]] = []
-        with_bad: dict[str, tuple[Plan, list[BadLine]]] = {}
-        repeated: dict[str, Any] = {}
-        divisions: list[Division] = []
-        plans = {
-            split: _planned(request, split, path, pool, origins, learned, notes, grown, with_bad, repeated, divisions)
-            for split, path in paths.items()
-        }
+        planned = {split: _planned(request, split, path, pool) for split, path in paths.items()}
+        plans = {split: one.plan for split, one in planned.items()}
+        notes = [note for one in planned.values() for note in one.notes]
+        grown = [note for one in planned.values() for note in one.grown]
         if target:
-            write_bad_lines(target, [*with_bad.values()])
+            write_bad_lines(target, [one.bad for one in planned.values()])
         if request.source.valid:
             same_schema(plans["train"].schema, plans["valid"].schema)
-        saved.set_plans(plans, origins, repeated, divisions[0] if divisions else None)
-        saved.data["learned_files"] = learned
-        saved.data["bad_lines"] = {split: files for split, (_, files) in with_bad.items() if files}
+        saved.set_plans(
+            plans,
+            origins={split: one.origins for split, one in planned.items() if one.origins is not None},
+            repeated={split: one.repeated for split, one in planned.items() if one.repeated is not None},
+            division=next((one.division for one in planned.values() if one.division), None),
+        )
+        saved.data["learned_files"] = [file for one in planned.values() for file in one.learned]
+        saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
         saved.data["users"] = users if any(differ(plan) for plan in plans.values()) else None
     run = {"fingerprint": wanted, "started": time.time(), "workers": len(pool.workers), "made_up": sample}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
@@ -229,16 +229,29 @@ def _naming_valid(split: str) -> Iterator[None]:
         ) from None  # fmt: skip
 
 
-def _planned(
-    request: Request, split: str, path: Any, pool: Pool, origins: dict[str, Any], learned: list[list[Any]],
-    notes: list[str], grown: list[str], with_bad: dict[str, tuple[Plan, list[BadLine]]], repeated: dict[str, Any],
-    divisions: list[Division],
-) -> Plan:  # fmt: skip
-    """The plan of one split; with `source.keys` that of its rows brought together by keys, in scratch files: then
-    `origins` gets the source's own files. `learned` gets the files that are learned from, `notes` a sentence for each
-    column that the contract has a rule for, `grown` one for each used column about which files differ, `with_bad` the
-    plan of the files with their bad lines, `repeated` the rows that `source.unique` leaves out, and `divisions` what a
-    look at all rows says of the splits."""
+@dataclass(frozen=True)
+class Planned:
+    """The plan of one split, and what was seen on the way to it.
+
+    With `source.keys` it is the plan of the rows brought together by keys, in scratch files: `origins` are the source's
+    own files then, else None. `bad` is the plan of the files with their bad lines, `learned` the files that are learned
+    from, `notes` a sentence for each column that the contract has a rule for, `grown` one for each used column about
+    which files differ. `repeated` are the rows that `source.unique` leaves out (path, digest, rows), `division` is what
+    a look at all rows says of the splits; None where there was nothing to look for.
+    """
+
+    plan: Plan
+    bad: tuple[Plan, list[FileWithBadLines]]
+    learned: list[list[Any]]
+    notes: list[str]
+    grown: list[str]
+    origins: list[Any] | None = None
+    repeated: dict[str, Any] | None = None
+    division: Division | None = None
+
+
+def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
+    """Plan one split."""
     source, run = request.source, request.run
     with _naming_valid(split):
         plan = make_plan(
@@ -251,39 +264,40 @@ def _planned(
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
-    with_bad[split] = plan, bad_lines_of(plan)
+    bad, notes = (plan, bad_lines_of(plan)), list[str]()
     if request.rules is not None:
         schema, findings = under_contract(plan.schema, request.rules, f"source.{split or 'path'}")
         plan = replace(plan, schema=schema)
-        notes += [finding.text for finding in findings]
+        notes = [finding.text for finding in findings]
         plan = with_missing(plan, request.rules.missing_rules)
     plan = adapted(request, plan)
     bound = Bound(*subject(request, plan.schema))
     used = used_columns(request, bound)
     plan = without_unused(plan, used)
     check_columns(request, bound)  # columns and types, before any row is read
-    grown += uniting_notes(plan, used)
-    if split == request.plan_names[0] and not request.fitted:
-        learned += _digested(plan, read_options(source)["storage_options"], pool)
+    learns = split == request.plan_names[0] and not request.fitted
+    learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
+    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used))
     rows = None
     if source.unique:
-        path = request.staging.folder / f"repeated{split}.bits"
-        rows, count = repeated_rows(plan, plan, source.unique, source.filter, request.engine, pool, path, run.exchange,
+        bits = request.staging.folder / f"repeated{split}.bits"
+        rows, count = repeated_rows(plan, plan, source.unique, source.filter, request.engine, pool, bits, run.exchange,
                                     run.min_partition_size)  # fmt: skip
         file = {"path": "", "digest": ""} if source.keys else {"path": rows.path, "digest": rows.digest}
-        repeated[split] = {**file, "rows": count}  # rows brought together by keys are written without them
+        repeated = {**file, "rows": count}  # rows brought together by keys are written without them
+        planned = replace(planned, repeated=repeated)
     if source.split and source.split.looks_at_all_rows:
-        divisions.append(divided(plan, plan, source.split, source.filter, rows, request.engine, pool,
-                                 request.staging.folder, run.exchange, run.min_partition_size))  # fmt: skip
+        division = divided(plan, plan, source.split, source.filter, rows, request.engine, pool, request.staging.folder,
+                           run.exchange, run.min_partition_size)  # fmt: skip
+        planned = replace(planned, division=division)
     if not source.keys:
-        return plan
+        return planned
     if request.flow != "fit":
         checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
     threads, limit = dividing_threads(request.engine, pool), partition_limit(request.engine, pool)
     size = partition_size(source, plan.nbytes, threads, run.min_partition_size, limit=limit)
     folder = request.staging.folder / f"keyed{split}"
-    origins[split] = [file.to_json() for file in plan.files]
-    return by_keys(
+    keyed = by_keys(
         plan,
         plan,
         source.keys,
@@ -295,6 +309,7 @@ def _planned(
         run.min_partition_size,
         RowRules(rows),
     )
+    return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
 
 
 def check_columns(request: Request, bound: Bound) -> None:

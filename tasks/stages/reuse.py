@@ -61,8 +61,9 @@ def prepared(request: Request, split: str) -> Prepared:
     final, schema = subject(request, plan.schema)
     training = split in ("", "train") and not request.fitted
     cache = taking_key(request, plan) if training else None
-    work = Work(plan, final, schema, request.engine, state, request.source.filter, training, cache=cache,
-                first_row=request.first_row if training else 0, rules=row_rules(request, split))  # fmt: skip
+    source, first_row = request.source, request.first_row if training else 0
+    work = Work(plan, final, schema, request.engine, state, source.filter, training, cache=cache, first_row=first_row,
+                rules=row_rules(source, plans, split))  # fmt: skip
     if request.run.profile:
         work = replace(work, profile=_unprofiled(request, work, plan, training))
     shuffle = rows_to_files(work, plan, request.output, plans.workers, request.run.min_partition_size)

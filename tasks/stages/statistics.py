@@ -87,7 +87,7 @@ def _learned(
 ) -> dict[str, Any]:  # fmt: skip
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
     written while others are still put in order."""
-    source, run = request.source, request.run
+    source, run, plans, split = request.source, request.run, PlanOf(request), request.splits[0]
     halved: list[int] = []
     failed: list[list[Record]] = []
     seen: list[Seen] = []
@@ -100,9 +100,9 @@ def _learned(
         state = observe.learn(plan, plan, *subject(request, plan.schema), request.engine, pool, source.filter,
                                  run.min_partition_size, lambda _, rows: counter.add(rows), halved.append,
                                  saving.begin, cache, failed.append, base_of(request),
-                                 seen.append if run.profile else None, row_rules(request, request.splits[0]),
+                                 seen.append if run.profile else None, row_rules(source, plans, split),
                                  left.append)  # fmt: skip
-        check_unchanged(*PlanOf(request).sources(request.splits[0]))
+        check_unchanged(*plans.sources(split))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = learned_tables(bound.learned, state.values)

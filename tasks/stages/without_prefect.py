@@ -19,6 +19,7 @@ from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.graph.saved_workflow import read_fitted, save_fitted
+from tasks.job.row_rules import counted
 from tasks.manifest import Manifest, seal
 from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.shuffle.parts import check_types
@@ -81,7 +82,7 @@ def write_transformed(
         data = describe(plan.rows, records, work.bound.output, output, work.engine, exchange="memory", stages=stages,
                         fingerprints={"source": plan.fingerprint}, seconds=round(time.perf_counter() - started, 3),
                         **({"reading": plan.reading} if plan.reading else {}),
-                        **({"row_rules": _counted(row_rules, pieces.left_out)} if row_rules else {}),
+                        **({"row_rules": counted(row_rules, pieces.left_out)} if row_rules else {}),
                         **({"made_up": sample} if sample else {}),
                         **({"left_out": list(left_out)} if left_out else {}))  # fmt: skip
         if output.metadata_file:
@@ -91,16 +92,6 @@ def write_transformed(
         if text := manifest.empty_files:
             log.warning("%s", text)
         return manifest
-
-
-def _counted(rules: Mapping[str, Any], left_out: Mapping[str, int]) -> dict[str, Any]:
-    """The rules with the rows that each left out, as in the manifest of a job."""
-    counts = {"split": left_out.get("other_splits"), "downsample": left_out.get("downsampled")}
-    known = {name: {"rows": count} for name, count in counts.items() if count is not None}
-    counted = {name: rule | known.get(name, {}) for name, rule in rules.items()}
-    if "split" in counted and "null_in_train" in left_out:
-        counted["split"]["null_in_train"] = left_out["null_in_train"]
-    return counted
 
 
 def sent(work: Work, fitted: Path, pool: Pool) -> Work:

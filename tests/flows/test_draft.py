@@ -302,6 +302,11 @@ def test_numbers_that_are_times_become_their_parts(folder: Path, engine: str) ->
         assert sorted(day) == sorted(d.day for d in days[name == "created_at" :])
 
 
+def test_a_number_without_an_end_is_no_time() -> None:
+    text = draft(table(watch_time=[1.7e9, float("inf")] * 50))
+    assert "#   watch_time: it has infinities" in text
+
+
 def test_texts_that_list_values_are_split(folder: Path, engine: str) -> None:
     kinds = ["Comedy", "Drama", "Crime", "War", "Horror"]
     lists = ["|".join(k for j, k in enumerate(kinds) if (i % 31 + 1) >> j & 1) for i in range(ROWS)]

@@ -21,6 +21,7 @@ from tasks.dataset import Dataset
 from tasks.errors import JobError
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
+from tests.flows.runs import rows_of
 from tests.flows.test_recipes import ids, scaled, source_of
 from tests.frames import to_list
 
@@ -43,8 +44,7 @@ def run(section: str, **replaced: str) -> dict[str, Any]:
 
 def written(folder: Path | str) -> pd.DataFrame:
     """The rows of an output, in the order of its files, with plain numpy types and lists."""
-    parts = [pq.read_table(path) for path in sorted(Path(folder).glob("*.parquet"))]
-    return pd.DataFrame(pa.concat_tables(parts).to_pydict())
+    return pd.DataFrame(rows_of(Path(folder)).to_pydict())
 
 
 def coded_lists(lists: pd.Series, learned_from: pd.Series, threshold: int = 1) -> list[list[int]]:
@@ -236,9 +236,12 @@ def test_criteo(most: int, criteo: Path) -> None:
         name = f"C{n}"
         coded = [2 if place >= most else place for place in ids(valid[name], train[name])]
         assert found[name].tolist() == coded
+        learned = [2 if place >= most else place for place in ids(train[name], train[name])]
+        assert sorted(shuffled[name]) == sorted(learned)
         assert {1, 2} < set(coded), "there are nulls, and values that the days before lack"
     assert found["label"].tolist() == valid["label"].tolist()
     assert shuffled["label"].tolist() != train["label"].tolist()
+    assert sorted(shuffled["label"]) == sorted(train["label"])
     assert {c.name: str(c.dtype) for c in Workflow.load("output/workflow").output_schema.columns} == (
         {f"C{n}": "int64" for n in range(1, 27)} | {f"I{n}": "float" for n in range(1, 14)} | {"label": "float"}
     )

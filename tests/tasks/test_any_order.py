@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tasks import ops
@@ -25,7 +24,7 @@ from tasks.learning.count_tables import CountTables
 from tasks.learning.large_table_types import Sizes
 from tasks.ops.base import Learned, Operator
 from tests.learning import applied as rows_of
-from tests.tasks.ops.test_contract import CASES, ROWS, Example, example_table, graph, pieces
+from tests.tasks.ops.test_contract import CASES, ROWS, Example, example_table, graph, pieces, write_side_tables
 from tests.tasks.test_refit_properties import applied, fit, recipe, refit, reread, shuffled
 
 ORDERS = {"pandas": (0, 1, 2), "cudf": (1,)}  # a GPU gives groups in orders of its own
@@ -37,9 +36,7 @@ OF_RUNS = [case for case in CASES if Operator.registry[str(case.values[1])].run_
 @pytest.fixture(autouse=True)
 def side_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pq.write_table(pa.table({"i": [-1, 0, 3, 9], "colour": ["red", None, "é", "blue"]}), "side.parquet")
-    table = example_table().select(["d64", "o", "c32", "w", "ld"])
-    pq.write_table(table.set_column(2, "c32", table["c32"].cast(pa.decimal128(7, 2))).slice(0, 20), "odd.parquet")
+    write_side_tables()
 
 
 class AnyPool(LocalPool):

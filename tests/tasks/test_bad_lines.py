@@ -7,9 +7,11 @@ import gzip
 import io
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,18 +22,20 @@ from flows.preview.plan import preview
 from flows.preview.text import sections
 from tasks import ops
 from tasks.cluster.local_pool import LocalPool
-from tasks.core.plan import Limits
+from tasks.core.plan import Limits, Piece
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
 from tasks.report.sampling import of_source
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, write_bad_lines
+from tasks.sources.formats import FORMATS
 from tasks.sources.formats.readable_lines import DelimitedSieve, JsonSieve
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.stages import ingest
+from tasks.storage.files import expand
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.frames import to_list
@@ -88,6 +92,14 @@ def test_bad_lines_of_json_are_left_out_counted_and_collected(range_bytes: int, 
     assert found[-1]["text"] == '{"x": "\\xe9"}'
 
 
+@pytest.mark.parametrize("bad", ["", "[3]\n"])
+def test_a_line_of_blanks_is_no_row_whatever_columns_are_read(bad: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n  \n' + bad + '{"x": 2}\n')
+    plan = plan_of(tmp_path / "a.jsonl", 2**20, bad_lines="skip")
+    assert rows(plan) == {"x": [1, 2]}
+    assert read(plan, 0, []).num_rows == 2
+
+
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     with pytest.raises(DataError, match="a text file does not parse") as error:
@@ -109,6 +121,21 @@ def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None
         rows(plan_of(tmp_path / "a.jsonl", 2**20, schema={"x": "int64"}))
     assert error.value.where == f"{tmp_path}/a.jsonl, row 2 (line 3 of the file)"
     assert "source.bad_lines: skip" in error.value.do
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bad_line_of_a_later_piece_is_counted_from_the_beginning_of_the_file(packed: bool, tmp_path: Path) -> None:
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    lines = [b"x,y\n", b"1,\xfe\n", b"2\n", b"\n", b'3,"b\nc"\n', b"4,d,e\n", b"5,\xff\n", b"6,f\n"]
+    path.write_bytes(gzip.compress(b"".join(lines)) if packed else b"".join(lines))
+    files = expand(str(path))
+    options = {"header": True, "columns": None, "null_values": [""], "names": ["x", "y"], "other_names": {}}
+    schema = pa.schema([("x", "string"), ("y", "string")])
+    edges = np.cumsum([0, *map(len, lines)])
+    for first, stop, where in ((1, 2, "line 2"), (2, 3, "line 3"), (4, 6, "line 7"), (6, 8, "line 8")):
+        with pytest.raises(DataError, match="a text file does not parse") as error:
+            FORMATS["csv"].read(files, [Piece(0, int(edges[first]), int(edges[stop]))], schema, options)
+        assert re.search(r"line \d", error.value.where)[0] == where
 
 
 def test_a_value_that_does_not_fit_its_type_makes_no_line_bad(tmp_path: Path) -> None:

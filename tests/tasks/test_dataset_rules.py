@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle import key_ranges
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
+from tests.frames import write_parts
 from tests.stages import run_stages
 from tests.tasks.test_row_rules import ROWS, staying, table_of
 
@@ -36,13 +36,12 @@ def write_data(folder: Path, rows: int = 300, files: int = 3, text: bool = False
         None if i % 40 == 7 else DAY + dt.timedelta(hours=int(h)) for i, h in enumerate(rng.integers(0, 150, rows))
     ]
     frame["x"] = rng.normal(size=rows)
+    if not text:
+        write_parts(folder, frame, files)
+        return frame
     folder.mkdir(parents=True)
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
-        if text:
-            frame.iloc[part].to_csv(folder / f"{number}.csv", index=False)
-        else:
-            table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
-            pq.write_table(table, folder / f"{number}.parquet", row_group_size=20)
+        frame.iloc[part].to_csv(folder / f"{number}.csv", index=False)
     return frame
 
 
@@ -215,9 +214,9 @@ def test_texts_are_read_as_in_the_fit_and_split_once(
 ) -> None:
     frame = write_data(tmp_path / "data", text=True)
     looks: list[str] = []
-    whole = key_ranges.answers
+    whole = key_ranges.reduced_ranges
     monkeypatch.setattr(
-        "tasks.shuffle.row_sets.answers", lambda *args, **more: looks.append("look") or whole(*args, **more)
+        "tasks.shuffle.row_sets.reduced_ranges", lambda *args, **more: looks.append("look") or whole(*args, **more)
     )
     path = str(tmp_path / "data" / "*.csv")
     splits = Dataset(path, engine=engine).split("last", column="t", together="u", valid=1, test=1)
@@ -312,11 +311,29 @@ def test_columns_that_are_not_there_are_named(rule: str, values: dict[str, Any],
         getattr(data, rule)(**values).head()
 
 
+def test_a_condition_is_checked_where_the_rows_were_looked_at_before() -> None:
+    data = Dataset(pa.table({"i": [1, 1, 2]}), engine="pandas").unique("i")
+    assert data.num_rows == 2
+    with pytest.raises(JobError, match=r"expression: there is no column 'z'\n  where: z == 1\n {9}\^"):
+        assert data.downsample("z == 1", 0.5).num_rows
+
+
 def test_the_draft_of_ruled_rows_says_the_rules(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     source = Dataset(str(tmp_path / "data")).unique("u", by="t").downsample("y == 0", 0.5).as_source()
     assert source == {"path": str(tmp_path / "data"), "unique": {"keys": ["u"], "keep": "first", "by": "t"},
                       "downsample": {"where": "y == 0", "fraction": 0.5, "weight": None, "seed": 0}}  # fmt: skip
+
+
+def test_the_source_of_strictly_ruled_rows_is_strict(tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    data = Dataset(str(tmp_path / "data"))
+    strict = data.downsample("cast(x, 'int64') > 0", 0.5, strict=True)
+    rule = {"where": "cast(x, 'int64') > 0", "fraction": 0.5, "weight": None, "seed": 0}
+    assert strict.as_source() == {"path": str(tmp_path / "data"), "downsample": rule, "strict": True}
+    assert data.downsample("cast(x, 'int64') > 0", 0.5).as_source() == {
+        "path": str(tmp_path / "data"), "downsample": rule,
+    }  # fmt: skip
 
 
 def test_a_strict_downsampling_refuses_what_cannot_be_read(engine: str) -> None:

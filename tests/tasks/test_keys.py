@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from tasks import engines, ops
 from tasks.cluster.local_pool import LocalPool
-from tasks.core.plan import Limits, Partition, Plan
 from tasks.core.schema import ROW
 from tasks.core.settings import Output, Source
 from tasks.dataset import Dataset
@@ -25,11 +24,11 @@ from tasks.job.request import PlanOf, Request, make_request
 from tasks.ops.base import Context, Operator
 from tasks.shuffle import group_by_keys, memory_exchange
 from tasks.shuffle.group_by_keys import by_keys, key_blocks, keys_of
-from tasks.sources.frames import frames_of
-from tasks.sources.reader import FramePlan, read
+from tasks.sources.reader import read
 from tasks.stages import ingest
 from tasks.workflow import Workflow
 from tests.frames import to_list
+from tests.learning import cut
 from tests.stages import run_stages
 
 BLOCKS = 4
@@ -39,14 +38,6 @@ BLOCKS = 4
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four key blocks even for a few rows."""
     monkeypatch.setattr(group_by_keys, "key_blocks", lambda rows: BLOCKS)
-
-
-def cut(table: pa.Table, rows: int) -> FramePlan:
-    """The table in partitions of so many rows."""
-    frames = frames_of(table)
-    blocks = frames.blocks(Limits(join_below=1, frame_rows=rows))
-    plan = Plan((), "frame", frames.schema, blocks, tuple(Partition(i, (b,)) for i, b in enumerate(blocks)))
-    return FramePlan(plan, frames)
 
 
 def keyed(table: pa.Table, names: Any, sort_by: Any, folder: Path, engine: str, rows: int = 7, threads: int = 2,

@@ -105,6 +105,17 @@ def test_delimiter_header_and_columns_hold_for_the_format_of_the_fit_alone(tmp_p
     assert ids(tmp_path) == [3, 1]
 
 
+def test_signs_skipped_rows_decimal_and_encoding_hold_for_the_format_of_the_fit(tmp_path: Path) -> None:
+    head = "a note\nw;n\n# a comment; of; values\n"
+    signs = {"delimiter": ";", "quote": "'", "escape": "\\", "comment": "#"}
+    layout = {**signs, "skip_rows": 1, "decimal": ",", "encoding": "latin-1"}
+    fitted = fit_words(tmp_path, "a.csv", head + "'é;x';1,5\n'é;x';2,5\n'\\'q';3,5\n", **layout)
+    (tmp_path / "b.csv").write_text(head + "'\\'q';4,5\n'é;x';5,5\n")
+    manifest = apply_words(tmp_path, fitted, tmp_path / "b.csv")
+    assert rows_of(tmp_path / "out").to_pydict() == {"w": [4, 3], "n": [4.5, 5.5]}
+    assert manifest.data["reading"] == {"format": "csv", "null_values": [""], **layout}
+
+
 def test_a_header_of_the_new_file_takes_the_place_of_the_fits_columns(tmp_path: Path) -> None:
     fitted = fit_words(tmp_path, "a.csv", "NA,1\nx,2\n", null_values=["NA"], columns=["w", "n"])
     (tmp_path / "b.csv").write_text("n,w\n1,x\n2,NA\n")

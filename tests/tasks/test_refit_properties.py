@@ -33,7 +33,7 @@ from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, Night, Operator
 from tasks.workflow import transformed
 from tests.learning import close, cut
-from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table
+from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table, write_side_tables
 
 DAY = datetime.date(2026, 11, 22)
 NIGHTS = 30
@@ -72,9 +72,7 @@ CASES = [pytest.param(name, e, id=f"{name}-{i}") for name in LEARNED for i, e in
 @pytest.fixture(autouse=True)
 def side_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pq.write_table(pa.table({"i": [-1, 0, 3, 9], "colour": ["red", None, "é", "blue"]}), "side.parquet")
-    table = example_table().select(["d64", "o", "c32", "w", "ld"])
-    pq.write_table(table.set_column(2, "c32", table["c32"].cast(pa.decimal128(7, 2))).slice(0, 20), "odd.parquet")
+    write_side_tables()
 
 
 def fit(nodes: Any, table: pa.Table, engine: str = "pandas", pool: Pool | None = None, block: int = 7) -> State:

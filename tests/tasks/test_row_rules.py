@@ -18,7 +18,6 @@ from flows.preview.plan import preview
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
-from tasks.core.plan import Limits, Partition, Plan
 from tasks.core.settings import Unique
 from tasks.errors import JobError
 from tasks.job.base_version import newest_good
@@ -26,11 +25,11 @@ from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges as module
 from tasks.shuffle.row_sets import repeated_rows
-from tasks.sources.frames import frames_of
-from tasks.sources.reader import FramePlan
 from tasks.stages import ingest, statistics, transform
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
+from tests.frames import write_parts
+from tests.learning import cut
 from tests.stages import run_stages
 
 WORDS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "é"]))
@@ -54,10 +53,8 @@ def table_of(rows: list[tuple[Any, Any, Any]]) -> pa.Table:
 def repeated(table: pa.Table, unique: Unique, folder: Path, engine: str, rows: int = 7, pool: Pool | None = None,
              filter: str | None = None, exchange: str = "memory") -> list[int]:  # fmt: skip
     """The numbers of the rows that go, with `rows` rows in a partition."""
-    frames = frames_of(table)
-    blocks = frames.blocks(Limits(join_below=1, frame_rows=rows))
-    plan = Plan((), "frame", frames.schema, blocks, tuple(Partition(i, (b,)) for i, b in enumerate(blocks)))
-    source = FramePlan(plan, frames)
+    source = cut(table, rows)
+    plan = source.plan
     bits, count = repeated_rows(
         source, plan, unique, filter, engine, pool or LocalPool(2), folder / "repeated.bits", exchange
     )
@@ -123,10 +120,7 @@ def job_of(tmp_path: Path, output: str = "out", **more: Any) -> dict[str, Any]:
 def write_data(tmp_path: Path, rows: int = 400, name: str = "data", files: int = 2) -> pd.DataFrame:
     numbers = np.arange(rows)
     frame = pd.DataFrame({"i": numbers, "u": numbers * numbers % 101, "y": (numbers % 4 == 0).astype("int64")})
-    (tmp_path / name).mkdir()
-    for number, part in enumerate(np.array_split(numbers, files)):
-        table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
-        pq.write_table(table, tmp_path / name / f"{number}.parquet", row_group_size=30)
+    write_parts(tmp_path / name, frame, files, row_group_size=30)
     return frame
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +23,9 @@ from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.stages import ingest, statistics, transform
 from tests.flows.runs import rows_of
+from tests.frames import write_parts
 from tests.stages import run_stages
+from tests.tasks import test_row_rules as row_rules
 
 DAY = dt.datetime(2026, 11, 1)
 
@@ -36,30 +36,26 @@ def write_data(folder: Path, rows: int = 300, order: Any = None, files: int = 2)
     frame = pd.DataFrame({"i": numbers, "u": numbers * numbers % 101, "y": numbers % 2, "t": pd.Series(days)})
     frame["fold"] = [None if i % 9 == 0 else "abcd"[i % 4] for i in numbers]
     frame = frame if order is None else frame.iloc[order]
-    folder.mkdir(parents=True)
-    for number, part in enumerate(np.array_split(np.arange(rows), files)):
-        table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=20)
+    write_parts(folder, frame, files)
     return frame
 
 
 def job_of(tmp_path: Path, split: dict[str, Any], output: str = "out", **more: Any) -> dict[str, Any]:
-    return {
-        "source": {"path": str(tmp_path / "data"), "split": split, **more.pop("source", {})},
-        "features": [{"columns": ["i", "u"]}],
-        "label": ["y"],
-        "output": {"path": str(tmp_path / output), "shuffle": "none", "files": 1},
-        "run": {"min_partition_size": 1},
-        **more,
-    }
+    source = {"split": split, **more.pop("source", {})}
+    return row_rules.job_of(tmp_path, output, source=source, **{"features": [{"columns": ["i", "u"]}], **more})
 
 
-def split_rows(tmp_path: Path, split: dict[str, Any], engine: str, output: str = "out", threads: int = 2,
-               **more: Any) -> dict[str, list[int]]:  # fmt: skip
-    """The numbers of the rows of each split, in the order of the output."""
+def split_frames(tmp_path: Path, split: dict[str, Any], engine: str, output: str = "out", threads: int = 2,
+                 **more: Any) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """The rows of each split, in the order of the output."""
     run_stages(make_job(job_of(tmp_path, split, output, **more)).request(engine), threads)
     folders = [tmp_path / output / name for name in ("train", "valid", "test")]
-    return {folder.name: rows_of(folder)["i"].to_pylist() for folder in folders if folder.exists()}
+    return {folder.name: rows_of(folder).to_pandas() for folder in folders if folder.exists()}
+
+
+def split_rows(*args: Any, **more: Any) -> dict[str, list[int]]:
+    """The numbers of the rows of each split, in the order of the output; the parameters of `split_frames`."""
+    return {name: frame["i"].to_list() for name, frame in split_frames(*args, **more).items()}
 
 
 def test_later_rows_are_in_later_splits_a_cut_in_the_later_one_and_nulls_in_train(tmp_path: Path, engine: str) -> None:

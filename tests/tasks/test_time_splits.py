@@ -28,7 +28,6 @@ from tasks import ops
 from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
-from tasks.core.plan import Limits, Partition, Plan
 from tasks.core.settings import SplitRule
 from tasks.dataset import Dataset
 from tasks.engines.algorithms import radix_selection
@@ -38,13 +37,14 @@ from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges
 from tasks.shuffle.row_sets import divided
-from tasks.sources.frames import frames_of
-from tasks.sources.reader import FramePlan
 from tasks.stages import ingest, statistics
 from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
+from tests import learning
 from tests.flows.runs import rows_of
+from tests.frames import write_parts
 from tests.stages import run_stages
+from tests.tasks.test_splits import job_of, split_frames, split_rows
 
 DAY = dt.datetime(2026, 11, 1)
 INT32 = pa.int32()
@@ -68,11 +68,8 @@ def table_of(rows: list[tuple[Any, Any]], dtype: pa.DataType = INT32) -> pa.Tabl
 
 def division_of(table: pa.Table, rule: SplitRule, folder: Path, engine: str, rows: int = 7, pool: Pool | None = None,
                 filter: str | None = None, exchange: str = "memory") -> Division:  # fmt: skip
-    frames = frames_of(table)
-    blocks = frames.blocks(Limits(join_below=1, frame_rows=rows))
-    plan = Plan((), "frame", frames.schema, blocks, tuple(Partition(i, (b,)) for i, b in enumerate(blocks)))
-    pool = pool or LocalPool(2)
-    return divided(FramePlan(plan, frames), plan, rule, filter, None, engine, pool, folder, exchange)
+    source = learning.cut(table, rows)
+    return divided(source, source.plan, rule, filter, None, engine, pool or LocalPool(2), folder, exchange)
 
 
 def sides_of(division: Division, rows: int) -> dict[str, list[int]]:
@@ -203,36 +200,11 @@ def write_data(folder: Path, rows: int = 300, files: int = 3) -> pd.DataFrame:
     hours = rng.integers(0, rows // 2, rows)
     frame["t"] = pd.Series([None if i % 40 == 7 else DAY + dt.timedelta(hours=int(h)) for i, h in enumerate(hours)])
     frame["x"], frame["y"], frame["s"] = rng.normal(size=rows), np.arange(rows) % 2, np.arange(rows) // 4
-    folder.mkdir(parents=True)
-    for number, part in enumerate(np.array_split(np.arange(rows), files)):
-        table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=20)
+    write_parts(folder, frame, files)
     return frame
 
 
 LAST = {"by": "last", "column": "t", "together": ["u"], "valid": 1, "test": 1}
-
-
-def job_of(tmp_path: Path, split: dict[str, Any], output: str = "out", **more: Any) -> dict[str, Any]:
-    return {
-        "source": {"path": str(tmp_path / "data"), "split": split, **more.pop("source", {})},
-        "features": [{"columns": ["i", "u"]}],
-        "label": ["y"],
-        "output": {"path": str(tmp_path / output), "shuffle": "none", "files": 1},
-        "run": {"min_partition_size": 1},
-        **more,
-    }
-
-
-def split_frames(tmp_path: Path, split: dict[str, Any], engine: str, output: str = "out", threads: int = 2,
-                 **more: Any) -> dict[str, pd.DataFrame]:  # fmt: skip
-    run_stages(make_job(job_of(tmp_path, split, output, **more)).request(engine), threads)
-    folders = [tmp_path / output / name for name in ("train", "valid", "test")]
-    return {folder.name: rows_of(folder).to_pandas() for folder in folders if folder.exists()}
-
-
-def split_rows(*args: Any, **more: Any) -> dict[str, list[int]]:
-    return {name: [*frame["i"]] for name, frame in split_frames(*args, **more).items()}
 
 
 def expected_last(frame: pd.DataFrame, valid: int = 1, test: int = 1) -> dict[str, list[int]]:
@@ -373,9 +345,7 @@ def test_changing_valid_and_test_changes_nothing_of_train(tmp_path: Path, engine
     source = HISTORY["source"]
     before = split_frames(tmp_path, LAST, engine, "before", source=source, features=features)["train"]
     frame.loc[sorted(later), "x"] = 1e6
-    for number, part in enumerate(np.array_split(np.arange(len(frame)), 3)):
-        table = pa.Table.from_pandas(frame.iloc[part], preserve_index=False)
-        pq.write_table(table, tmp_path / "data" / f"{number}.parquet", row_group_size=20)
+    write_parts(tmp_path / "data", frame, 3)
     after = split_frames(tmp_path, LAST, engine, "after", source=source, features=features)["train"]
     pd.testing.assert_frame_equal(before, after)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tasks import engines
@@ -23,7 +22,7 @@ from tasks.ops.keyed import NightLookup
 from tests.frames import make_column, to_arrow
 from tests.learning import applied, cut, learned
 from tests.tasks import two_memories
-from tests.tasks.ops.test_contract import CASES, Example, example_table, graph, pieces
+from tests.tasks.ops.test_contract import CASES, Example, example_table, graph, pieces, write_side_tables
 
 FUNCTION_EXAMPLES = [example for f in FUNCTIONS.values() if f.runs != "learned" for example in f.examples]
 
@@ -31,9 +30,7 @@ FUNCTION_EXAMPLES = [example for f in FUNCTIONS.values() if f.runs != "learned" 
 @pytest.fixture(autouse=True)
 def side_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pq.write_table(pa.table({"i": [-1, 0, 3, 9], "colour": ["red", None, "é", "blue"]}), "side.parquet")
-    table = example_table().select(["d64", "o", "c32", "w", "ld"])
-    pq.write_table(table.set_column(2, "c32", table["c32"].cast(pa.decimal128(7, 2))).slice(0, 20), "odd.parquet")
+    write_side_tables()
 
 
 def test_the_memories_do_not_mix() -> None:

@@ -143,5 +143,5 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     of = engines.engine_of
     monkeypatch.setattr(engines, "engine_of", lambda c: kernels if type(c).__name__ == "Series" else of(c))
     monkeypatch.setattr(evaluation, "engine_of", lambda column: verbs)
-    for module, name in ((radix_selection, "_host"), (linear, "on_host")):
+    for module, name in ((radix_selection, "on_host"), (linear, "on_host")):
         monkeypatch.setattr(module, name, host)  # they know the device by its not being numpy's

@@ -165,15 +165,26 @@ def _integers(values: Sequence[int]) -> pa.Array:
     return pa.array(values, pa.uint64() if values and max(values) >= 1 << 63 else pa.int64())
 
 
-def number_bins(numbers: np.ndarray, counts: np.ndarray) -> Bins:
-    codes = (numbers.astype(np.float64) + 0.0).view(np.uint64) >> np.uint64(48)
-    return ordered_bins(np.bincount(codes.astype(np.int64), weights=counts, minlength=BINS).astype(np.int64))
+def bin_codes(numbers: Any, xp: Any) -> Any:
+    """The upper 16 bits of numbers as float64, int64: `ordered_bins` takes how often each occurs."""
+    return (numbers.astype(xp.float64, copy=False).view(xp.uint64) >> xp.uint64(48)).view(xp.int64)
 
 
-def histogram(numbers: np.ndarray) -> Bins:
-    """The bins of some numbers."""
-    codes = (numbers.astype(np.float64, copy=False).view(np.uint64) >> np.uint64(48)).view(np.int64)
-    return ordered_bins(np.bincount(codes, minlength=BINS))
+def number_bins(numbers: np.ndarray, counts: np.ndarray | None = None) -> Bins:
+    """The bins of numbers, each as often as its count says (once without counts)."""
+    return ordered_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS).astype(np.int64))
+
+
+def sampled_values(values: Any, valid: Any | None, starts: Sequence[int], xp: Any) -> Any:
+    """The values of the sampled rows that are not null, by `valid`; floats as float64, without NaN and -0.0."""
+    places = xp.asarray(PLACES)
+    chosen = sampled(values, starts, places, xp)
+    if valid is not None:
+        chosen = chosen[sampled(valid, starts, places, xp)]
+    if chosen.dtype.kind != "f":
+        return chosen
+    chosen = chosen.astype(xp.float64, copy=False) + 0.0
+    return chosen[~xp.isnan(chosen)]
 
 
 def sampled(values: Any, starts: Sequence[int], places: Any, xp: Any) -> Any:

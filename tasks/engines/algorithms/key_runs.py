@@ -216,7 +216,7 @@ def lagged(column: Any, runs: Runs, shift: int) -> Any:
     place = xp.where(within, xp.arange(runs.rows, dtype=xp.int64) - shift, 0)
     index = runs.by_row(xp.where(within, place if runs.order is None else runs.order[place], runs.rows))
     column = engine.decode(column)
-    return _with_filler(column, None, index, engine)
+    return with_filler(column, None, index, engine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +284,7 @@ class Histories:
         first = first + (self.length - counts[filled]) if pad == "left" else first
         index = xp.full(int(sizes.sum()), self.runs.rows, dtype=xp.int64)
         index[_ranges(first, counts[filled], xp)] = elements
-        return engine.make_lists(sizes, valid, _with_filler(column, pad_value, index, engine))
+        return engine.make_lists(sizes, valid, with_filler(column, pad_value, index, engine))
 
 
 def _ranges(begin: Any, counts: Any, xp: Any) -> Any:
@@ -303,7 +303,7 @@ def _owners(counts: Any, xp: Any) -> Any:
     return xp.searchsorted(ends, places, side="right")
 
 
-def _with_filler(column: Any, filler: Any, index: Any, engine: ModuleType) -> Any:
+def with_filler(column: Any, filler: Any, index: Any, engine: ModuleType) -> Any:
     """Rows of a plain column by number; the number behind the last row gives the filler (None: null)."""
     last = engine.column(pa.array([filler], engine.dtype(column)))
     return engine.take(engine.concat([{"x": column}, {"x": last}]), index)["x"]

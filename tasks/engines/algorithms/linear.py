@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from tasks.engines.algorithms.host_arrays import on_host
+
 Numbers = tuple[Any, Any]  # (values, valid) of a column, valid None where no row is null
 
 
@@ -159,11 +161,6 @@ def whole_rows(columns: Sequence[Numbers], xp: Any) -> Any:
         if valid is not None:
             whole = valid if whole is None else xp.logical_and(whole, valid)
     return whole
-
-
-def on_host(array: Any) -> np.ndarray:
-    """The array in host memory."""
-    return array.get() if hasattr(array, "get") else array
 
 
 def _stacked(values: Sequence[Any], start: int, stop: int, xp: Any) -> Any:

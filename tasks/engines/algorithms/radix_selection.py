@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.engines.algorithms.host_arrays import on_host
+
 EXACT = 1 << 16  # the most distinct keys that a result holds whole
 BITS = 16  # of a key that one pass looks at
 SAMPLE = 1 << 18  # values that show whether few distinct keys are likely
@@ -93,17 +95,13 @@ def count(values: Any, question: Question | None, xp: Any) -> Counted:
     if question is None:
         table = xp.bincount((keys >> xp.uint64(shift)).astype(xp.int64), minlength=1 << BITS)
         present = xp.flatnonzero(table)
-        return Counted(question, False, _host(present).astype(np.uint64), _host(table[present]).astype(np.int64))
+        return Counted(question, False, on_host(present).astype(np.uint64), on_host(table[present]).astype(np.int64))
     return Counted(question, False, *_unique(keys >> xp.uint64(shift), xp))
 
 
 def _unique(keys: Any, xp: Any) -> tuple[np.ndarray, np.ndarray]:
     distinct, counts = xp.unique(keys, return_counts=True)
-    return _host(distinct), _host(counts).astype(np.int64)
-
-
-def _host(values: Any) -> np.ndarray:
-    return values if isinstance(values, np.ndarray) else values.get()
+    return on_host(distinct), on_host(counts).astype(np.int64)
 
 
 def _cut(question: Question | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:

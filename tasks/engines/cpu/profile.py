@@ -56,10 +56,9 @@ def sketch_column(
             out = _times(values, arrow.null_count, valid, starts, blocks, every)
         else:
             out = _integers(kind, values, arrow.null_count, every)
-    out.sample = out.sample_least = None
     if sample:
-        chosen = _sampled(stored, valid, starts)
-        out.sample = sketches.histogram(chosen)
+        chosen = sketches.sampled_values(stored, valid, starts, np)
+        out.sample = sketches.number_bins(chosen)
         if kind in ("float", "time"):
             hashes = LeastHashes()
             for part in _parts(chosen, CHUNK):
@@ -68,19 +67,6 @@ def sketch_column(
     if not every:
         out.bins = None
     return out
-
-
-def _sampled(values: np.ndarray, valid: np.ndarray | None, starts: Sequence[int]) -> np.ndarray:
-    """The values of the sampled rows that are not null; floats as float64."""
-    chosen = sketches.sampled(values, starts, sketches.PLACES, np)
-    if valid is not None:
-        chosen = chosen[sketches.sampled(valid, starts, sketches.PLACES, np)]
-    if chosen.dtype.kind == "f":
-        chosen = chosen.astype(np.float64, copy=False)
-        nan = np.isnan(chosen)
-        chosen = chosen[~nan] if nan.any() else chosen
-        chosen += 0.0  # both zeros are one number
-    return chosen
 
 
 def sketch_leaves(
@@ -97,7 +83,7 @@ def sketch_leaves(
         column = leaves(column)
     out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
     nulls = 0 if null is None else int(null.sum())
-    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
 
 
 def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:
@@ -262,15 +248,18 @@ class _Values:
 
     def __init__(self, every: bool = True) -> None:
         self.hashes = LeastHashes()
-        self.every: list[np.ndarray] | None = [] if every else None
+        self.counts = np.zeros(sketches.BINS, dtype=np.int64) if every else None
+        self.codes: list[np.ndarray] = []  # of the bins, which are counted a number of chunks at once
         self.hash, self.spare = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
         self.small = np.empty(CHUNK, bool)
 
     def add(self, numbers: np.ndarray, bits: np.ndarray) -> None:
         """Add at most a chunk of numbers, and the uint64 by which the values differ."""
         rows = len(numbers)
-        if self.every is not None:
-            self.every.append((numbers.astype(np.float64, copy=False).view(np.uint64) >> np.uint64(48)).view(np.int64))
+        if self.counts is not None:
+            self.codes.append(sketches.bin_codes(numbers, np))
+            if len(self.codes) == COUNTED:
+                self._count()
         hashes, spare = self.hash[:rows], self.spare[:rows]
         np.right_shift(bits, np.uint64(29), out=spare)
         np.bitwise_xor(bits, spare, out=hashes)
@@ -289,13 +278,16 @@ class _Values:
         return known
 
     def bins(self) -> sketches.Bins | None:
-        """The histogram; None of a sample only."""
-        if self.every is None:
+        """The histogram; None unless `every` value is in it."""
+        if self.counts is None:
             return None
-        counts = np.zeros(sketches.BINS, dtype=np.int64)
-        for start in range(0, len(self.every), COUNTED):
-            counts += np.bincount(np.concatenate(self.every[start : start + COUNTED]), minlength=sketches.BINS)
-        return sketches.ordered_bins(counts)
+        self._count()
+        return sketches.ordered_bins(self.counts)
+
+    def _count(self) -> None:
+        if self.counts is not None and self.codes:
+            self.counts += np.bincount(np.concatenate(self.codes), minlength=sketches.BINS)
+            self.codes = []
 
 
 def _floats(

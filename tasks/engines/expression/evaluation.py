@@ -53,7 +53,7 @@ def is_true(condition: Flat) -> Flat:
 
 
 def without_beyond(answer: Flat, sides: Sequence[Flat]) -> Flat:
-    """An answer for null that is null where a side is a number beyond its type: this is no null to pass over."""
+    """An answer that passes over nulls; null where a side is null only because its number is beyond its type."""
     for side in sides:
         known, beyond = beyond_in(side.lost)
         if beyond and side.valid is not None:

@@ -55,8 +55,8 @@ def nan_to_null(flat: Flat, xp: ModuleType) -> Flat:
 
 def answered(flat: Flat) -> Flat:
     """The column, of which rows that are not null are lost no more: another value answered for them."""
-    if not flat.lost or flat.valid is None:
-        return replace(flat, lost=()) if flat.lost else flat
+    if flat.valid is None:
+        return replace(flat, lost=())
     return replace(flat, lost=tuple((step, gone & ~flat.valid) for step, gone in flat.lost))
 
 
@@ -186,13 +186,12 @@ def logic(verb: str, args: Sequence[Flat], xp: ModuleType) -> Flat:
 def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
     """A non-null side that decides alone (false for `and`, true for `or`) decides; else null if a side is null."""
     values = (a.values & b.values) if both else (a.values | b.values)
-    lost = a.lost + b.lost
     if a.valid is None and b.valid is None:
-        return answered(Flat(values, lost=lost))
+        return Flat(values)
     decides = [~s.values if both else s.values for s in (a, b)]
     known = [~(s.values ^ s.values) if s.valid is None else s.valid for s in (a, b)]
     decided = (decides[0] & known[0]) | (decides[1] & known[1])
-    return answered(Flat(~decided if both else decided, decided | (known[0] & known[1]), lost))
+    return answered(Flat(~decided if both else decided, decided | (known[0] & known[1]), a.lost + b.lost))
 
 
 def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:

@@ -60,28 +60,15 @@ def sketch_column(
     else:
         present = values if valid is None else values[valid]
         out = _integers(kind, present, len(column) - len(present))
-    out.sample = out.sample_least = None
     if not sample:
         return out
-    chosen = _sampled(values, valid, starts)
-    out.sample = _bins(chosen.astype(cupy.float64))
+    chosen = sketches.sampled_values(values, valid, starts, cupy)
+    out.sample = _bins(chosen)
     if kind in ("float", "time"):
         out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
     if len(column) > sketches.WHOLE:
         out.bins, out.least = None, out.least if kind == "integer" else None
     return out
-
-
-def _sampled(values: cupy.ndarray, valid: Any, starts: Sequence[int]) -> cupy.ndarray:
-    """The values of the sampled rows that are not null; floats as float64."""
-    places = cupy.asarray(sketches.PLACES)
-    chosen = sketches.sampled(values, starts, places, cupy)
-    if valid is not None:
-        chosen = chosen[sketches.sampled(valid, starts, places, cupy)]
-    if chosen.dtype.kind != "f":
-        return chosen
-    chosen = chosen.astype(cupy.float64) + 0.0
-    return chosen[~cupy.isnan(chosen)]
 
 
 def sketch_leaves(
@@ -98,7 +85,7 @@ def sketch_leaves(
         column = leaves(column)
     out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
     nulls = 0 if null is None else int(null.sum())
-    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls)
+    return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
 
 
 def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
@@ -137,7 +124,7 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         stored = numbers(values)[0]
         stored = canonical_bits(stored, dtype(values), cupy).view(cupy.int64) if kind == "time" else stored
         floats = stored.astype(cupy.float64) + 0.0
-        codes = (floats.view(cupy.uint64) >> cupy.uint64(48)).astype(cupy.int64)
+        codes = sketches.bin_codes(floats, cupy)
         by_bin = cupy.bincount(codes, weights=weights.astype(cupy.float64), minlength=sketches.BINS)
         out.bins = sketches.ordered_bins(cupy.asnumpy(by_bin).astype(np.int64))
         finite = cupy.isfinite(floats)
@@ -179,7 +166,7 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
         return sketches.of_counts(kind, pa.array(present), counts[places], nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
     bits = sketches.integer_bits(values, cupy)
-    out.bins = _bins(values.astype(cupy.float64))
+    out.bins = _bins(values)
     out.least = _least(sketches.hashed(bits, cupy))
     out.sums = sketches.integer_sums(values, low, high, cupy)
     return out
@@ -197,13 +184,13 @@ def _times(
     floats = gpu_columns.from_numbers(values.astype(cupy.float64), valid)
     moments_of = gpu_columns.moments(floats, starts)
     out.tree = {(0, block): moments for block, moments in zip(blocks, moments_of, strict=True) if moments[0]}
-    out.bins = _bins(present.astype(cupy.float64))
+    out.bins = _bins(present)
     out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
     return out
 
 
 def _bins(values: cupy.ndarray) -> sketches.Bins:
-    codes = (values.view(cupy.uint64) >> cupy.uint64(48)).astype(cupy.int64)
+    codes = sketches.bin_codes(values, cupy)
     return sketches.ordered_bins(cupy.asnumpy(histogram(codes, sketches.BINS)))
 
 

@@ -59,6 +59,7 @@ class Format:
     bad_lines: Callable[[File, dict[str, Any]], Iterator[tuple[int, str, bytes]]] | None = None
 
 
+DELIMITED = {"csv": CSV, "tsv": TSV}
 FORMATS = {
     "parquet": Format(footers(parquet.inspect), parquet.read),
     "arrow": Format(footers(arrow.inspect), arrow.read),
@@ -72,8 +73,7 @@ FORMATS = {
 
 def whole_records(data: bytes, name: str, options: dict[str, Any]) -> int:
     """How many bytes at the beginning of a piece of a text file are whole records."""
-    texts = {"csv": CSV, "tsv": TSV}
-    return complete(data, texts[name].of(options).dialect if name in texts else jsonl.LINES)
+    return complete(data, DELIMITED[name].of(options).dialect if name in DELIMITED else jsonl.LINES)
 
 
 def format_of(files: Sequence[File], name: str = "auto") -> str:

@@ -27,7 +27,7 @@ from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.sources.formats.conform import carried_type, conform, infinite_columns
-from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends
+from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
 
@@ -205,11 +205,15 @@ class Delimited:
         sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
-    def _bad_line(self, file: File, piece: Piece, options: dict[str, Any], of_text: bool) -> int | None:
-        """The first line from the beginning of a piece on that is no text, or that has other values than columns."""
-        before = line_ends(text_ranges.beginning(file, piece.start, options)[0][: piece.start]) if piece.start else 0
-        lines = (n for n, why, _ in self.bad_lines(file, options) if why.startswith("byte") == of_text)
-        return next((line for line in lines if line > before), None)
+    def _bad_line(self, file: File, piece: Piece, columns: int, options: dict[str, Any], of_text: bool) -> int | None:
+        """The first line of a piece that is no text, or that has other values than columns."""
+        data = text_ranges.piece_bytes(file, piece, options)
+        bad_lines = DelimitedSieve(self.dialect, columns, options.get("encoding", "utf-8")).sift(data).bad
+        first = next((bad.start for bad in bad_lines if bad.why.startswith("byte") == of_text), None)
+        if first is None:
+            return None
+        before = text_ranges.beginning(file, piece.start, options)[0][: piece.start] if piece.start else b""
+        return line_ends(before) + line_ends(data[:first]) + 1
 
     def _misfit(
         self,
@@ -230,14 +234,15 @@ class Delimited:
         except pa.ArrowException:
             row = re.search(r"Row #(\d+)", message)
             where = f"{file.path}, row {before + int(row[1])}" if row else file.path
-            if line := self._bad_line(file, piece, options, of_text="UTF8" in message):
+            no_text = "UTF8" in message or "is no letter of" in message
+            if line := self._bad_line(file, piece, len(names), options, of_text=no_text):
                 where += f" (line {line:,} of the file)" if row else f", line {line:,}"
             return DataError(
                 "a text file does not parse",
                 where=where,
                 why=message,
                 do="write the file as UTF-8, or say what it is: source.encoding: latin-1"
-                if "UTF8" in message
+                if no_text
                 else "mend the line: it needs one value per column, and quotes around values with line ends; or leave "
                 "such lines out, source.bad_lines: skip",
             )
@@ -276,8 +281,8 @@ def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
         return data
     try:
         return data.decode(encoding).encode()
-    except UnicodeDecodeError as error:
-        raise pa.ArrowInvalid(f"byte 0x{data[error.start]:02x} is no letter of {encoding}") from None
+    except UnicodeDecodeError:
+        raise pa.ArrowInvalid(no_letters(data, encoding)) from None
 
 
 def _encoding_of(first: bytes) -> str:

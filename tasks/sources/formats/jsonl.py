@@ -166,12 +166,15 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
         names = options["other_names"].get(str(piece.file), options["names"])
         everything = set(schema.names) == set(names)
         data = text_ranges.piece_bytes(files[piece.file], piece, options)
-        if sieve and text_ranges.is_sifted(files[piece.file], options):
-            data = sieve.sift(data).data
         if not schema.names:
-            rows = sum(cut.records for cut in record_ends.cut_text(data, 0, LINES, 2**26))
+            if sieve:  # which counts no line of blanks
+                rows = sieve.sift(data).rows
+            else:
+                rows = sum(cut.records for cut in record_ends.cut_text(data, 0, LINES, 2**26))
             tables.append(pa.table({"rows": pa.nulls(rows)}).select([]))
             continue
+        if sieve and text_ranges.is_sifted(files[piece.file], options):
+            data = sieve.sift(data).data
         table = _parse(data, pa.schema(schema, None), files[piece.file], piece, options, strict=everything)
         tables.append(conform(table, schema))
     return tables[0] if len(tables) == 1 else conform(pa.concat_tables(tables), schema)

@@ -95,7 +95,7 @@ class DelimitedSieve:
             what = "quotes are open, or an escape stands alone," if self.dialect.escape else "quotes are open"
             return f"{what} at the end of the file: lines that are not read: {lines:,}"
         if kind == GOOD:
-            return _no_letters(record, self.encoding)
+            return no_letters(record, self.encoding)
         values, columns = _values(record, self.dialect), self.columns or 0
         return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}"
 
@@ -190,10 +190,10 @@ def line_ends(data: bytes) -> int:
 
 
 def _is_text(data: bytes, encoding: str) -> bool:
-    return not _no_letters(data, encoding)
+    return not no_letters(data, encoding)
 
 
-def _no_letters(data: bytes, encoding: str) -> str:
+def no_letters(data: bytes, encoding: str) -> str:
     """The reason why bytes are no text; "" for text. Of UTF-16, UTF-8 was made before."""
     if data.isascii():
         return ""
@@ -247,7 +247,7 @@ def _split(data: bytes) -> list[bytes]:
 
 def _no_object(line: bytes) -> str:
     """The reason why a line is no JSON object; "" for an object."""
-    if why := _no_letters(line, "utf-8"):
+    if why := no_letters(line, "utf-8"):
         return why
     try:
         value = DECODER.decode(line.decode())

@@ -226,6 +226,16 @@ def test_the_histogram_of_many_rows_is_of_a_sixteenth_of_them(kind: str, engine:
         assert (found.bins or {}).get(place, 0) / found.in_bins == pytest.approx(share, abs=5 * error)
 
 
+def test_lists_without_elements_take_nothing_from_others(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_sketch, "WHOLE", 50)
+    kernels, rows = engines.engine(engine), 40
+    none, some = pa.nulls(rows, pa.list_(pa.float64())), pa.array([[1.0, 2.0]] * rows)
+    a, b, c = (kernels.sketch_leaves(kernels.column(column), [0, rows], [0]) for column in (none, none, some))
+    for merged in (column_sketch.merge([a, b, c]), column_sketch.merge([column_sketch.merge([a, b]), c])):
+        assert merged.bins is not None
+        assert (merged.bins[1].tolist(), len(merged.least)) == ([rows, rows], 2)
+
+
 def test_rows_that_repeat_in_a_period_are_sampled_evenly(engine: str) -> None:
     found = of_many(np.arange(320_000) % 16 + 1.0, engine)
     assert found.in_bins == 20_000

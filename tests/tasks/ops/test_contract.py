@@ -249,12 +249,17 @@ CASES = [pytest.param(e, name, id=f"{name}-{i}") for name in sorted(EXAMPLES) fo
 LEARNED = [case for case in CASES if issubclass(Operator.registry[str(case.values[1])], Learned)]
 
 
-@pytest.fixture(autouse=True)
-def side_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def write_side_tables() -> None:
+    """The tables that examples of JoinExternal name, in the current folder."""
     pq.write_table(pa.table({"i": [-1, 0, 3, 9], "colour": ["red", None, "é", "blue"]}), "side.parquet")
     table = example_table().select(["d64", "o", "c32", "w", "ld"])
     pq.write_table(table.set_column(2, "c32", table["c32"].cast(pa.decimal128(7, 2))).slice(0, 20), "odd.parquet")
+
+
+@pytest.fixture(autouse=True)
+def side_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_side_tables()
 
 
 def pieces(node: Node, table: pa.Table, block_rows: int, blocks_per_partition: int = 1) -> FramePlan:
