@@ -6,8 +6,9 @@
     times in zones without a name (+05:30): integers
 
 Inside of these types, decimals are strings of their 16 bytes. The name of a cuDF Series of a stand-in is a mark: a sign
-with which no column name begins, and the type. Lists of dates, which cuDF counts in seconds, have a mark too. Arrow
-arrays become stand-ins, and stand-ins Arrow arrays, without a loop over rows. Nothing here needs a GPU.
+with which no column name begins, and the type. Lists of dates, which cuDF counts in seconds, and of decimals, whose
+precision cuDF forgets, have a mark too. Arrow arrays become stand-ins, and stand-ins Arrow arrays, without a loop over
+rows. Nothing here needs a GPU.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def _is_zone(name: str) -> bool:
 
 def mark_of(dtype: pa.DataType) -> str | None:
     """The mark of this type: the name of a Series that stands for it; None if cuDF has the type."""
-    dates = is_list(dtype) and pa.types.is_date32(leaf_type(dtype))
-    return SIGN + dtype_name(dtype) if dates or is_foreign(dtype) else None
+    leaf = leaf_type(dtype)
+    inexact = is_list(dtype) and (pa.types.is_date32(leaf) or pa.types.is_decimal(leaf))
+    return SIGN + dtype_name(dtype) if inexact or is_foreign(dtype) else None
 
 
 def marked_type(name: Any) -> pa.DataType | None:

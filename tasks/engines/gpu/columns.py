@@ -374,8 +374,10 @@ def is_list(values: Column) -> bool:
 
 def leaves(values: Column) -> Column:
     """The elements of all lists, one after another (null lists have none)."""
-    elements = finite(from_pylibcudf(device(values).list_view().get_sliced_child()))
-    elements.name = name_of(dtype(values).value_type)
+    elements, wanted = finite(from_pylibcudf(device(values).list_view().get_sliced_child())), dtype(values).value_type
+    if isinstance(elements.dtype, DECIMALS):  # libcudf knows the scale, not the precision
+        elements = elements.astype(type(elements.dtype)(wanted.precision, wanted.scale))
+    elements.name = name_of(wanted)
     return elements
 
 

@@ -82,6 +82,7 @@ def example_table() -> pa.Table:
             "vs": pa.nulls(ROWS, pa.string()),
             "v": pa.nulls(ROWS),
             "lk": pa.array([[7, 8], None, [None]] * (ROWS // 3), pa.list_(pa.int64())),  # as long as those of lw
+            "lc": pa.array([[decimal.Decimal("1.25"), None], None, []] * (ROWS // 3), pa.list_(pa.decimal128(9, 2))),
         }
     )
 
@@ -148,7 +149,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["f", "i", "t"], {"partition_cols": ["n"], "shift": [1, -2]}),
         Example(["d", "d64", "o", "c", "c32", "c64", "w", "vi"], {"partition_cols": ["n"]}),
     ],
-    "Dropna": [Example(["i", "s"], {}), Example(["d", "d64", "o", "c32", "c64", "w", "ld"], {})],
+    "Dropna": [Example(["i", "s"], {}), Example(["d", "d64", "o", "c32", "c64", "w", "ld", "lc"], {})],
     "EqualLengths": [Example(["lw", "lk"], {})],
     "FillMedian": [
         Example(["i", "f", "h"], {"add_binary_cols": True}),
@@ -213,7 +214,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["f", "h", "i", "w", "vi"], {"expression": "(_ - mean(_)) / (max(_) - min(_))"}),
     ],
     "ListSlice": [
-        Example(["li", "ls", "ld", "lw"], {"start": 1}),
+        Example(["li", "ls", "ld", "lw", "lc"], {"start": 1}),
         Example(["lf"], {"start": 0, "end": 2, "pad": True}),
     ],
     "LogOp": [Example(["i", "f", "b", "lf", *NUMBERS], {})],
@@ -241,7 +242,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(["i", "f", "t"], {"target": ["z", "y"], "kfold": 3, "with_count": True, "drop_folds": False}),
         Example(["b"], {"target": "z", "kfold": 1, "p_smooth": 0, "min_count": 5, "target_mean": 0.5}),
     ],
-    "ValueCount": [Example(["li", "ls", "ld", "lw"], {})],
+    "ValueCount": [Example(["li", "ls", "ld", "lw", "lc"], {})],
 }
 BUILT_IN = sorted(name for name in Operator.registry if ":" not in name)
 CASES = [pytest.param(e, name, id=f"{name}-{i}") for name in sorted(EXAMPLES) for i, e in enumerate(EXAMPLES[name])
