@@ -10,9 +10,10 @@ the engine is cudf: the base has each of so many values once, the night has `--r
 value that the base does not have.
 
 Every run goes from ingest to what is committed, without a Prefect server: on the threads of this process or, with
-`--engine cudf` or `--cluster`, on a cluster that millrace makes. Refit and apply run in turns, `--repeats` times after
-a first time that does not count. CPU seconds are those of this process: all of it without a cluster. The fits commit a
-fitted workflow, refit and apply an output. A refit must not move an id of the base, which is checked;
+`--engine cudf` or `--cluster`, in a worker of a cluster that millrace makes, as the stages of a job do. Refit and apply
+run in turns, `--repeats` times after a first time that does not count; `--repeats 0` counts the first. CPU seconds are
+those of the process of the stages: all of the run without a cluster. The fits commit a fitted workflow, refit and apply
+an output. A refit must not move an id of the base, which is checked;
 `moved_by_a_fit` is the share of them that have another id in the fit of all rows (of five million at most, evenly from
 all). Memory is the largest resident size of all processes; of GPUs what RMM had given out.
 """
@@ -27,7 +28,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,10 @@ def stages_of(request: Any, pool: Any, commit: str = "output") -> dict[str, Any]
 class Night:
     """The runs that are compared, each into a folder of its own."""
 
-    def __init__(self, args: argparse.Namespace, pool: Any) -> None:
-        self.args, self.pool = args, pool
+    pool: Any = None
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
         self.base_days, self.night, self.features = sources(args)
         self.fitted = args.folder / "fitted"
 
@@ -197,28 +200,45 @@ def id_churn(before: Path, after: Path) -> dict[str, Any]:
     return found
 
 
-def measured(run: Callable[[], dict[str, Any]], client: Any) -> dict[str, Any]:
+def run_here(night: Night, name: str) -> dict[str, Any]:
+    """A run of the night in this process: a worker of a cluster, as a stage is, or one without a cluster."""
+    from distributed import get_client, get_worker, secede
+
+    from tasks.cluster.dask_pool import DaskPool
+    from tasks.cluster.local_pool import LocalPool
+    from tasks.cluster.transfer import gpu_setup
+
     gc.collect()
     pa.default_memory_pool().release_unused()
+    try:
+        get_worker()
+    except ValueError:
+        night.pool = LocalPool()
+    else:
+        secede()
+        night.pool = DaskPool(get_client(), None, gpu_setup.allocatable)
+    return getattr(night, name)()  # type: ignore[no-any-return]
+
+
+def measured(night: Night, name: str, client: Any) -> dict[str, Any]:
+    """The figures of a run, which are printed as soon as they are known, with the memory of all processes."""
     with recorded(client) as memory:
-        done = run()
-    return done | {name: value for name, value in memory.items() if name != "seconds"}
+        done = client.submit(run_here, night, name, pure=False).result() if client else run_here(night, name)
+    done |= {key: value for key, value in memory.items() if key != "seconds"}
+    print(name, json.dumps(done), file=sys.stderr, flush=True)
+    return done
 
 
 def measure(args: argparse.Namespace, client: Any) -> dict[str, Any]:
     """All runs; refit and apply in turns, so that both meet the same host."""
-    from tasks.cluster.dask_pool import DaskPool
-    from tasks.cluster.local_pool import LocalPool
-
-    night = Night(args, DaskPool(client) if client else LocalPool())
-    found: dict[str, Any] = {"base": [measured(night.base, client)], "refit": [], "apply": [], "full": []}
+    night = Night(args)
+    found: dict[str, Any] = {"base": [measured(night, "base", client)], "refit": [], "apply": [], "full": []}
     for number in range(args.repeats + 1):
         for name in ("refit", "apply"):
-            done = measured(getattr(night, name), client)
-            print(name, json.dumps(done), file=sys.stderr, flush=True)
-            if number:
+            done = measured(night, name, client)
+            if number or not args.repeats:
                 found[name].append(done)
-    found["full"] = [measured(night.full, client) for _ in range(args.fits)]
+    found["full"] = [measured(night, "full", client) for _ in range(args.fits)]
     found["id_churn"] = {
         name: id_churn(night.fitted, args.folder / folder) for name, folder in (("refit", "refit"), ("fit", "full"))
     }
