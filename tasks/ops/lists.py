@@ -25,6 +25,7 @@ class ListSlice(Operator):
     elements' type does not hold exactly.
 
     >>> from millrace import Workflow
+    >>> import pyarrow as pa
     >>> table = pa.table({"seen": [[1, 2, 3], [4], None]})
     >>> Workflow(["seen"] >> ListSlice(0, 2, pad=True)).fit(table).transform(table).to_pydict()
     {'seen': [[1, 2], [4, 0], None]}
@@ -105,6 +106,7 @@ class EqualLengths(Operator):
     columns; a DataError that names the first row with lists of different lengths, the two columns and their lengths.
 
     >>> from millrace import Workflow
+    >>> import pyarrow as pa
     >>> table = pa.table({"ids": [[7, 8], [], None], "weights": [[0.5, None], None, []]})
     >>> Workflow(["ids", "weights"] >> EqualLengths()).fit(table).transform(table).to_pydict()
     {'ids': [[7, 8], [], None], 'weights': [[0.5, None], None, []]}
@@ -155,6 +157,7 @@ class ValueCount(Learned):
     rows would widen them.
 
     >>> from millrace import Workflow
+    >>> import pyarrow as pa
     >>> workflow = Workflow(["seen"] >> ValueCount()).fit(pa.table({"seen": [[1, 2, 3], [4], None]}))
     >>> workflow.output_schema["seen"].properties["value_count"]
     {'min': 1, 'max': 3}

@@ -116,7 +116,7 @@ def test_the_job_of_the_page_runs_on_workers_of_its_own_cluster(
     assert "shares.operators:ShareOfLargest" in (out / "_workflow" / "workflow.json").read_text()
 
 
-@pytest.mark.filterwarnings("ignore:Grid size")  # numba-cuda warns of so few rows
+@pytest.mark.filterwarnings("ignore:.*Grid size")  # numba-cuda warns of so few rows
 def test_a_kernel_is_the_function_of_a_lambda(shares: Path, tmp_path: Path, engine: str) -> None:
     (shares / "shares" / "kernels.py").write_text(KERNELS)
     km = ops.Lambda("shares.kernels:kilometres", dtype="float64", name="km", dependency=["longitude"])

@@ -22,7 +22,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle import key_ranges
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
-from tests.frames import write_parts
+from tests.frames import to_list, write_parts
 from tests.stages import run_stages
 from tests.tasks.test_row_rules import ROWS, staying, table_of
 
@@ -340,4 +340,4 @@ def test_a_strict_downsampling_refuses_what_cannot_be_read(engine: str) -> None:
     rows = Dataset(pa.table({"code": ["1", "x", "3"], "n": [0, 1, 2]}), engine=engine)
     with pytest.raises(DataError, match="cannot read 'x' of column 'code' in row 1 of the source"):
         rows.downsample("cast(code, 'int64') > 0", 0.5, strict=True).head()
-    assert 1 in rows.downsample("cast(code, 'int64') > 0", 0.5).head()["n"].tolist()
+    assert 1 in to_list(rows.downsample("cast(code, 'int64') > 0", 0.5).head()["n"])

@@ -67,6 +67,8 @@ def test_workers_in_a_process_of_their_own(engine: str) -> None:
         "-q",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:benchmark",
         "--engine",
         engine,
         __file__,

@@ -20,6 +20,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
 from tasks.workflow import Workflow
 from tests.frames import to_list
+from tests.learning import rows
 from tests.tasks.ops.test_runs import VISITS, made
 
 CLICKS = pa.table(
@@ -272,7 +273,7 @@ def test_a_pad_value_of_a_time_and_of_a_decimal_is_written_as_in_jobs(engine: st
     clicks = clicks.set_column(2, "price", clicks["price"].cast(pa.decimal128(5, 2)))
     days = ["day"] >> ops.History(1, "user", pad="left", pad_value="2020-01-31")
     prices = ["price"] >> ops.History(1, "user", pad="left", pad_value=0.5)
-    assert made([*[days], *[prices]], clicks, "user", "day", engine) == {
+    assert rows([*[days], *[prices]], clicks, engine) == {
         "day_history": [[dt.date(2020, 1, 31)], [dt.date(1970, 1, 2)]],
         "price_history": [[Decimal("0.50")], [Decimal("1.00")]],
     }

@@ -16,7 +16,7 @@ from tasks.engines import cpu
 from tasks.errors import DataError, JobError
 from tasks.graph.state import State
 from tasks.workflow import Workflow
-from tests.learning import applied, cut
+from tests.learning import applied, cut, rows
 from tests.tasks.ops.fitting import learned, one_column
 
 LISTS = [[1, 2, 3, 4], [], None, [5], [6, None, 8]]
@@ -64,8 +64,8 @@ def test_padding_needs_a_known_width(start, end):
 
 
 def test_a_pad_value_of_a_time_is_written_as_in_jobs(engine):
-    values = [[datetime.date(2020, 1, 1)], []]
-    padded = one_column(ops.ListSlice(0, 1, pad=True, pad_value="2019-12-31"), values, pa.list_(pa.date32()), engine)
+    days = pa.table({"x": pa.array([[datetime.date(2020, 1, 1)], []], pa.list_(pa.date32()))})
+    padded = rows(["x"] >> ops.ListSlice(0, 1, pad=True, pad_value="2019-12-31"), days, engine)["x"]
     assert padded == [[datetime.date(2020, 1, 1)], [datetime.date(2019, 12, 31)]]
 
 
