@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, Literal
 
@@ -21,7 +23,7 @@ from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Grown, Night, Unit
 from tasks.ops.continuous import DURATION
-from tasks.ops.keyed import Keyed, NightLookup, ascending_place, in_types, matches_of, names_of, one_chunk
+from tasks.ops.keyed import Keyed, NightLookup, ascending_place, each_match, in_types, names_of, one_chunk
 
 PADDING, NULL, FIRST = 0, 1, 2
 
@@ -241,16 +243,20 @@ class Categorify(Keyed):
         rest_counts, seen = _counted(rest), raw(one_array(rest["seen"])).copy()
         lookup = engine.Lookup([one_array(night_table[key]) for key in keys]) if len(night_table) else None
         places_of_night = np.full(len(night_table), -1, dtype=np.int64)
-        for base, totals in ((values, known), (rest, rest_counts)):
-            if not len(base) or lookup is None:
-                continue
-            places, of = matches_of(base.select(keys), lookup, engine)
-            totals[places] += counts[of]
+
+        def known_again(start: int, rows: np.ndarray, of: np.ndarray) -> None:
+            known[start:][rows] += counts.take(of)
             is_new[of] = False
-            if base is rest:
-                seen[places] = night.number
-            else:
-                places_of_night[of] = places
+            places_of_night[of] = start + rows
+
+        def waited_again(start: int, rows: np.ndarray, of: np.ndarray) -> None:
+            rest_counts[start:][rows] += counts.take(of)
+            is_new[of] = False
+            seen[start:][rows] = night.number
+
+        for base, met in ((values, known_again), (rest, waited_again)):
+            if len(base) and lookup is not None:
+                each_match(base.select(keys), lookup, engine, met)
         stays = np.ones(len(rest), dtype=bool)
         if night.forget_days is not None:
             stays = night.number - seen < night.forget_days
@@ -408,7 +414,11 @@ def _counted(table: pa.Table, anew: bool = False) -> np.ndarray:
     if anew or not len(table):
         return np.zeros(len(table), dtype=np.int64)
     counts = np.frombuffer(pa.allocate_buffer(8 * len(table), pa.system_memory_pool()), dtype=np.int64)
-    return np.concatenate([raw(chunk) for chunk in table["count"].chunks], out=counts)
+    chunks = table["count"].chunks
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-counts") as threads:
+        list(threads.map(np.copyto, np.split(counts, ends[:-1]), map(raw, chunks)))
+    return counts
 
 
 def _with(table: pa.Table, counts: np.ndarray, seen: np.ndarray | None = None) -> pa.Table:

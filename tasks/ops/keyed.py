@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,8 @@ from tasks.engines.algorithms.reductions import any_true
 from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, Night, Unit
 
-PROBED = {"pandas": 1 << 19, "cudf": 1 << 25}  # rows of a base that are looked up at once
+PROBED = {"pandas": 1 << 19, "cudf": 1 << 25}  # rows of a base that are looked up at once, at least
+LOOKED_UP = 8  # and at least this part of the keys among which they are looked up: worth sorting these
 
 
 class Keyed(Learned):
@@ -177,26 +178,37 @@ def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.nd
 
 def matches_of(base: pa.Table, lookup: Any, engine: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     """`matches` of a base that has rows, by the look-up of what is wanted."""
-    step = PROBED[engine.NAME]
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    each_match(base, lookup, engine, lambda start, rows, of: found.update({start: (rows + start, of)}))
+    places, of = zip(*(found[start] for start in sorted(found)), strict=True)
+    return np.concatenate(places), np.concatenate(of)
+
+
+def each_match(
+    base: pa.Table, lookup: Any, engine: ModuleType, met: Callable[[int, np.ndarray, np.ndarray], None]
+) -> None:
+    """Call met(start, rows, of) for each part of the base, which begins at row `start`: `rows` of the part, ascending,
+    have a key of the look-up, `of` is the place of each there.
+
+    Threads call `met` for several parts at once; every key of the look-up is met once. A GPU looks up one part after
+    another.
+    """
+    step = max(PROBED[engine.NAME], lookup.size // LOOKED_UP)
 
     def probed(start: int) -> tuple[np.ndarray, np.ndarray]:
         part = engine.from_arrow(one_chunk(base.slice(start, step)))
         codes = lookup.codes(list(part.values()))
         rows = engine.xp.flatnonzero(codes >= 0)
-        return on_host(rows) + start, on_host(codes[rows]).astype(np.int64, copy=False)
+        return on_host(rows), on_host(codes[rows]).astype(np.int64, copy=False)
 
-    pairs = list(_side_by_side(probed, range(0, len(base), step), engine))
-    places, of = zip(*pairs, strict=True)
-    return np.concatenate(places), np.concatenate(of)
-
-
-def _side_by_side(work: Any, items: Sequence[int], engine: ModuleType) -> Iterator[Any]:
-    """The results in order: by the threads of this process, on a GPU one after another."""
-    if engine.NAME != "pandas" or len(items) < 2:
-        yield from map(work, items)
-        return
+    starts = range(0, len(base), step)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-probe") as threads:
-        yield from threads.map(work, items)
+        if engine.NAME == "pandas":
+            done = [threads.submit(lambda start: met(start, *probed(start)), start) for start in starts]
+        else:
+            done = [threads.submit(met, start, *probed(start)) for start in starts]
+        for one in done:
+            one.result()
 
 
 def one_chunk(table: pa.Table) -> pa.Table:
