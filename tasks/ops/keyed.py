@@ -178,9 +178,9 @@ def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.nd
 
 def matches_of(base: pa.Table, lookup: Any, engine: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     """`matches` of a base that has rows, by the look-up of what is wanted."""
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    each_match(base, lookup, engine, lambda start, rows, of: found.update({start: (rows + start, of)}))
-    places, of = zip(*(found[start] for start in sorted(found)), strict=True)
+    by_start: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    each_match(base, lookup, engine, lambda start, rows, of: by_start.update({start: (rows + start, of)}))
+    places, of = zip(*(by_start[start] for start in sorted(by_start)), strict=True)
     return np.concatenate(places), np.concatenate(of)
 
 
