@@ -21,7 +21,7 @@ from tasks.errors import DataError
 from tasks.ops.base import Grown, Learned, Night, Unit
 
 PROBED = {"pandas": 1 << 19, "cudf": 1 << 25}  # rows of a base that are looked up at once, at least
-LOOKED_UP = 8  # and at least this part of the keys among which they are looked up: worth sorting these
+KEYS_PER_ROW = 8  # keys of the look-up per row of a part, at most: for more rows a large look-up sorts its keys
 
 
 class Keyed(Learned):
@@ -173,11 +173,7 @@ def matches(base: pa.Table, wanted: pa.Table, engine: ModuleType) -> tuple[np.nd
     """
     if not len(base) or not len(wanted):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    return matches_of(base, engine.Lookup([one_array(c) for c in wanted.columns]), engine)
-
-
-def matches_of(base: pa.Table, lookup: Any, engine: ModuleType) -> tuple[np.ndarray, np.ndarray]:
-    """`matches` of a base that has rows, by the look-up of what is wanted."""
+    lookup = engine.Lookup([one_array(c) for c in wanted.columns])
     by_start: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     each_match(base, lookup, engine, lambda start, rows, of: by_start.update({start: (rows + start, of)}))
     places, of = zip(*(by_start[start] for start in sorted(by_start)), strict=True)
@@ -190,10 +186,10 @@ def each_match(
     """Call met(start, rows, of) for each part of the base, which begins at row `start`: `rows` of the part, ascending,
     have a key of the look-up, `of` is the place of each there.
 
-    Threads call `met` for several parts at once; every key of the look-up is met once. A GPU looks up one part after
+    Threads call `met` for several parts at once; no key of the look-up is met twice. A GPU looks up one part after
     another.
     """
-    step = max(PROBED[engine.NAME], lookup.size // LOOKED_UP)
+    step = max(PROBED[engine.NAME], lookup.size // KEYS_PER_ROW)
 
     def probed(start: int) -> tuple[np.ndarray, np.ndarray]:
         part = engine.from_arrow(one_chunk(base.slice(start, step)))
