@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.core.schema import ROW
+from tasks.core.strict_json import decoded, encoded
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
@@ -35,14 +36,14 @@ class Seen:
     def packed(self) -> str:
         """As text."""
         plain = {"rows": self.rows, "met": self.met, "seconds": self.seconds}
-        return json.dumps(plain | {"columns": column_sketch.packed(self.columns)})
+        return json.dumps(encoded(plain | {"columns": column_sketch.packed(self.columns)}))
 
 
 def unpacked(text: str) -> Seen:
     """What `Seen.packed` wrote; nothing seen for an empty text."""
     if not text:
         return Seen()
-    plain = json.loads(text)
+    plain = decoded(json.loads(text))
     return Seen(plain["rows"], column_sketch.unpacked(plain["columns"]), plain["met"], plain["seconds"])
 
 

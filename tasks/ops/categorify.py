@@ -363,10 +363,10 @@ class Categorify(Keyed):
         if self.num_buckets > 1 and any_true(codes < 0):
             outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
         first, null = FIRST + self.num_buckets, engine.null_rows(columns)
+        ids, absent = engine.vocabulary_ids(codes, null, first, outside, NULL, xp.int64 if wide else xp.int32)
         if context.met is not None:
-            unknown = int(xp.count_nonzero(codes < 0)) - (0 if null is None else int(xp.count_nonzero(null)))
+            unknown = int(absent) - (0 if null is None else int(xp.count_nonzero(null)))
             context.met.update(rows=len(codes), out_of_vocabulary=unknown)
-        ids = engine.vocabulary_ids(codes, null, first, outside, NULL, xp.int64 if wide else xp.int32)
         return engine.from_numbers(ids)
 
     def inverse(self, ids: pa.Array, fitted: Mapping[str, Any]) -> list[pa.Array]:

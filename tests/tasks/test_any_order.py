@@ -16,8 +16,8 @@ import pytest
 from tasks import ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.engines import cpu
-from tasks.engines.algorithms import column_sketch
 from tasks.graph.node import Node, as_node
+from tasks.graph.seen import Seen
 from tasks.graph.state import State
 from tasks.learning import large_table_types
 from tasks.learning.count_tables import CountTables
@@ -184,7 +184,7 @@ def test_the_sketch_of_a_partition_has_one_order(name: str) -> None:
     draw = random.Random(name)
     counts = cpu.count_values([cpu.column(example_table()[name].combine_chunks())], ["v0"])
     several = [counts.take(pa.array(permuted(len(counts), draw))) for _ in range(3)]
-    assert len({column_sketch.packed({"x": cpu.sketch_counts(table, False)}) for table in several}) == 1
+    assert len({Seen(columns={"x": cpu.sketch_counts(table, False)}).packed() for table in several}) == 1
 
 
 @pytest.mark.parametrize("name", ["s", "i", "f", "t", "b", "c"])
@@ -194,5 +194,5 @@ def test_the_sketch_of_what_a_night_has_counted_has_one_order(name: str) -> None
     for _ in range(4):
         tables = CountTables("pandas")
         tables.add("step", [counts.take(pa.array(permuted(len(counts), draw)))])
-        sketches.add(column_sketch.packed(tables.seen({"step": name}, {"step": {}}, {}).columns))
+        sketches.add(Seen(columns=tables.seen({"step": name}, {"step": {}}, {}).columns).packed())
     assert len(sketches) == 1

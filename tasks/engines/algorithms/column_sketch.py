@@ -12,9 +12,7 @@ parts and any order. Moments of floats are joined along one tree over blocks; su
 from __future__ import annotations
 
 import base64
-import json
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -25,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import kind_of
-from tasks.core.strict_json import decoded, encoded
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
 from tasks.engines.algorithms.reductions import exact_sum
@@ -61,15 +58,20 @@ def kind(dtype: pa.DataType) -> str:
     return {"number": "float", "string": "text", "time": "time"}.get(kind_of(dtype), "other")
 
 
+def always_counted(dtype: pa.DataType) -> bool:
+    """Whether values of a type are always counted one by one: there are no more of them than a table has room for."""
+    return bool(pa.types.is_boolean(dtype) or (pa.types.is_integer(dtype) and dtype.bit_width == 8))
+
+
 @dataclass
 class Sketch:
     """What is known of the values of some rows of a column; plain values and numpy arrays.
 
     `low` and `high` are of finite values. `bins` are of all rows, None of more than `WHOLE`; `sample` of the sampled
-    rows, None where no row is sampled (elements of lists, counts of values). So are `least` and `sample_least` of
-    floats and times. One of three holds: `table` has the count of each value; `distinct` is their exact number, and
-    `top` the most frequent ones, of rows that no other sketch has values of; or `least` (or `sample_least`) are the
-    least hashes of values.
+    rows, None where no row is sampled (elements of lists, counts of values, values that are `always_counted`). So are
+    `least` and `sample_least` of floats and times. One of three holds: `table` has the count of each value; `distinct`
+    is their exact number, and `top` the most frequent ones, of rows that no other sketch has values of; or `least` (or
+    `sample_least`) are the least hashes of values.
     """
 
     kind: str
@@ -172,7 +174,7 @@ def bin_codes(numbers: Any, xp: Any) -> Any:
 
 def number_bins(numbers: np.ndarray, counts: np.ndarray | None = None) -> Bins:
     """The bins of numbers, each as often as its count says (once without counts)."""
-    return ordered_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS).astype(np.int64))
+    return ordered_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS))
 
 
 def sampled_values(values: Any, valid: Any | None, starts: Sequence[int], xp: Any) -> Any:
@@ -184,7 +186,8 @@ def sampled_values(values: Any, valid: Any | None, starts: Sequence[int], xp: An
     if chosen.dtype.kind != "f":
         return chosen
     chosen = chosen.astype(xp.float64, copy=False) + 0.0
-    return chosen[~xp.isnan(chosen)]
+    nan = xp.isnan(chosen)
+    return chosen[~nan] if nan.any() else chosen
 
 
 def sampled(values: Any, starts: Sequence[int], places: Any, xp: Any) -> Any:
@@ -201,12 +204,11 @@ def sampled(values: Any, starts: Sequence[int], places: Any, xp: Any) -> Any:
 def ordered_bins(counts: np.ndarray) -> Bins:
     """The bins that have values, by the order of numbers, from the counts by the upper 16 bits of float64.
 
-    Negative numbers nearer to zero than 2^-1026 are in the bin of zero.
+    Negative numbers nearer to zero than 2^-1026 are in the bin of zero; `counts` is changed so.
     """
-    counts = counts.copy()
     counts[0] += counts[BINS // 2]
     counts[BINS // 2] = 0
-    present = np.flatnonzero(counts)
+    present = np.flatnonzero(counts != 0)
     places = np.where(present >= BINS // 2, BINS - 1 - present, present + BINS // 2)
     order = np.argsort(places)
     return places[order].astype(np.uint16), counts[present[order]].astype(np.int64)
@@ -224,6 +226,10 @@ def hashed(bits: Any, xp: Any) -> Any:
 
 def least(hashes: np.ndarray) -> np.ndarray:
     """The `LEAST` least of distinct hashes, ascending."""
+    if len(hashes) > 8 * LEAST:  # where most values are distinct, the least hashes are among a small share of all
+        few = unique(hashes.take(np.flatnonzero(hashes < np.uint64((2 * LEAST << 64) // len(hashes)))))
+        if len(few) >= LEAST:
+            return few[:LEAST]
     return unique(hashes)[:LEAST]
 
 
@@ -382,7 +388,7 @@ def _added_bins(several: Sequence[Bins | None]) -> Bins | None:
     counts = np.concatenate([bins[1] for bins in several if bins])
     whole = np.zeros(BINS, dtype=np.int64)
     np.add.at(whole, places, counts)
-    present = np.flatnonzero(whole)
+    present = np.flatnonzero(whole != 0)
     return present.astype(np.uint16), whole[present]
 
 
@@ -415,21 +421,20 @@ def estimate(hashes: np.ndarray) -> tuple[float, float]:
     return float(round((LEAST - 1) * 2.0**64 / float(hashes[-1]))), 2 / math.sqrt(LEAST - 2)
 
 
-def packed(sketches: Mapping[str, Sketch]) -> str:
-    """Sketches by column as text, for notes and results of tasks."""
-    plain = {name: {k: _plain(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
-    return base64.b64encode(zlib.compress(json.dumps(encoded(plain)).encode(), 1)).decode()
+def packed(sketches: Mapping[str, Sketch]) -> dict[str, Any]:
+    """Sketches by column as plain values, for notes and results of tasks. They are not compressed: half of them are
+    hashes."""
+    return {name: {k: _plain(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
 
 
-def unpacked(text: str) -> dict[str, Sketch]:
-    """What `packed` wrote."""
-    plain = decoded(json.loads(zlib.decompress(base64.b64decode(text))))
+def unpacked(plain: Mapping[str, Any]) -> dict[str, Sketch]:
+    """What `packed` made."""
     return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.str, "data": base64.b64encode(zlib.compress(value.tobytes(), 1)).decode()}
+        return {"dtype": value.dtype.str, "data": base64.b64encode(value.tobytes()).decode()}
     if isinstance(value, dict):
         return [[*place, *moments] for place, moments in value.items()]
     return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
@@ -437,7 +442,7 @@ def _plain(value: Any) -> Any:
 
 def _rich(name: str, value: Any) -> Any:
     if isinstance(value, dict):
-        return np.frombuffer(zlib.decompress(base64.b64decode(value["data"])), dtype=value["dtype"]).copy()
+        return np.frombuffer(base64.b64decode(value["data"]), dtype=value["dtype"]).copy()
     if name == "tree":
         return {(int(entry[0]), int(entry[1])): tuple(entry[2:]) for entry in value}
     if name in ("bins", "sample", "table", "sums") and value is not None:

@@ -24,6 +24,7 @@ SAMPLE = 1 << 14  # keys that say whether most of them are absent
 FILTERED = range(1 << 20, 1 << 26)  # slots that no cache holds, but a filter of which it does
 FINER = 2  # the filter has 2^FINER bits per slot
 MERGED = 16  # keys per wanted key up to which they are worth sorting
+CACHED = 1 << 16  # rows whose codes and ids stay in the cache
 RUN = 1 << 12  # wanted keys that an ascending run should have
 
 
@@ -64,16 +65,22 @@ class Lookup:
 
 def vocabulary_ids(
     codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
-) -> np.ndarray:
-    """`first` + code; `outside` (one number, or one per row) where the code is -1, `missing` where `null` is true."""
-    ids = codes.astype(dtype)
-    ids += first
+) -> tuple[np.ndarray, int]:
+    """(`first` + code; `outside` (one number, or one per row) where the code is -1, `missing` where `null` is true; how
+    many codes are -1). By runs of rows that stay in the cache."""
+    ids, absent = np.empty(len(codes), dtype), 0
+    for start in range(0, len(codes), CACHED):
+        part = ids[start : start + CACHED]
+        part[...] = codes[start : start + CACHED]
+        if part.min() < 0:
+            absent += int(np.count_nonzero(part < 0))
+        part += first
     is_next = isinstance(outside, int) and outside == first - 1  # what code -1 has become
-    if not is_next and (unknown := codes < 0).any():
-        ids = np.where(unknown, outside, ids).astype(dtype, copy=False)
+    if absent and not is_next:
+        ids = np.where(codes < 0, outside, ids).astype(dtype, copy=False)
     if null is not None:
         ids[null] = missing
-    return ids
+    return ids, absent
 
 
 class _OneColumn:

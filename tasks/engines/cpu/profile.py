@@ -21,6 +21,7 @@ from tasks.engines.hashing.canonical import canonical_bits
 
 CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
 MINUS_ZERO = sketches.hashed(np.array([-0.0]).view(np.uint64), np)[0]
+TIMES = 1 << 16  # times whose moments are taken at once: fewer, longer steps, which threads disturb less
 COUNTED = 8  # chunks whose bins are counted at once
 LONG = 1 << 18  # small integers that are counted at once
 FEW = 8  # bytes of all integers of a range in which each is counted by a comparison, which is faster than a table
@@ -56,16 +57,13 @@ def sketch_column(
             out = _times(values, arrow.null_count, valid, starts, blocks, every)
         else:
             out = _integers(kind, values, arrow.null_count, every)
-    if sample:
+    if sample and not sketches.always_counted(dtype):
         chosen = sketches.sampled_values(stored, valid, starts, np)
         out.sample = sketches.number_bins(chosen)
         if kind in ("float", "time"):
-            hashes = LeastHashes()
-            for part in _parts(chosen, CHUNK):
-                hashes.add(sketches.hashed(part.view(np.uint64), np))
-            out.sample_least = hashes.settle()
+            out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
     if not every:
-        out.bins = None
+        out.bins, out.least = None, out.least if kind == "integer" else None
     return out
 
 
@@ -208,37 +206,37 @@ def _times(
     out = Sketch("time", len(values) + nulls, nulls)
     edges = starts if valid is None else [int(np.count_nonzero(valid[:start])) for start in starts]
     many, extremes = _Values() if every else None, []
+    ahead, numbers = np.empty(TIMES, np.int64), np.empty(TIMES)
     for i, block in enumerate(blocks):
-        of_block = values[edges[i] : edges[i + 1]]
-        if not len(of_block):
-            continue
-        low, high = (end.as_py() for end in pc.min_max(pa.array(of_block)).values())
-        extremes += [low, high]
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
-        for part in _parts(of_block, CHUNK):
-            moments = joined(moments, _time_moments(part, low, high))
+        for part in _parts(values[edges[i] : edges[i + 1]], TIMES):
+            low, high = int(part.min()), int(part.max())
+            extremes += [low, high]
+            moments = joined(moments, _time_moments(part, low, high, ahead, numbers))
             if many is not None:
-                many.add(part, part.view(np.uint64))
-        out.tree[0, block] = moments
+                for chunk in _parts(part, CHUNK):
+                    many.add(chunk, chunk.view(np.uint64))
+        if moments[0]:
+            out.tree[0, block] = moments
     out.low, out.high = min(extremes), max(extremes)
     out.bins, out.least = (None, None) if many is None else (many.bins(), many.hashes.settle())
     return out
 
 
-def _time_moments(part: np.ndarray, low: int, high: int) -> Moments:
-    """The moments of a chunk of times between `low` and `high`.
+def _time_moments(part: np.ndarray, low: int, high: int, ahead: np.ndarray, numbers: np.ndarray) -> Moments:
+    """The moments of a chunk of times, of which `low` is the first and `high` the last one; into buffers.
 
-    They are counted from the first one, so that their sum is exact and that of their squares loses no more than the
-    number of values times the precision of float64: the first one cannot be farther from the mean than sqrt(n) standard
-    deviations.
+    They are counted from the one in the first row, so that their sum is exact and that of their squares loses no more
+    than the number of values times the precision of float64: that one cannot be farther from the mean than sqrt(n)
+    standard deviations.
     """
-    if (high - low).bit_length() > 62 - CHUNK.bit_length():
-        numbers = part.astype(np.float64)
-        return _moments_of(numbers, float(numbers.min()), float(numbers.max()))
     n, first = len(part), int(part[0])
-    ahead = part - part[0]
-    mean = int(ahead.sum()) / n
-    numbers = ahead.astype(np.float64)
+    if (high - low).bit_length() + TIMES.bit_length() > 64:  # n (high - low) may be 2^63 or more
+        return _moments_of(part.astype(np.float64), float(low), float(high))
+    ahead, numbers = ahead[:n], numbers[:n]
+    np.subtract(part, part[0], out=ahead)
+    mean = int(np.add.reduce(ahead)) / n
+    numbers[...] = ahead
     squares = max(float(np.einsum("i,i->", numbers, numbers)) - n * mean * mean, 0.0)
     return n, within(first + mean, 0, float(low), float(high)), squares, float(low), float(high)
 

@@ -77,11 +77,13 @@ class Lookup:
 
 def vocabulary_ids(
     codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
-) -> cupy.ndarray:
-    """`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null."""
+) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """(`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null; how many
+    codes are -1, which nothing waits for)."""
     mask = np.bool_(False) if null is None else null
     rest = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
-    return _IDS(codes, mask, np.int64(first), rest, np.int64(missing), cupy.empty(len(codes), dtype))
+    ids = _IDS(codes, mask, np.int64(first), rest, np.int64(missing), cupy.empty(len(codes), dtype))
+    return ids, cupy.count_nonzero(codes < 0)
 
 
 class _Numbers:

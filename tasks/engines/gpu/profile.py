@@ -53,20 +53,20 @@ def sketch_column(
     values, valid = numbers(column)
     if kind == "time":
         values = canonical_bits(values, stored, cupy).view(cupy.int64)
+    every = not sample or len(column) <= sketches.WHOLE
     if kind == "float":
-        out = _floats(column, values, valid, starts, blocks, known)
+        out = _floats(column, values, valid, starts, blocks, known, every)
     elif kind == "time":
-        out = _times(values, valid, starts, blocks)
+        out = _times(values, valid, starts, blocks, every)
     else:
         present = values if valid is None else values[valid]
-        out = _integers(kind, present, len(column) - len(present))
-    if not sample:
-        return out
-    chosen = sketches.sampled_values(values, valid, starts, cupy)
-    out.sample = _bins(chosen)
-    if kind in ("float", "time"):
-        out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
-    if len(column) > sketches.WHOLE:
+        out = _integers(kind, present, len(column) - len(present), every)
+    if sample and not sketches.always_counted(stored):
+        chosen = sketches.sampled_values(values, valid, starts, cupy)
+        out.sample = _bins(chosen)
+        if kind in ("float", "time"):
+            out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
+    if not every:
         out.bins, out.least = None, out.least if kind == "integer" else None
     return out
 
@@ -154,7 +154,7 @@ def _least(hashes: cupy.ndarray) -> np.ndarray:
     return sketches.least(cupy.asnumpy(cupy.unique(hashes)[: sketches.LEAST]))
 
 
-def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
+def _integers(kind: str, values: cupy.ndarray, nulls: int, every: bool) -> Sketch:
     if not len(values):
         return sketches.empty(kind, nulls, nulls)
     low, high = (int(value) for value in extremes(values))
@@ -166,15 +166,13 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
         return sketches.of_counts(kind, pa.array(present), counts[places], nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
     bits = sketches.integer_bits(values, cupy)
-    out.bins = _bins(values)
+    out.bins = _bins(values) if every else None
     out.least = _least(sketches.hashed(bits, cupy))
     out.sums = sketches.integer_sums(values, low, high, cupy)
     return out
 
 
-def _times(
-    values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int]
-) -> Sketch:  # fmt: skip
+def _times(values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int], every: bool) -> Sketch:
     present = values if valid is None else values[valid]
     nulls = len(values) - len(present)
     if not len(present):
@@ -184,8 +182,9 @@ def _times(
     floats = gpu_columns.from_numbers(values.astype(cupy.float64), valid)
     moments_of = gpu_columns.moments(floats, starts)
     out.tree = {(0, block): moments for block, moments in zip(blocks, moments_of, strict=True) if moments[0]}
-    out.bins = _bins(present)
-    out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
+    if every:
+        out.bins = _bins(present)
+        out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
     return out
 
 
@@ -196,7 +195,7 @@ def _bins(values: cupy.ndarray) -> sketches.Bins:
 
 def _floats(
     column: Column, values: cupy.ndarray, valid: Any, starts: Sequence[int], blocks: Sequence[int],
-    known: Sequence[Moments] | None,
+    known: Sequence[Moments] | None, every: bool,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)
     data = values.astype(cupy.float64) + 0.0
@@ -212,6 +211,7 @@ def _floats(
     if out.tree:
         out.low = min(moments[3] for moments in out.tree.values())
         out.high = max(moments[4] for moments in out.tree.values())
-    out.bins = _bins(present)
-    out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
+    if every:
+        out.bins = _bins(present)
+        out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
     return out

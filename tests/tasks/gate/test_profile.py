@@ -255,6 +255,30 @@ def test_distinct_floats_of_many_rows_are_those_of_the_sample(engine: str) -> No
     assert few.distinct == 7
 
 
+@pytest.mark.parametrize("span", [10**6, 2**46, 2**47 - 1, 2**47, 2**61])
+def test_mean_and_deviation_of_many_times_are_those_of_plain_integers(span: int, engine: str) -> None:
+    rows = 200_000
+    counts = np.where(np.arange(rows) % 2, -span // 2, span // 2) + np.arange(rows) % 1_000
+    profile = of_many(counts.astype("M8[us]"), engine)
+    whole = [int(count) for count in counts]
+    total, squares = sum(whole), sum(count * count for count in whole)
+    assert profile.mean == pytest.approx(total / rows, rel=1e-12, abs=span * 1e-12)
+    assert profile.std == pytest.approx(math.sqrt((rows * squares - total**2) / (rows * (rows - 1))), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["distinct", "few", "skewed", "no small one"])
+def test_the_least_hashes_are_the_least_of_all(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    hashes = rng.integers(0, 2**64, 100_000, dtype=np.uint64, endpoint=False)
+    if kind == "few":
+        hashes %= np.uint64(1_000)
+    elif kind == "skewed":
+        hashes >>= np.uint64(40)
+    elif kind == "no small one":
+        hashes |= np.uint64(2**63)
+    assert column_sketch.least(hashes).tolist() == np.unique(hashes)[: column_sketch.LEAST].tolist()
+
+
 def test_one_other_value_in_many_rows_is_seen(engine: str) -> None:
     same = np.full(300_000, 2.5)
     assert of_many(same, engine).is_constant
