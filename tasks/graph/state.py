@@ -37,6 +37,7 @@ from tasks.storage.own_files import CHANGES, PARTIALS
 FORMAT = 4
 PART = 1 << 19  # rows of a file
 BATCH = 1 << 16  # rows that are encoded at once
+VOCABULARY = {"values", "size", "distinct", "occurrences"}  # what a step has learned that is a vocabulary with counts
 BESIDE = 4  # from this format on there are files beside state.json
 CHANGES_FORMAT = 1
 SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
@@ -161,6 +162,13 @@ class State:
         if not partials:
             return State(values)
         return State(values, partial(_read_partials, folder, data), partial(_read_changes, folder, data))
+
+    @staticmethod
+    def load_heads(folder: Path) -> State:
+        """The state as manifests and reports need it: of a large vocabulary they show the first values and its numbers,
+        so the first file of its tables is read and no other."""
+        fitted = _checked(folder)["fitted"]
+        return State(_read(folder, {key: _head(v) if set(v) >= VOCABULARY else v for key, v in fitted.items()}))
 
     @staticmethod
     def load_for_run(folder: Path) -> State:
@@ -424,6 +432,11 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
         begun = {key: {name: read(v) for name, v in fitted.items()} for key, fitted in data.items()}
         return _waited(begun, pa.concat_tables)
+
+
+def _head(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Learned values with the first file of every table."""
+    return {name: files[0] if (files := _files(value)) else value for name, value in values.items()}
 
 
 def _waited(values: Mapping[str, dict[str, Any]], join: Callable[[list[Any]], Any]) -> dict[str, dict[str, Any]]:

@@ -48,7 +48,7 @@ BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the work
 class Learned(NamedTuple):
     """What the run has learned, or read of a fitted workflow, as the commit needs it."""
 
-    state: State
+    state: State  # of large vocabularies their heads
     bound: Bound
     folder: Path  # with the fitted workflow; the commit moves it into the output
 
@@ -122,7 +122,7 @@ def _is_large(request: Request) -> bool:
 def read_learned(request: Request) -> Learned:
     """Read what was learned, and save the fitted workflow in the staging folder."""
     workflow = request.staging.folder / "workflow"
-    state = State.load(request.staging.folder / "state")
+    state = State.load_heads(request.staging.folder / "state")
     final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
     with no_space(workflow), partial_folder(workflow) as folder:
         _save_fitted(request, state, folder)
@@ -173,7 +173,7 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
-        _save_fitted(request, State.load(staging.folder / "state"), staging.new)
+        _save_fitted(request, State.load_heads(staging.folder / "state"), staging.new)
         if gate:
             write_json(staging.new / GATE, gate)
         for path in [*staging.new.iterdir(), staging.new]:

@@ -63,6 +63,17 @@ def test_a_large_table_lies_in_several_files(tmp_path: Path, monkeypatch: pytest
     assert sorted(p.name for p in tmp_path.iterdir()) == ["partials.json", "state.json", "two", "v000-values.vocab"]
 
 
+def test_of_large_vocabularies_a_report_reads_the_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.graph.state.PART", 3)
+    values = pa.table({"v0": list("abcdefg"), "count": [7, 6, 5, 4, 3, 2, 1]})
+    counted = {"values": values, "rest": values, "size": 7, "distinct": 14, "occurrences": 56, "nulls": 0}
+    given, groups = {"values": values, "size": 7, "nulls": 0}, {"groups": values}
+    State({"counted": counted, "given": given, "groups": groups}).save(tmp_path)
+    heads = State.load_heads(tmp_path)
+    head = values.slice(0, 3)
+    assert close(heads.values, {"counted": counted | {"values": head, "rest": head}, "given": given, "groups": groups})
+
+
 def test_keys_that_are_numbers_lie_byte_by_byte(tmp_path: Path) -> None:
     """Ids in order take a third of the bytes of plain ones, random ones as many."""
     rng = np.random.default_rng(2)
