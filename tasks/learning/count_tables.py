@@ -8,19 +8,24 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tasks import engines
+from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.engines.algorithms import column_sketch
+from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.column_sketch import Sketch
+from tasks.engines.convert.sizes import nbytes
 from tasks.graph.seen import Seen
 
-PART = 1 << 20  # distinct values that are sketched at once
+PART = {"pandas": 1 << 20, "cudf": 1 << 24}  # distinct values that are sketched at once
 
 
 class CountTables:
-    """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned."""
+    """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned.
+
+    They are in host memory; `engine` sketches them: cudf one part after another, pandas on all cores.
+    """
 
     def __init__(self, engine: str) -> None:
         self.engine = engine
@@ -32,13 +37,15 @@ class CountTables:
 
     def seen(self, columns: Mapping[str, str], fitted: Mapping[str, Any], partials: Mapping[str, Any]) -> Seen:
         """What the counts say of the columns (step -> column), from what was learned in a phase."""
-        start, seen = time.thread_time(), Seen()
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="millrace-profile") as threads:
+        start, seen, size = time.thread_time(), Seen(), PART[self.engine]
+        workers = len(os.sched_getaffinity(0)) if self.engine == "pandas" else 1
+        with ThreadPoolExecutor(workers, thread_name_prefix="millrace-profile") as threads:
             futures = {}
             for key, name in columns.items():
                 tables, nulls = self._tables(key, fitted[key], partials.get(key, {}))
-                parts = [table.slice(at, PART) for table in tables for at in range(0, len(table), PART)]
-                futures[name] = nulls, [threads.submit(_sketched, p) for p in parts or [tables[0].slice(0, 0)]]
+                parts = [table.slice(at, size) for table in tables for at in range(0, len(table), size)]
+                parts = parts or [tables[0].slice(0, 0)]
+                futures[name] = nulls, [threads.submit(_sketched, part, self.engine) for part in parts]
             for name, (nulls, parts) in futures.items():
                 sketches, seconds = zip(*[part.result() for part in parts], strict=True)
                 sketch, seen.seconds = column_sketch.merge(sketches), seen.seconds + sum(seconds)
@@ -57,10 +64,22 @@ class CountTables:
         return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))
 
 
-def _sketched(table: pa.Table) -> tuple[Sketch, float]:
+def _sketched(table: pa.Table, engine: str) -> tuple[Sketch, float]:
     """The sketch of a table of counts, and the CPU seconds that it took."""
-    start, counts = time.thread_time(), np.asarray(table["count"])
+    start, counts = time.thread_time(), raw(one_array(table["count"]))
     if len(counts) and not counts.min():
         table = table.filter(pa.array(counts > 0))  # values that have an id of earlier nights
-    sketch: Sketch = engines.engine("pandas").sketch_counts(table, whole=True)
+    try:
+        sketch = _sketch(table, engine)
+    except Exception as error:
+        if engine == "pandas" or not is_out_of_memory(error):
+            raise
+        sketch = _sketch(table, "pandas")  # the GPU has no room for it
     return sketch, time.thread_time() - start
+
+
+def _sketch(table: pa.Table, engine: str) -> Sketch:
+    kernels = engines.engine(engine)
+    with engines.computing(engine, nbytes(table)):
+        sketch: Sketch = kernels.sketch_counts(kernels.table_from_host(table), whole=True)
+    return sketch

@@ -34,7 +34,7 @@ from tasks.learning.count_tables import CountTables
 from tasks.learning.finalize import conclude, conclude_refit
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
-from tasks.learning.refit import Base, change_of, frozen_values
+from tasks.learning.refit import Base, change_of, frozen_values, working_here
 from tasks.learning.refit_modes import behind, changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
@@ -85,7 +85,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
         if seen:
             known_columns = {name for rows in passes_seen for name in rows.columns}
             phase, columns = _profiling(phase, known_columns)
-        counts = CountTables(engine)
+        counts = CountTables(working_here(pool, engine))
         while phase.steps:
             observed = Handles(pool.gather(observe, merge, phase, plan.partitions, done))
             hooks = halved or _ignore, known or _ignore, failed or _ignore

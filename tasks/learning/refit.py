@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -187,6 +187,11 @@ def chain_on_host(chain: Chain) -> list[pa.Table]:
     return [engines.engine_of(table).host_table(table) for table in chain.tables]
 
 
+def working_here(pool: Pool, engine: str) -> str:
+    """The engine of a run as this process has it: cudf in a worker alone, since others may have no GPU."""
+    return "cudf" if engine == "cudf" and pool.works_here else "pandas"
+
+
 def finish_tables(
     pool: Pool, steps: Mapping[str, Step], tables: Mapping[str, Sequence[pa.Table]], base: Base, engine: str,
     known: Callable[[Mapping[str, Any]], None],
@@ -195,7 +200,7 @@ def finish_tables(
 
     On a GPU if the engine has one here, else by threads; `known` is called with the values of each step, in a thread.
     """
-    kernels = "cudf" if engine == "cudf" and pool.works_here else "pandas"
+    kernels = working_here(pool, engine)
     with ThreadPoolExecutor(1 if kernels == "cudf" else 2, thread_name_prefix="millrace-refit") as threads:
         futures = {
             key: threads.submit(_grown, step, tables[key], base.starts(step), kernels, known)
@@ -223,6 +228,6 @@ def _on(engine: str, step: Step, table: pa.Table, start: Start) -> Finished:
     """`engine` looks up values of vocabularies; groups, whose sums are in host memory anyway, are merged there."""
     engine = engine if start.mode.mode == "appended" else "pandas"
     with engines.computing(engine, 4 * nbytes(table)):
-        done = _finished(step, engines.engine(engine).table_from_host(table), start)
+        done = _finished(step, table, replace(start, night=replace(start.night, engine=engine)))
         engines.synchronize()
     return done

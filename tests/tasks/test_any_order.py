@@ -188,11 +188,11 @@ def test_the_sketch_of_a_partition_has_one_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["s", "i", "f", "t", "b", "c"])
-def test_the_sketch_of_what_a_night_has_counted_has_one_order(name: str) -> None:
+def test_the_sketch_of_what_a_night_has_counted_has_one_order(name: str, engine: str) -> None:
     draw, sketches = random.Random(name), set()
     counts = cpu.count_values([cpu.column(example_table()[name].combine_chunks())], ["v0"])
     for _ in range(4):
-        tables = CountTables("pandas")
+        tables = CountTables(engine)
         tables.add("step", [counts.take(pa.array(permuted(len(counts), draw)))])
         sketches.add(Seen(columns=tables.seen({"step": name}, {"step": {}}, {}).columns).packed())
     assert len(sketches) == 1
