@@ -229,9 +229,9 @@ class Categorify(Keyed):
         them that have room, the others wait in `rest`. `rest` says when each value was `seen` last (days since 1970);
         values that were not seen for `night.forget_days` are dropped from it. The dimension stays that of the base.
         """
-        engine = engines.engine_of(partial)
-        table, nulls = engine.split_nulls(partial, self.key_names(partial))
-        values, of_night = fitted["values"].slice(0, fitted["size"]), engine.host_table(table)
+        kernels, engine = engines.engine_of(partial), engines.engine(night.engine)
+        table, nulls = kernels.split_nulls(partial, self.key_names(partial))
+        values, of_night = fitted["values"].slice(0, fitted["size"]), kernels.host_table(table)
         keys = self.key_names(of_night)  # those of a GPU may have marks of types
         night_table = in_types(of_night, values, keys, unit)
         counts = raw(one_array(night_table["count"]))
