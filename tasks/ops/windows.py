@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import field_validator, model_validator
@@ -50,7 +50,35 @@ class _RunOperator(Operator):
         return tuple(_several(getattr(self, self.run_columns)))
 
 
-class DifferenceLag(_RunOperator):
+class _Shifted(_RunOperator):
+    """Makes for each shift a column of the values and those `shift` rows before them: `<column>_<word>_<shift>`."""
+
+    partition_cols: str | list[str]
+    shift: int | list[int] = 1
+    run_columns = "partition_cols"
+    word: ClassVar[str]
+
+    @field_validator("shift")
+    @classmethod
+    def _moves(cls, value: int | list[int]) -> int | list[int]:
+        if 0 in _several(value):
+            raise ValueError("a shift of 0 is the row itself")
+        return value
+
+    def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
+        shifts = dict.fromkeys(_several(self.shift))
+        return ((f"{name}_{self.word}_{n}", name, n) for name in unit for n in shifts)
+
+    def shifted(self, column: Any, runs: Runs, shift: int) -> Any:
+        """The column of one shift."""
+        raise TypeError(f"{type(self).__name__} does not define shifted")
+
+    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
+        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
+        return {title: self.shifted(columns[name], runs, n) for title, name, n in self._named(unit)}
+
+
+class DifferenceLag(_Shifted):
     """Subtract from each value the one `shift` rows before it in its run: `<column>_difference_lag_<shift>`, float64.
 
     A run is the rows with equal `partition_cols`, in the order of `source.sort_by`; a null key is a key like any other.
@@ -67,27 +95,14 @@ class DifferenceLag(_RunOperator):
     [(1, 1.0, True), (1, 3.0, True), (2, 5.0, False)]
     """
 
-    partition_cols: str | list[str]
-    shift: int | list[int] = 1
     takes = frozenset({"number", "time"})
-    run_columns = "partition_cols"
-
-    @field_validator("shift")
-    @classmethod
-    def _moves(cls, value: int | list[int]) -> int | list[int]:
-        if 0 in _several(value):
-            raise ValueError("a shift of 0 is a row's difference to itself")
-        return value
-
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
-        return ((f"{name}_difference_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))
+    word = "difference_lag"
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
-        return {title: difference(columns[name], runs, n) for title, name, n in self._named(unit)}
+    def shifted(self, column: Any, runs: Runs, shift: int) -> Any:
+        return difference(column, runs, shift)
 
 
 class Rolling(_RunOperator):
@@ -137,7 +152,7 @@ class Rolling(_RunOperator):
         return {title: rolling(columns[n], runs, self.window, agg, least) for title, n, agg in self._named(unit)}
 
 
-class Lag(_RunOperator):
+class Lag(_Shifted):
     """Take the value `shift` rows before each row in its run: `<column>_lag_<shift>`, of the column's own type.
 
     A run is the rows with equal `partition_cols`, in the order of `source.sort_by`, ties in the order of the source; a
@@ -155,28 +170,15 @@ class Lag(_RunOperator):
     [[<NA>, 7, 8], [8, 9, <NA>]]
     """
 
-    partition_cols: str | list[str]
-    shift: int | list[int] = 1
     takes = ALL_KINDS
     makes_nan = False
-    run_columns = "partition_cols"
-
-    @field_validator("shift")
-    @classmethod
-    def _moves(cls, value: int | list[int]) -> int | list[int]:
-        if 0 in _several(value):
-            raise ValueError("a shift of 0 is the row itself")
-        return value
-
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
-        return ((f"{name}_lag_{n}", name, n) for name in unit for n in dict.fromkeys(_several(self.shift)))
+    word = "lag"
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
         return [replace(schema[name], name=title) for title, name, _ in self._named(unit)]
 
-    def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
-        runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
-        return {title: lagged(columns[name], runs, n) for title, name, n in self._named(unit)}
+    def shifted(self, column: Any, runs: Runs, shift: int) -> Any:
+        return lagged(column, runs, shift)
 
 
 class History(_RunOperator):

@@ -438,7 +438,7 @@ def test_a_key_that_was_changed_before_is_refused(op: Any, engine: str) -> None:
     ("make", "message"),
     [
         (ops.DifferenceLag, "DifferenceLag needs the parameter 'partition_cols'"),
-        (lambda: ops.DifferenceLag("k", 0), "a shift of 0 is a row's difference to itself"),
+        (lambda: ops.DifferenceLag("k", 0), "a shift of 0 is the row itself"),
         (lambda: ops.DifferenceLag("k", []), "at least one is needed"),
         (lambda: ops.Rolling(0, "mean", "k"), "window has to be 1 or more, it is 0"),
         (lambda: ops.Rolling(2, "mean", "k", 3), r"min_periods has to be from 1 to window \(2\), it is 3"),
