@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tasks.graph.seen import Seen
 from tasks.job.request import Request
 from tasks.storage.atomic import read_json, write_text
 from tasks.storage.checksum import digest
+from tasks.storage.metadata_forms import check_form
 
 STATISTICS = "profile-statistics.json"  # in the staging folder: what statistics read
 
@@ -59,20 +62,36 @@ def save(request: Request, name: str, profile: Profile, fingerprint: str) -> Non
 def saved(request: Request, name: str, fingerprint: str = "") -> Profile | None:
     """The profile of the staging folder with this name (and this fingerprint, unless it is empty); None without it."""
     path = request.staging.folder / name
-    content = read_json(path)
-    if not isinstance(content, dict) or (fingerprint and content.get("fingerprint") != fingerprint):
-        return None
     try:
-        return Profile.from_json(content, path)
-    except DataError:
+        status = path.stat()
+    except OSError:
         return None
+    work, profile = _read(path, status.st_mtime_ns, status.st_size)
+    return None if fingerprint and work != fingerprint else profile
+
+
+@functools.lru_cache(maxsize=4)  # stages of a process ask for a profile again and again
+def _read(path: Path, changed: int, size: int) -> tuple[Any, Profile | None]:
+    """(the fingerprint in a file as it was then, its profile); None for what is damaged."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        return None, None
+    try:
+        return content.get("fingerprint"), Profile.from_json(content, path)
+    except DataError:
+        return None, None
 
 
 def publish_profile(request: Request, split: str, folder: Path) -> list[Mapping[str, Any]]:
     """Write `_profile.json` into the folder of a split that is published; its record for the manifest, [] without."""
-    profile = saved(request, whole_name(split)) if request.run.profile else None
-    if profile is None:
+    whole = request.staging.folder / whole_name(split)
+    content = read_json(whole) if request.run.profile else None
+    if not isinstance(content, dict):
+        return []
+    try:
+        check_form(content, "profile", whole)
+    except DataError:
         return []
     path = folder / PROFILE
-    write_text(path, profile.text())
+    write_text(path, json.dumps({name: value for name, value in content.items() if name != "fingerprint"}))
     return [{"path": PROFILE, "bytes": path.stat().st_size, "xxh3_128": digest(path)}]
