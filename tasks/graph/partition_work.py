@@ -25,6 +25,7 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.moments import Moments
+from tasks.engines.algorithms.reductions import total
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import Expression, parse
@@ -243,7 +244,7 @@ class Work(PickledFields):
             source, rows, order = _taken(engine, source, wanted, rows, order, engine.xp.flatnonzero(mask))
         if self.rules.splitting:
             here, past = self._of_split(self.rules.splitting, source, rows, partition, noted, left)
-            left["other_splits"] = len(rows) - int(here.sum())
+            left["other_splits"] = len(rows) - total(here)
             places = engine.xp.flatnonzero(here if past is None else past)
             own = None if past is None else here.take(places)
             wanted = [*names, *self._downsampling_columns]
@@ -285,7 +286,7 @@ class Work(PickledFields):
                 return mask & ~taken, ~taken if self._looks_back else None
             taken = taken | mask
         null = engine.null_rows([source[rule.column]])
-        left["null_in_train"] = 0 if null is None else int(null.sum())
+        left["null_in_train"] = 0 if null is None else total(null)
         return ~taken, None
 
     def _sides(

@@ -93,7 +93,8 @@ def sketched(
     known: Mapping[str, Sequence[Moments]],
 ) -> dict[str, Sketch]:  # fmt: skip
     """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
-    return {name: engine.sketch_leaves(column, starts, blocks, known.get(name)) for name, column in source.items()}
+    places = column_sketch.sampled_places(starts, engine.xp)
+    return {n: engine.sketch_leaves(column, starts, blocks, known.get(n), places) for n, column in source.items()}
 
 
 def counted(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:

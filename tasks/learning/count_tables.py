@@ -19,12 +19,14 @@ from tasks.engines.convert.sizes import nbytes
 from tasks.graph.seen import Seen
 
 PART = {"pandas": 1 << 20, "cudf": 1 << 24}  # distinct values that are sketched at once
+FEW = 1 << 14  # distinct values up to which a core is faster than a GPU
+AT_ONCE = 2  # parts that a GPU sketches at the same time
 
 
 class CountTables:
     """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned.
 
-    They are in host memory; `engine` sketches them: cudf one part after another, pandas on all cores.
+    They are in host memory; `engine` sketches those of more than a `FEW` values.
     """
 
     def __init__(self, engine: str) -> None:
@@ -37,15 +39,19 @@ class CountTables:
 
     def seen(self, columns: Mapping[str, str], fitted: Mapping[str, Any], partials: Mapping[str, Any]) -> Seen:
         """What the counts say of the columns (step -> column), from what was learned in a phase."""
-        start, seen, size = time.thread_time(), Seen(), PART[self.engine]
-        workers = len(os.sched_getaffinity(0)) if self.engine == "pandas" else 1
-        with ThreadPoolExecutor(workers, thread_name_prefix="millrace-profile") as threads:
+        start, seen, cores = time.thread_time(), Seen(), len(os.sched_getaffinity(0))
+        with (
+            ThreadPoolExecutor(cores, thread_name_prefix="millrace-profile") as threads,
+            ThreadPoolExecutor(AT_ONCE, thread_name_prefix="millrace-profile-gpu") as on_gpu,
+        ):
             futures = {}
             for key, name in columns.items():
                 tables, nulls = self._tables(key, fitted[key], partials.get(key, {}))
+                engine = self.engine if sum(map(len, tables)) > FEW else "pandas"
+                size, workers = PART[engine], on_gpu if engine == "cudf" else threads
                 parts = [table.slice(at, size) for table in tables for at in range(0, len(table), size)]
                 parts = parts or [tables[0].slice(0, 0)]
-                futures[name] = nulls, [threads.submit(_sketched, part, self.engine) for part in parts]
+                futures[name] = nulls, [workers.submit(_sketched, part, engine) for part in parts]
             for name, (nulls, parts) in futures.items():
                 sketches, seconds = zip(*[part.result() for part in parts], strict=True)
                 sketch, seen.seconds = column_sketch.merge(sketches), seen.seconds + sum(seconds)

@@ -19,7 +19,7 @@ from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.algorithms.host_arrays import on_host
 from tasks.engines.algorithms.host_tables import ascending, sortable
-from tasks.engines.algorithms.reductions import any_true
+from tasks.engines.algorithms.reductions import any_true, total
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Grown, Night, Unit
 from tasks.ops.continuous import DURATION
@@ -363,9 +363,10 @@ class Categorify(Keyed):
         if self.num_buckets > 1 and any_true(codes < 0):
             outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
         first, null = FIRST + self.num_buckets, engine.null_rows(columns)
-        ids, absent = engine.vocabulary_ids(codes, null, first, outside, NULL, xp.int64 if wide else xp.int32)
+        dtype, counted = xp.int64 if wide else xp.int32, context.met is not None
+        ids, absent = engine.vocabulary_ids(codes, null, first, outside, NULL, dtype, counted)
         if context.met is not None:
-            unknown = int(absent) - (0 if null is None else int(xp.count_nonzero(null)))
+            unknown = absent - (0 if null is None else total(null))
             context.met.update(rows=len(codes), out_of_vocabulary=unknown)
         return engine.from_numbers(ids)
 

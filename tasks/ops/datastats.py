@@ -16,7 +16,7 @@ from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import sketches
 from tasks.engines.algorithms.moments import Moments, deviation, joined
-from tasks.engines.algorithms.reductions import exact_sum, extremes
+from tasks.engines.algorithms.reductions import exact_sum, extremes, total
 from tasks.engines.convert.python_values import listed, value_of
 from tasks.ops.base import Columns, Context, Learned, Unit
 
@@ -68,12 +68,12 @@ class DataStats(Learned):
         engine, column = context.engine, columns[unit[0]]
         nulls = engine.null_rows([column])
         partial: Partial = {"dtype": dtype_name(engine.dtype(column)), "rows": len(column)}
-        partial["nulls"] = 0 if nulls is None else int(nulls.sum())
+        partial["nulls"] = 0 if nulls is None else total(nulls)
         if engine.is_list(column):
             lengths, valid = engine.list_lengths(column)
             lengths = lengths if valid is None else lengths[valid]
-            ends = (int(lengths.min()), int(lengths.max())) if len(lengths) else (None, None)
-            partial["lengths"] = (len(lengths), int(lengths.sum()), *ends)
+            ends = extremes(lengths) if len(lengths) else (None, None)
+            partial["lengths"] = (len(lengths), total(lengths), *ends)
             column = engine.leaves(column)
         table = _finite(engine.host_table(engine.count_values([column], ["v0"])))
         partial |= _counted(table, None)
@@ -185,13 +185,13 @@ def _numbers(engine: Any, column: Any) -> Partial:
     infinite = 0
     if values.dtype.kind == "f":
         finite = engine.xp.isfinite(values)
-        infinite = int(len(values) - finite.sum())
+        infinite = len(values) - total(finite)
         values = values[finite]
     ends = extremes(values) if len(values) else (None, None)
-    total = exact_sum(values) if values.dtype.kind in "iu" else None
+    whole = exact_sum(values) if values.dtype.kind in "iu" else None
     moments = engine.moments(engine.from_numbers(values), [0, len(values)])[0][:3]
     bins = sketches.bins(values.astype("float64"), engine.xp)
-    return {"min": ends[0], "max": ends[1], "infinite": infinite, "moments": moments, "total": total, "bins": bins}
+    return {"min": ends[0], "max": ends[1], "infinite": infinite, "moments": moments, "total": whole, "bins": bins}
 
 
 def _counted(table: pa.Table, registers: Any) -> Partial:

@@ -13,6 +13,7 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.arrow_arrays import one_array
+from tasks.engines.algorithms.reductions import total
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
 from tasks.ops.side_tables import SideFrame, SideTable, frames_in, read_side_table, side_schema
@@ -147,6 +148,6 @@ class JoinExternal(Learned):
         lookup, table, last = fitted
         codes = lookup.codes([columns[n] for n in self.keys])
         if context.met is not None:
-            context.met.update(rows=len(codes), unmatched=int(context.engine.xp.count_nonzero(codes < 0)))
+            context.met.update(rows=len(codes), unmatched=total(codes < 0))
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
         return {**{name: columns[name] for name in unit}, **joined}

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.key_runs import with_filler
+from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Columns, Context, Entry, Learned, Operator, Unit
 from tasks.ops.continuous import _as_stored, _fits
@@ -181,7 +182,7 @@ class ValueCount(Learned):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> Range:
         lengths, valid = context.engine.list_lengths(columns[unit[0]])
         lengths = lengths if valid is None else lengths[valid]
-        return (int(lengths.min()), int(lengths.max())) if len(lengths) else None
+        return extremes(lengths) if len(lengths) else None
 
     def merge(self, a: Range, b: Range) -> Range:
         if a is None or b is None:

@@ -104,8 +104,10 @@ def test_a_lookup_of_a_night_keeps_the_memories_apart(monkeypatch: pytest.Monkey
 
 def test_sampled_rows_are_in_the_memory_of_their_column() -> None:
     xp, rows = two_memories.XP, column_sketch.RUN + 100
-    values, places = xp.arange(rows), xp.asarray(column_sketch.PLACES)
+    values, valid = xp.arange(rows), xp.arange(rows) % 3 > 0
     for starts in ([0, rows], [0, 7, 40, rows], [0]):
-        sampled = column_sketch.sampled(values, starts, places, xp)
-        expected = column_sketch.sampled(values.get(), starts, column_sketch.PLACES, np)
+        places, own = (column_sketch.sampled_places(starts, one) for one in (xp, np))
+        sampled = column_sketch.sampled_values(values, valid, places, xp)
+        expected = column_sketch.sampled_values(values.get(), valid.get(), own, np)
         assert sampled.get().tolist() == expected.tolist()
+        assert len(np.unique(own)) == len(own) == pytest.approx(starts[-1] / column_sketch.SAMPLED, abs=3)

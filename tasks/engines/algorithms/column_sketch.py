@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import kind_of
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.moments import Moments, joined
-from tasks.engines.algorithms.reductions import exact_sum
+from tasks.engines.algorithms.reductions import any_true, extremes, summed, total
 from tasks.engines.hashing import murmur3
 
 TABLE = 4096  # distinct values up to this number are counted one by one ..
@@ -177,28 +177,25 @@ def number_bins(numbers: np.ndarray, counts: np.ndarray | None = None) -> Bins:
     return ordered_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS))
 
 
-def sampled_values(values: Any, valid: Any | None, starts: Sequence[int], xp: Any) -> Any:
-    """The values of the sampled rows that are not null, by `valid`; floats as float64, without NaN and -0.0."""
-    places = xp.asarray(PLACES)
-    chosen = sampled(values, starts, places, xp)
+def sampled_places(starts: Sequence[int], xp: Any) -> Any:
+    """The places of the sampled rows of blocks [starts[i], starts[i + 1])."""
+    parts = [np.empty(0, np.int64)]
+    for start, stop in pairwise(starts):
+        for at in range(start, stop, RUN):
+            parts.append(PLACES[: int(np.searchsorted(PLACES, stop - at))] + at)
+    return xp.asarray(np.concatenate(parts))
+
+
+def sampled_values(values: Any, valid: Any | None, places: Any, xp: Any) -> Any:
+    """The values at `sampled_places` that are not null, by `valid`; floats as float64, without NaN and -0.0."""
+    chosen = values.take(places)
     if valid is not None:
-        chosen = chosen[sampled(valid, starts, places, xp)]
+        chosen = chosen[valid.take(places)]
     if chosen.dtype.kind != "f":
         return chosen
     chosen = chosen.astype(xp.float64, copy=False) + 0.0
     nan = xp.isnan(chosen)
-    return chosen[~nan] if nan.any() else chosen
-
-
-def sampled(values: Any, starts: Sequence[int], places: Any, xp: Any) -> Any:
-    """The sampled of the rows of blocks [starts[i], starts[i + 1]); `places` is `PLACES` as an array of `xp`."""
-    parts = [values[:0]]
-    for start, stop in pairwise(starts):
-        rest = stop - (stop - start) % RUN
-        if rest > start:
-            parts.append(values[start:rest].reshape(-1, RUN).take(places, axis=1).ravel())
-        parts.append(values[rest:stop][places[: int(np.searchsorted(PLACES, stop - rest))]])
-    return xp.concatenate(parts)
+    return chosen[~nan] if any_true(nan) else chosen
 
 
 def ordered_bins(counts: np.ndarray) -> Bins:
@@ -278,8 +275,7 @@ def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
     if not len(numbers):
         return 0, 0
     most = max(abs(int(numbers.min())), abs(int(numbers.max())))
-    total = int(counts.sum())
-    if most * most * total < 1 << 63:
+    if most * most * int(counts.sum()) < 1 << 63:
         wide = numbers.astype(np.int64) * counts
         return int(wide.sum()), int((wide * numbers.astype(np.int64)).sum())
     pairs = list(zip(numbers.tolist(), counts.tolist(), strict=True))
@@ -290,35 +286,33 @@ def integer_sums(values: Any, low: int, high: int, xp: Any) -> tuple[int, int]:
     """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
     n, above = len(values), integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
     bits = max((high - low).bit_length(), 1)
-    parts = 1 if bits <= 24 else 2 if bits <= 44 else 3
+    parts = -(-bits // ((64 - n.bit_length()) // 2))  # so short that a sum of n products of two fits 64 bits
     width, limbs = -(-bits // parts), [above]
     for _ in range(parts - 1):
         limbs[-1:] = [limbs[-1] & xp.uint64((1 << width) - 1), limbs[-1] >> xp.uint64(width)]
-    total, squares = 0, 0
-    for i, a in enumerate(limbs):
-        total += _sum(a, width, n) << (i * width)
-        for j, b in enumerate(limbs[: i + 1]):
-            squares += (_sum(a * b, 2 * width, n) * (1 if i == j else 2)) << ((i + j) * width)
-    return total + n * low, squares + 2 * low * total + n * low * low
-
-
-def _sum(values: Any, bits: int, n: int) -> int:
-    return int(values.sum()) if bits + n.bit_length() <= 63 else exact_sum(values)
+    pairs = [(i, j) for i in range(parts) for j in range(i + 1)]
+    sums = [summed(limb) for limb in limbs] + [summed(limbs[i] * limbs[j]) for i, j in pairs]
+    whole = [int(value) for value in xp.concatenate(sums).tolist()]  # a GPU is waited for once
+    once = sum(value << (i * width) for i, value in enumerate(whole[:parts]))
+    squares = sum(
+        (value << ((i + j) * width)) * (1 if i == j else 2) for (i, j), value in zip(pairs, whole[parts:], strict=True)
+    )
+    return once + n * low, squares + 2 * low * once + n * low * low
 
 
 def weighted_moments(values: Any, counts: Any, xp: Any) -> Moments:
     """The moments of finite float64 values (at least one), each as often as its count; the same in any order."""
-    n, low, high = int(counts.sum()), float(values.min()), float(values.max())
+    n, (low, high) = total(counts), extremes(values)
     weights = counts.astype(xp.float64)
 
-    def total(terms: Any) -> float:
-        (whole,), _ = exact_sums.sums(terms, lambda layer: layer.sum(keepdims=True), len(values), xp)
+    def exactly(terms: Any) -> float:
+        (whole,), _ = exact_sums.sums(terms, summed, len(values), xp)
         return float(whole)
 
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = total(values * weights) / n
+        mean = exactly(values * weights) / n
         deviations = values - mean
-        squares = total(deviations * deviations * weights)
+        squares = exactly(deviations * deviations * weights)
     return n, min(max(mean, low), high), squares, low, high
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from tasks.engines.algorithms.host_arrays import on_host
+from tasks.engines.algorithms.reductions import total
 
 Numbers = tuple[Any, Any]  # (values, valid) of a column, valid None where no row is null
 
@@ -84,7 +85,7 @@ def factor(columns: Sequence[Numbers], rows: int, xp: Any, chunk: int, add: Call
     """
     width, valid = len(columns), whole_rows(columns, xp)
     values = [v if valid is None else v[valid] for v, _ in columns]
-    n = rows if valid is None else int(valid.sum())
+    n = rows if valid is None else total(valid)
     if not n:
         return Factor(0, rows, np.zeros((2, width)), np.zeros((width, width)))
     cuts = [(start, min(start + chunk, n)) for start in range(0, n, chunk)]

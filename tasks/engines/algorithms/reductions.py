@@ -27,14 +27,40 @@ def all_true(flags: Any) -> bool:
 
 def extremes(values: Any) -> tuple[Any, Any]:
     """(least, greatest) of at least one value, as Python numbers; 0.0 for -0.0, of which a reduction takes either."""
-    low, high = _reduced(values, "min").min().item(), _reduced(values, "max").max().item()
+    low, high = _reduced(values, "min").min(), _reduced(values, "max").max()
+    if isinstance(values, np.ndarray):
+        low, high = low.item(), high.item()
+    else:  # a GPU is waited for once
+        ends = values.ravel()[:1].repeat(2)
+        ends[0], ends[1] = low, high
+        low, high = ends.tolist()
     return (low + 0.0, high + 0.0) if isinstance(low, float) else (low, high)
+
+
+def total(values: Any) -> int:
+    """The sum of integers or flags, which fits 64 bits.
+
+    >>> total(np.array([True, False, True])), total(np.array([3, -5], dtype=np.int8))
+    (2, -2)
+    """
+    return int(summed(values)[0])
+
+
+def summed(values: Any) -> Any:
+    """The sum of numbers or flags, in an array of one value on their device."""
+    values = values.ravel()
+    width = -(-values.size // PARTS)
+    if isinstance(values, np.ndarray) or width < 64:
+        return values.sum(keepdims=True)
+    whole = values.size - values.size % width
+    parts = values[:whole].reshape(-1, width).sum(axis=1)
+    return parts.sum(keepdims=True) + values[whole:].sum(keepdims=True)
 
 
 def exact_sum(values: Any) -> int:
     """The sum of integers as a Python integer of any size, from the sums of their upper and lower halves."""
     values = values.astype("int64") if values.dtype.kind == "i" else values.astype("uint64")
-    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+    return (total(values >> 32) << 32) + total(values & 0xFFFFFFFF)
 
 
 def sums_fit(values: Any, terms: int) -> bool:

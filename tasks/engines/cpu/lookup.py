@@ -64,10 +64,10 @@ class Lookup:
 
 
 def vocabulary_ids(
-    codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
+    codes: np.ndarray, null: np.ndarray | None, first: int, outside: Any, missing: int, dtype: Any, counted: bool
 ) -> tuple[np.ndarray, int]:
     """(`first` + code; `outside` (one number, or one per row) where the code is -1, `missing` where `null` is true; how
-    many codes are -1). By runs of rows that stay in the cache."""
+    many codes are -1, `counted` or not). By runs of rows that stay in the cache."""
     ids, absent = np.empty(len(codes), dtype), 0
     for start in range(0, len(codes), CACHED):
         part = ids[start : start + CACHED]

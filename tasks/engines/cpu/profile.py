@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +30,12 @@ FEW = 8  # bytes of all integers of a range in which each is counted by a compar
 
 def sketch_column(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
-    sample: bool = True,
+    sample: bool = True, places: Any = None,
 ) -> Sketch:  # fmt: skip
     """The sketch of a column that is no list, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
     `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
-    the histogram of numbers.
+    the histogram of numbers. `places` are the `sampled_places`, for who has them already.
     """
     arrow = array(column)
     dtype = arrow.type.value_type if pa.types.is_dictionary(arrow.type) else arrow.type
@@ -58,7 +59,8 @@ def sketch_column(
         else:
             out = _integers(kind, values, arrow.null_count, every)
     if sample and not sketches.always_counted(dtype):
-        chosen = sketches.sampled_values(stored, valid, starts, np)
+        places = sketches.sampled_places(starts, np) if places is None else places
+        chosen = sketches.sampled_values(stored, valid, places, np)
         out.sample = sketches.number_bins(chosen)
         if kind in ("float", "time"):
             out.sample_least = sketches.least(sketches.hashed(chosen.view(np.uint64), np))
@@ -68,14 +70,15 @@ def sketch_column(
 
 
 def sketch_leaves(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
+    places: Any = None,
+) -> Sketch:  # fmt: skip
     """The sketch of a column, of lists that of their elements; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
     """
     if not is_list(column):
-        return sketch_column(column, starts, blocks, known)
+        return sketch_column(column, starts, blocks, known, places=places)
     null = null_rows([column])
     while is_list(column):
         column = leaves(column)

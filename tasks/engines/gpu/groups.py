@@ -17,7 +17,7 @@ import pylibcudf as plc
 
 from tasks.engines.algorithms import exact_sums
 from tasks.engines.algorithms.arrow_arrays import one_array
-from tasks.engines.algorithms.reductions import extremes, refuse_wrapped, sums_fit
+from tasks.engines.algorithms.reductions import extremes, refuse_wrapped, sums_fit, total
 from tasks.engines.convert.type_widening import widest
 from tasks.engines.gpu.columns import (
     Column,
@@ -307,7 +307,7 @@ def split_nulls(table: cudf.DataFrame, keys: Sequence[str]) -> tuple[cudf.DataFr
 
 def count_at_least(table: cudf.DataFrame, threshold: int) -> int:
     """How many rows have a count of at least `threshold`."""
-    return int((table["count"].values >= threshold).sum()) if len(table) else 0
+    return total(table["count"].values >= threshold) if len(table) else 0
 
 
 def host_table(table: cudf.DataFrame | Mapping[str, Column]) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pylibcudf as plc
 
-from tasks.engines.algorithms.reductions import extremes
+from tasks.engines.algorithms.reductions import extremes, total
 from tasks.engines.gpu.columns import (
     DECIMALS,
     Column,
@@ -76,14 +76,14 @@ class Lookup:
 
 
 def vocabulary_ids(
-    codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: Any
-) -> tuple[cupy.ndarray, cupy.ndarray]:
+    codes: cupy.ndarray, null: cupy.ndarray | None, first: int, outside: Any, missing: int, dtype: Any, counted: bool
+) -> tuple[cupy.ndarray, int]:
     """(`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null; how many
-    codes are -1, which nothing waits for)."""
+    codes are -1, if they are `counted`)."""
     mask = np.bool_(False) if null is None else null
     rest = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
     ids = _IDS(codes, mask, np.int64(first), rest, np.int64(missing), cupy.empty(len(codes), dtype))
-    return ids, cupy.count_nonzero(codes < 0)
+    return ids, total(codes < 0) if counted else 0
 
 
 class _Numbers:

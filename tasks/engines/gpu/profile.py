@@ -15,7 +15,7 @@ import pyarrow as pa
 from tasks.engines.algorithms import column_sketch as sketches
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
-from tasks.engines.algorithms.reductions import extremes
+from tasks.engines.algorithms.reductions import extremes, total
 from tasks.engines.gpu import columns as gpu_columns
 from tasks.engines.gpu.columns import Column, dtype, host, is_list, leaves, numbers
 from tasks.engines.gpu.groups import (
@@ -35,12 +35,12 @@ FIRST = 1 << 16  # values whose least hashes say which of the others may count
 
 def sketch_column(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
-    sample: bool = True,
+    sample: bool = True, places: Any = None,
 ) -> Sketch:  # fmt: skip
     """The sketch of a column that is no list, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
     `known` are the moments of each block, if an operator has computed them already. Without `sample` all rows are in
-    the histogram of numbers.
+    the histogram of numbers. `places` are the `sampled_places`, for who has them already.
     """
     stored = dtype(column)
     kind = sketches.kind(stored)
@@ -62,7 +62,8 @@ def sketch_column(
         present = values if valid is None else values[valid]
         out = _integers(kind, present, len(column) - len(present), every)
     if sample and not sketches.always_counted(stored):
-        chosen = sketches.sampled_values(values, valid, starts, cupy)
+        places = sketches.sampled_places(starts, cupy) if places is None else places
+        chosen = sketches.sampled_values(values, valid, places, cupy)
         out.sample = _bins(chosen)
         if kind in ("float", "time"):
             out.sample_least = _least(sketches.hashed(chosen.view(cupy.uint64), cupy))
@@ -72,19 +73,20 @@ def sketch_column(
 
 
 def sketch_leaves(
-    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
-) -> Sketch:
+    column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None,
+    places: Any = None,
+) -> Sketch:  # fmt: skip
     """The sketch of a column, of lists that of their elements; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
     """
     if not is_list(column):
-        return sketch_column(column, starts, blocks, known)
+        return sketch_column(column, starts, blocks, known, places=places)
     null = null_rows([column])
     while is_list(column):
         column = leaves(column)
     out = sketch_column(column, [0, len(column)], blocks[:1], sample=False)
-    nulls = 0 if null is None else int(null.sum())
+    nulls = 0 if null is None else total(null)
     return replace(out, rows=out.rows + nulls, nulls=out.nulls + nulls, sample=None, sample_least=None)
 
 
@@ -99,7 +101,7 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
     kind = sketches.kind(dtype(values))
     if not whole and len(table) <= sketches.TABLE:
         return sketches.of_counts(kind, host(values), cupy.asnumpy(weights), int(nulls))
-    out = sketches.empty(kind, int(weights.sum()) + int(nulls) if len(table) else int(nulls), int(nulls))
+    out = sketches.empty(kind, total(weights) + int(nulls) if len(table) else int(nulls), int(nulls))
     out.table, out.least, out.sums = None, None, None
     if kind in ("text", "bytes") or (whole and kind == "integer"):
         high = hash_columns([values]) if len(table) else cupy.zeros(0, cupy.uint32)
@@ -128,7 +130,7 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         by_bin = cupy.bincount(codes, weights=weights.astype(cupy.float64), minlength=sketches.BINS)
         out.bins = sketches.ordered_bins(cupy.asnumpy(by_bin).astype(np.int64))
         finite = cupy.isfinite(floats)
-        out.infinite = int(weights[~finite].sum())
+        out.infinite = total(weights[~finite])
         if out.infinite:
             stored, floats, weights = stored[finite], floats[finite], weights[finite]
         if len(stored):
@@ -147,6 +149,12 @@ def _best(table: cudf.DataFrame, name: str, weights: cupy.ndarray) -> cudf.DataF
 
 def _least(hashes: cupy.ndarray) -> np.ndarray:
     """The least distinct hashes, on the host."""
+    if len(hashes) > 8 * sketches.LEAST:  # where most values are distinct, few hashes say which the least are
+        few = hashes[hashes < np.uint64((2 * sketches.LEAST << 64) // len(hashes))]
+        if len(few) < 8 * sketches.LEAST:
+            least = sketches.unique(cupy.asnumpy(few))
+            if len(least) >= sketches.LEAST:
+                return least[: sketches.LEAST]
     if len(hashes) > 4 * FIRST:
         first = cupy.unique(hashes[:FIRST])
         if len(first) >= sketches.LEAST:
@@ -198,20 +206,30 @@ def _floats(
     known: Sequence[Moments] | None, every: bool,
 ) -> Sketch:  # fmt: skip
     out = sketches.empty("float", len(values), 0)
+    is_known = known is not None and all(math.isfinite(figure) for moments in known for figure in moments)
+    if is_known and known is not None and not every:  # the moments of all values, none of which is infinite
+        out.nulls = len(values) - sum(moments[0] for moments in known)
+        _add_moments(out, blocks, known)
+        return out
     data = values.astype(cupy.float64) + 0.0
     usable = ~cupy.isnan(data) if valid is None else valid & ~cupy.isnan(data)
     present = data[usable]
     out.nulls = len(values) - len(present)
     finite = cupy.isfinite(present)
-    out.infinite = len(present) - int(finite.sum())
-    if known is None or not all(math.isfinite(figure) for moments in known for figure in moments):
+    out.infinite = len(present) - total(finite)
+    if known is None or not is_known:
         column = gpu_columns.from_numbers(cupy.where(usable, data, 0.0), usable & cupy.isfinite(data))
         known = gpu_columns.moments(column, starts)
-    out.tree = {(0, block): moments for block, moments in zip(blocks, known, strict=True) if moments[0]}
-    if out.tree:
-        out.low = min(moments[3] for moments in out.tree.values())
-        out.high = max(moments[4] for moments in out.tree.values())
+    _add_moments(out, blocks, known)
     if every:
         out.bins = _bins(present)
         out.least = _least(sketches.hashed(present.view(cupy.uint64), cupy))
     return out
+
+
+def _add_moments(out: Sketch, blocks: Sequence[int], known: Sequence[Moments]) -> None:
+    """Give the sketch the moments of its blocks."""
+    out.tree = {(0, block): moments for block, moments in zip(blocks, known, strict=True) if moments[0]}
+    if out.tree:
+        out.low = min(moments[3] for moments in out.tree.values())
+        out.high = max(moments[4] for moments in out.tree.values())
