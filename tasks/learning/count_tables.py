@@ -20,13 +20,12 @@ from tasks.graph.seen import Seen
 
 PART = {"pandas": 1 << 20, "cudf": 1 << 24}  # distinct values that are sketched at once
 FEW = 1 << 14  # distinct values up to which a core is faster than a GPU
-AT_ONCE = 2  # parts that a GPU sketches at the same time
 
 
 class CountTables:
     """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned.
 
-    They are in host memory; `engine` sketches those of more than a `FEW` values.
+    They are in host memory; `engine` sketches those of more than a `FEW` values, a GPU one after another.
     """
 
     def __init__(self, engine: str) -> None:
@@ -42,7 +41,7 @@ class CountTables:
         start, seen, cores = time.thread_time(), Seen(), len(os.sched_getaffinity(0))
         with (
             ThreadPoolExecutor(cores, thread_name_prefix="millrace-profile") as threads,
-            ThreadPoolExecutor(AT_ONCE, thread_name_prefix="millrace-profile-gpu") as on_gpu,
+            ThreadPoolExecutor(1, thread_name_prefix="millrace-profile-gpu") as on_gpu,
         ):
             futures = {}
             for key, name in columns.items():

@@ -188,7 +188,10 @@ def test_the_sketch_of_a_partition_has_one_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["s", "i", "f", "t", "b", "c"])
-def test_the_sketch_of_what_a_night_has_counted_has_one_order(name: str, engine: str) -> None:
+def test_the_sketch_of_what_a_night_has_counted_has_one_order(
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.learning.count_tables.FEW", 0)
     draw, sketches = random.Random(name), set()
     counts = cpu.count_values([cpu.column(example_table()[name].combine_chunks())], ["v0"])
     for _ in range(4):
