@@ -93,7 +93,7 @@ def sketched(
     known: Mapping[str, Sequence[Moments]],
 ) -> dict[str, Sketch]:  # fmt: skip
     """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
-    places = column_sketch.sampled_places(starts, engine.xp)
+    places = column_sketch.sampled_places(starts, engine.xp) if source else None
     return {n: engine.sketch_leaves(column, starts, blocks, known.get(n), places) for n, column in source.items()}
 
 

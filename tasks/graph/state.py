@@ -167,8 +167,13 @@ class State:
     def load_heads(folder: Path) -> State:
         """The state as manifests and reports need it: of a large vocabulary they show the first values and its numbers,
         so the first file of its tables is read and no other."""
-        fitted = _checked(folder)["fitted"]
-        return State(_read(folder, {key: _head(v) if set(v) >= VOCABULARY else v for key, v in fitted.items()}))
+        return State(_read(folder, _heads(folder)))
+
+    @staticmethod
+    def bytes_of_heads(folder: Path) -> int:
+        """The size of the files that `load_heads` reads."""
+        values = [value for fitted in _heads(folder).values() for value in fitted.values()]
+        return sum((folder / file["table"]).stat().st_size for value in values for file in _files(value))
 
     @staticmethod
     def load_for_run(folder: Path) -> State:
@@ -434,8 +439,13 @@ def _read(folder: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         return _waited(begun, pa.concat_tables)
 
 
+def _heads(folder: Path) -> dict[str, Any]:
+    """The entries of state.json, of vocabularies with the first file of every table."""
+    fitted = _checked(folder)["fitted"]
+    return {key: _head(values) if set(values) >= VOCABULARY else values for key, values in fitted.items()}
+
+
 def _head(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Learned values with the first file of every table."""
     return {name: files[0] if (files := _files(value)) else value for name, value in values.items()}
 
 

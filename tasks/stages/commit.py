@@ -77,8 +77,8 @@ class Closing:
     """Prepares a commit in a thread of this process while the workers write the files: `with Closing(..) as closing`.
 
     The thread reads what was learned, saves the fitted workflow and lets the report take its sample of the source. It
-    begins after `BREATH` seconds, or, where the workers may need the memory that the state takes, when `learned` is
-    called. When the block ends, the fitted workflow is complete or abandoned: nothing writes to it any more.
+    begins after `BREATH` seconds, or, where the workers may need the memory that this takes, when `learned` is called.
+    When the block ends, the fitted workflow is complete or abandoned: nothing writes to it any more.
     """
 
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
@@ -112,11 +112,10 @@ class Closing:
 
 
 def _is_large(request: Request) -> bool:
-    """Whether the state takes so much memory that it is read only when the workers are done."""
+    """Whether what is read of the state takes so much memory that it is read only when the workers are done."""
     from distributed.system import MEMORY_LIMIT
 
-    files = (request.staging.folder / "state").glob("*")
-    return sum(file.stat().st_size for file in files) > MEMORY_LIMIT * STATE_SHARE_OF_HOST
+    return State.bytes_of_heads(request.staging.folder / "state") > MEMORY_LIMIT * STATE_SHARE_OF_HOST
 
 
 def read_learned(request: Request) -> Learned:
