@@ -267,9 +267,9 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
 def _add_learned(step: Step, fitted: Any, values: int, vocabularies: Table, others: Table) -> None:
     """A row for what a step learned."""
     if is_vocabulary(fitted):
-        table, size = fitted["values"], fitted["size"]
+        size = fitted["size"]
         counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
-        row = (*(f"{count:,}" for count in counts), frequent_text(table, size, values))
+        row = (*(f"{count:,}" for count in counts), frequent_text(fitted, values))
         vocabularies.add_row(", ".join(step.unit), *row)
     else:
         others.add_row(type(step.op).__name__, ", ".join(step.unit), fitted_text(fitted))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.engines.convert.python_values import rows_listed
 from tasks.graph.binding import Bound, Step
@@ -26,18 +28,35 @@ def distinct_values(fitted: Mapping[str, Any]) -> int:
     return fitted.get("distinct", len(fitted["values"]))  # an earlier millrace kept all in one table
 
 
-def frequent_text(table: pa.Table, size: int, most: int) -> str:
-    """The head of a vocabulary, with counts where they are known.
+def most_frequent(table: pa.Table, most: int) -> pa.Table:
+    """The rows of a vocabulary with the largest counts, equal counts in its order; its first rows without counts.
 
-    >>> frequent_text(pa.table({"v0": ["Quinn", "Ray"], "count": [38764, 38710]}), 2, 1)
-    'Quinn (38,764), ..'
+    A refit leaves old values where they are, so that a vocabulary is in the order of counts after a fit alone.
     """
+    if table["count"].null_count:
+        return table.slice(0, most)
+    places = pa.table({"count": table["count"], "place": pa.array(np.arange(len(table)))})
+    keys = [("count", "descending"), ("place", "ascending")]
+    return table.take(pc.select_k_unstable(places, min(most, len(table)), keys))
+
+
+def frequent_text(fitted: Mapping[str, Any], most: int) -> str:
+    """The most frequent values of a vocabulary, with counts where they are known.
+
+    Of a large one that a refit has made larger, a report has the first ids alone, and says so.
+
+    >>> values = pa.table({"v0": ["Quinn", "Ray"], "count": [38710, 38764]})
+    >>> frequent_text({"values": values, "size": 2}, 1)
+    'Ray (38,764), ..'
+    """
+    size, table = fitted["size"], fitted["values"].slice(0, fitted["size"])
     shown = []
-    for row in rows_listed(table.slice(0, min(size, most))):
+    for row in rows_listed(most_frequent(table, most)):
         count = row.pop("count")
         value = " + ".join(str(v) for v in row.values())
         shown.append(value if count is None else f"{value} ({count:,})")
-    return ", ".join(shown) + (", .." if size > most else "")
+    of = f" (of the first {len(table):,})" if len(table) < size and "dimension" in fitted else ""
+    return ", ".join(shown) + (", .." if size > most else "") + of
 
 
 def fitted_text(fitted: Mapping[str, Any]) -> str:

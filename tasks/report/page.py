@@ -55,7 +55,8 @@ def render(facts: Facts, folder: Path) -> str:
     output = profile.columns_of(facts.bound.output, sample)
     known_nulls(output, folder, manifest)
     known = facts.source or profile.columns_of(facts.bound.source, None)
-    profile.add_learned(known, facts.bound, facts.values)
+    if not isinstance(manifest.get("base"), Mapping):  # a refit has learned of the rows of other nights, too
+        profile.add_learned(known, facts.bound, facts.values)
     size = sum(part["bytes"] for part in manifest["parts"])
     return template().render(
         facts=facts,
@@ -217,9 +218,9 @@ def learned(facts: Facts) -> dict[str, Any]:
     for key, step in learned_steps(facts.bound, facts.values).items():
         fitted, columns = facts.values[key], diagram.names_text(step.unit, 8)
         if is_vocabulary(fitted):
-            table, size = fitted["values"], fitted["size"]
+            size = fitted["size"]
             counts = {"values": size, "left": distinct_values(fitted) - size, "nulls": fitted.get("nulls", 0)}
-            vocabularies.append({"columns": columns, "frequent": frequent_text(table, size, 8), **counts})
+            vocabularies.append({"columns": columns, "frequent": frequent_text(fitted, 8), **counts})
         else:
             others.append({"operator": type(step.op).__name__, "columns": columns, "what": fitted_text(fitted)})
     return {"vocabularies": vocabularies[:MOST_COLUMNS], "others": others[:MOST_COLUMNS]}

@@ -13,6 +13,7 @@ import pytest
 
 from flows.job.job import make_job
 from tasks.errors import DataError
+from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.report.html import reports_of
 from tasks.report.redaction import job_text
@@ -132,6 +133,27 @@ def test_what_was_learned_is_shown(page: Page) -> None:
     assert ["brand", "5", "16", "320 B"] in [[c.strip() for c in row] for row in page.rows]
     assert page.row("Normalize")[1] == "x"
     assert "mean 449.5" in page.row("Normalize")[2]
+
+
+def test_a_night_on_a_base_tells_its_own_columns_and_the_most_frequent_values_of_all(tmp_path: Path) -> None:
+    for night, brands in (("a", ["old"] * 6 + ["rare"] * 3), ("b", ["rare"] * 30 + ["new"] * 3)):
+        (tmp_path / night).mkdir()
+        pq.write_table(
+            pa.table({"brand": brands, "x": [float(len(brands))] * len(brands)}), tmp_path / night / "p.parquet"
+        )
+        job = {"source": {"path": str(tmp_path / night)}, "output": {"path": str(tmp_path / "out"), "files": 1},
+               "features": [{"columns": ["brand"], "ops": [{"op": "Categorify"}]},
+                            {"columns": ["x"], "ops": [{"op": "Normalize"}]}]}  # fmt: skip
+        job |= {"base": str(tmp_path / "out")} if night == "b" else {}
+        base = newest_good(tmp_path / "out").version if night == "b" else None
+        job["output"]["on_existing"] = "version"  # type: ignore[index]
+        run_stages(make_job(job).request("pandas", base))
+    newest = Page((tmp_path / "out" / "v0002" / "_report.html").read_text())
+    rows = [[cell.strip() for cell in row] for row in newest.rows]
+    assert ["brand", "3", "0", "0", "rare (33), old (6), new (3)"] in rows
+    of_night = next(row for row in rows if row[0] == "brand" and len(row) == 9)
+    assert "rare (90.9 %)" in " ".join(of_night[-1].split())
+    assert "●" not in "".join(next(row for row in rows if row[0] == "x" and len(row) == 9))
 
 
 def test_train_and_valid_have_a_report_each(tmp_path: Path) -> None:
