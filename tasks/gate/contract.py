@@ -7,9 +7,11 @@ twice: names and types before any row is read, values over all rows that were re
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -22,6 +24,8 @@ from tasks.gate.verdict import Finding
 
 KINDS = ("number", "string", "bool", "time", "list")
 Rule = Literal["evolve", "freeze", "discard_column"]
+TIMES = re.compile(r"(list<)*(timestamp|date|time|duration)")  # names of types
+CLOCK = re.compile(r"\s*\d{2}:\d{2}")  # times of the day
 MOST_VALUES = 50  # of a column whose domain `proposed` writes
 Value = bool | int | float | str
 
@@ -56,7 +60,8 @@ class ColumnRule(Section):
         if len(ends) != 2:
             raise ValueError("needs two ends, [least, largest], null for no limit")
         low, high = ends
-        if low is not None and high is not None and isinstance(low, str) == isinstance(high, str) and low > high:  # type: ignore[operator]
+        times = all(isinstance(end, str) and _moment(end) is not None for end in ends)
+        if low is not None and high is not None and (_order(low, high, "largest", times) or 0) > 0:
             raise ValueError(f"the least value {low!r} is above the largest, {high!r}")
         return ends
 
@@ -236,9 +241,10 @@ def _range(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]
     for end, limit, value in (("least", low, column.minimum), ("largest", high, column.maximum)):
         if limit is None or value is None:
             continue
-        if isinstance(limit, str) != isinstance(value, str):
+        order = _order(value, limit, end, TIMES.match(column.type) is not None)
+        if order is None:
             text = f"{column.name}: the contract's limit {limit!r} cannot be compared with values such as {value!r}"
-        elif (value < limit) if end == "least" else (value > limit):  # type: ignore[operator]
+        elif order < 0 if end == "least" else order > 0:
             word = "below" if end == "least" else "above"
             text = f"{column.name}: the {end} value is {shown(value)}, {word} the contract's limit {shown(limit)}"
         else:
@@ -250,6 +256,41 @@ def _range(column: ColumnProfile, rule: ColumnRule, level: Any) -> list[Finding]
         text = f"{column.name}: {column.infinite:,} values are infinite, the contract has a range"
         findings.append(Finding(column.name, "contract", share, 0.0, share, 0.0, level, text))
     return findings
+
+
+def _order(value: Any, limit: Any, end: str, times: bool) -> int | None:
+    """-1 for a value below the limit, 1 for one above, else 0; None where the two cannot be compared.
+
+    Texts of `times` are compared as times. A day (a month, a year) as the largest value has all its times.
+
+    >>> _order("2020-09-13T12:26:00", "2020-09-13 13:00:00", "least", True), _order(7, 5, "largest", False)
+    (-1, 1)
+    >>> [_order(f"2020-09-{day}T12:26:00", "2020-09-13", "largest", True) for day in (12, 13, 14)]
+    [-1, 0, 1]
+    >>> _order("2020-09-13", "13.09.2020", "least", True), _order(7, "5", "least", False)
+    (None, None)
+    """
+    if isinstance(limit, str) != isinstance(value, str):
+        return None
+    if isinstance(limit, str) and times:
+        if bool(CLOCK.match(value)) != bool(CLOCK.match(limit)):
+            return None
+        value, limit = _moment(value), _moment(limit)
+        if value is None or limit is None:
+            return None
+        if end == "largest" and np.datetime_data(limit.dtype)[0] in ("Y", "M", "W", "D") and limit <= value < limit + 1:
+            return 0
+    return int(value > limit) - int(value < limit)
+
+
+def _moment(text: str) -> np.datetime64 | None:
+    """The moment of an ISO text (in UTC), of a time of the day that of 1970-01-01; None for another text."""
+    plain = text.strip().removesuffix("Z").removesuffix("+00:00")
+    try:
+        moment = np.datetime64(f"1970-01-01T{plain}" if CLOCK.match(plain) else plain)
+    except ValueError:
+        return None
+    return None if np.isnat(moment) else moment
 
 
 def _domain(column: ColumnProfile, rule: ColumnRule, level: Any) -> tuple[list[Finding], list[str]]:
@@ -336,7 +377,14 @@ def _limits(column: ColumnProfile) -> list[str]:
         return [f"values: [{', '.join(quoted(value) for value, _ in column.top)}]"]
     low, high = column.minimum, column.maximum
     distinct = ("" if column.is_distinct_known else "at least ") + f"{round(column.distinct):,} distinct values"
-    if low is None or high is None or isinstance(low, str) or isinstance(high, str) or not math.isfinite(high - low):
+    if (
+        column.infinite
+        or low is None
+        or high is None
+        or isinstance(low, str)
+        or isinstance(high, str)
+        or not math.isfinite(high - low)
+    ):
         return [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
     if column.type.startswith(("int", "uint")) and column.distinct > 10_000:
         return [f"# {distinct}, {shown(low)} .. {shown(high)}: ids grow, so no range is proposed"]
@@ -347,14 +395,17 @@ def _limits(column: ColumnProfile) -> list[str]:
 def _rounded(value: float, up: bool) -> str:
     """A round number beyond an extreme: 0 where it has no sign on that side, else twice its size to one digit.
 
-    >>> _rounded(3.2, False), _rounded(199.0, True), _rounded(-7, False), _rounded(-7, True)
-    ('0', '400', '-20', '0')
+    YAML reads a number with an exponent as text unless it has a point.
+
+    >>> _rounded(3.2, False), _rounded(199.0, True), _rounded(-7, False), _rounded(-7, True), _rounded(1e-7, True)
+    ('0', '400', '-20', '0', '2.0e-07')
     """
     if (value >= 0) != up or value == 0:
         return "0"
     power = 10.0 ** math.floor(math.log10(2 * abs(value)))
     rounded = math.copysign(math.ceil(2 * abs(value) / power) * power, value)
-    return f"{rounded:.15g}"
+    text = f"{rounded:.15g}"
+    return text if "." in text else text.replace("e", ".0e")
 
 
 def quoted(value: Any) -> str:

@@ -14,6 +14,7 @@ from flows.job.job import make_job
 from tasks.core.schema import Column, Schema
 from tasks.errors import DataError, JobError
 from tasks.gate.contract import check_values, make_contract, proposed, under_contract, with_contract
+from tasks.gate.profile import ColumnProfile, Profile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
 
@@ -126,6 +127,50 @@ def test_times_have_ranges_as_texts() -> None:
     assert texts({"columns": {"at": {"range": [5, None]}}}, table) == [
         "at: the contract's limit 5.0 cannot be compared with values such as '1970-01-01T00:00:00'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "side"),
+    [
+        (["2020-09-13 12:30", None], "below"), ([None, "2020-09-13 13:00:00"], ""), (["2020-09-13T12:26", None], ""),
+        ([None, "2020-09-13"], ""), ([None, "2020-09"], ""), ([None, "2020-09-12"], "above"),
+        (["2020-09-14", None], "below"), ([None, "2020-09-13T12:40Z"], "above"), (["13.09.2020", None], "be compared"),
+        (["12:26", None], "be compared"),
+    ],
+)  # fmt: skip
+def test_limits_of_times_are_compared_as_times(ends: list[str | None], side: str) -> None:
+    at = pa.array(["2020-09-13T12:26:00", "2020-09-13T12:43:00.5"]).cast(pa.timestamp("us"))
+    answer = texts({"columns": {"at": {"range": ends}}}, pa.table({"at": at}))
+    assert side in answer[0] if side else answer == []
+
+
+def of_column(dtype: str, low: Any, high: Any, **more: Any) -> Profile:
+    column = ColumnProfile("x", dtype, rows=200, nulls=0, distinct=200, minimum=low, maximum=high, **more)
+    return Profile(200, {"x": column})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "ends", "side"),
+    [
+        ("date32", "1970-01-01", ["1970-01-01T00:00:00", "1970-01-01"], ""),
+        ("time32[s]", "12:30:00", ["12:30", "12:30:01"], ""), ("time32[s]", "12:30:00", [None, "12:29"], "above"),
+        ("string", "b", ["a", "c"], ""), ("string", "b", [None, "a"], "above"),
+    ],
+)  # fmt: skip
+def test_limits_of_dates_of_times_of_the_day_and_of_texts(dtype: str, value: str, ends: list[Any], side: str) -> None:
+    contract = make_contract({"columns": {"x": {"range": ends}}})
+    findings, _ = check_values(of_column(dtype, value, value), contract, "stop")
+    assert side in findings[0].text if side else findings == []
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1e-9, 1e-7), (-1e17, 3e18), (-9e300, 8e300), (0.5, 3.0)])
+def test_a_proposed_contract_holds_for_numbers_of_any_size(low: float, high: float) -> None:
+    for infinite in (0, 5):
+        profile = of_column("float64", low, high, infinite=infinite)
+        contract = make_contract(yaml.safe_load(proposed(profile, "v0001")))
+        assert check_values(profile, contract, "stop")[0] == []
+        ends = contract.columns["x"].range or ()
+        assert [isinstance(end, float) for end in ends] == ([] if infinite else [True, True])
 
 
 def test_a_proposed_contract_holds_for_what_it_was_made_of() -> None:
