@@ -53,16 +53,18 @@ def column_profile(name: str, dtype: pa.DataType, sketch: Sketch) -> ColumnProfi
 
 def _distinct(sketch: Sketch) -> tuple[float, float, list[tuple[Any, int]], bool]:
     """(distinct values, error, the most frequent ones, whether these are exact)."""
+    values = sketch.rows - sketch.nulls
     if sketch.distinct is not None:
         return float(sketch.distinct), 0.0, sketch.top, sketch.kind in ("text", "integer")
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
         return float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True
     if sketch.least is None and sketch.sample_least is not None:
-        return column_sketch.estimate(sketch.sample_least)[0], math.inf, [], False
+        return min(column_sketch.estimate(sketch.sample_least)[0], float(values)), math.inf, [], False
     if sketch.least is None:
         return 0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False
-    return *column_sketch.estimate(sketch.least), [], False
+    estimate, error = column_sketch.estimate(sketch.least)
+    return min(estimate, float(values)), error, [], False
 
 
 def _moments(sketch: Sketch) -> tuple[float | None, float | None]:

@@ -58,9 +58,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     `failed(records)` with the casts that failed in it. `known(values)` is called, from a thread, with what a step with
     large tables has learned while other steps are worked on. A phase is one pass; steps whose operator left a question
     open (exact quantiles) share further passes over their columns alone, without `progress`. The columns of
-    `cache` stay decoded on the workers. `seen` is called once, with what was seen of the rows: each column that was
-    read, over all rows. `rules` leave out rows beyond the filter; `left_out(counts)` is called with how many rows
-    split and down-sampling left out, where a pass was needed.
+    `cache` stay decoded on the workers. `seen` is called once, where a pass was needed, with what was seen of the rows:
+    each column that was read, over all rows. `rules` leave out rows beyond the filter; `left_out(counts)` is called
+    with how many rows split and down-sampling left out, where a pass was needed.
     """
     bound = Bound(final, schema)
     state = State(*from_parameters(bound, base))
@@ -103,7 +103,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
                 passes_seen.append(counts.seen(columns, fitted, partials))
             work = replace(phase.work, profile=None)
             phase, done, columns = replace(phase, work=work, questions=questions), None, {}
-    if seen:
+    if seen and passes_seen:
         seen(together(passes_seen))
     if left_out and passes_seen:
         left_out(passes_seen[0].left_out)

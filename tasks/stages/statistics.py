@@ -52,7 +52,7 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     fingerprint = request.state_fingerprint(plan.fingerprint)
     manifest = read_json(folder / "manifest.json") or {}
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
-    if request.run.profile and reused:
+    if request.run.profile and reused and manifest.get("profiled", True):
         reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
     final, schema = subject(request, plan.schema)
     phases, bound = observe.passes(final, schema), Bound(final, schema)
@@ -115,6 +115,9 @@ def _learned(
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}
             manifest |= {"left_out": dict(left[0])} if left else {}
+            manifest |= {"profiled": bool(seen)}
+            if request.run.profile and not seen:  # no row was read: what an earlier start has seen is of other work
+                (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
             for rows in seen:
                 profile = profiles.profile_of(rows, bound, casts)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)

@@ -18,6 +18,7 @@ import pytest
 
 from flows.job.job import make_job
 from tasks import engines
+from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.hashing import murmur3
@@ -26,8 +27,11 @@ from tasks.gate.columns import column_profile
 from tasks.gate.locate import files_where
 from tasks.gate.profile import ColumnProfile, Profile, bin_edges, bin_of
 from tasks.graph.seen import Seen, unpacked
+from tasks.job import profiles
 from tasks.manifest import Manifest
 from tasks.sources.output_check import damages
+from tasks.stages import ingest
+from tasks.stages import statistics as statistics_stage
 from tasks.storage.own_files import own_output
 from tests.stages import run_stages
 
@@ -255,6 +259,12 @@ def test_distinct_floats_of_many_rows_are_those_of_the_sample(engine: str) -> No
     assert few.distinct == 7
 
 
+def test_no_column_has_more_distinct_values_than_values(engine: str) -> None:
+    whole = np.arange(270_000) * 1_000_003
+    estimates = [of_many(whole + shift, engine).distinct for shift in range(0, 40_000_000, 1_000_000)]
+    assert max(estimates) == 270_000 > min(estimates)
+
+
 @pytest.mark.parametrize("span", [10**6, 2**46, 2**47 - 1, 2**47, 2**61])
 def test_mean_and_deviation_of_many_times_are_those_of_plain_integers(span: int, engine: str) -> None:
     rows = 200_000
@@ -437,6 +447,25 @@ def test_a_job_can_do_without(tmp_path: Path, engine: str) -> None:
     assert done[1].profile == done[2].profile == ""
     assert not (tmp_path / "out" / "_profile.json").exists()
     assert Manifest.load(tmp_path / "out").rows["out"] == 1_000
+
+
+def test_statistics_that_read_no_row_have_no_profile(tmp_path: Path, engine: str) -> None:
+    """The gate would take it for a night without rows."""
+    pq.write_table(pa.table({"x": [1.0, None, 3.0]}), tmp_path / "data.parquet")
+    job = make_job({
+        "source": {"path": str(tmp_path / "data.parquet")}, "output": {"path": str(tmp_path / "out"), "files": 1},
+        "features": [{"columns": ["x"], "ops": [{"op": "FillMissing"}]}], "run": {"profile": True},
+    })  # fmt: skip
+    request, pool = job.request(engine), LocalPool(2)
+    stale = request.staging.folder / profiles.STATISTICS
+    with request.staging.locked():
+        ingest.ingest(request, pool)
+        stale.write_text(json.dumps({**Profile(9).to_json(), "fingerprint": "of other work"}))
+        assert not statistics_stage.statistics(request, pool).reused
+        assert not stale.exists()
+        assert statistics_stage.statistics(request, pool).reused
+    run_stages(request)
+    assert json.loads((tmp_path / "out" / "_profile.json").read_text())["rows"] == 3
 
 
 def test_the_files_in_which_a_figure_is_wrong(tmp_path: Path) -> None:
