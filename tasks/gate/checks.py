@@ -195,7 +195,9 @@ class _Night:
         groups: dict[tuple[int, ...], list[Key]] = defaultdict(list)
         for key in sorted(self.own):
             places = tuple(place for place, figures in enumerate(self.before) if key in figures)
-            if len(places) >= (TREND if key.check in DRIFTING else 1) and self.check(key.check).level != "off":
+            settings = self.check(key.check)
+            needs_trend = key.check in DRIFTING and settings.threshold is None
+            if len(places) >= (TREND if needs_trend else 1) and settings.level != "off":
                 groups[places].append(key)
         for places, keys in groups.items():
             design = self.design(places)
@@ -457,7 +459,7 @@ def _same(one: Profile, other: Profile) -> bool:
 
 WORDS = {
     "nulls": "of the values are null",
-    "out_of_vocabulary": "of the values have no id",
+    "out_of_vocabulary": "of the values (nulls are among them) have no id",
     "unmatched": "of the rows have no match in the joined table",
     "failed_casts": "of the values could not be cast",
 }

@@ -178,10 +178,9 @@ def _statistics(name: str, before: ColumnProfile, now: ColumnProfile) -> list[tu
         lines.append((name, "null", percent(shares_of[0]), percent(shares_of[1]), change))
     counts = [round(column.distinct) for column in (before, now)]
     if counts[0] != counts[1]:
-        about = "about " if before.distinct_error or now.distinct_error else ""
-        about = about if before.is_distinct_known and now.is_distinct_known else "at least "
-        texts = [f"{about}{count:,}" for count in counts]
-        lines.append((name, "distinct", texts[0], texts[1], _change(counts[0], counts[1])))
+        both_known = before.is_distinct_known and now.is_distinct_known
+        texts = [_distinct(column) for column in (before, now)]
+        lines.append((name, "distinct", texts[0], texts[1], _change(counts[0], counts[1]) if both_known else ""))
     number = family(before) in ("number", "time") and family(now) in ("number", "time")
     for what, one, other in (
         ("least", before.minimum, now.minimum),
@@ -197,6 +196,12 @@ def _statistics(name: str, before: ColumnProfile, now: ColumnProfile) -> list[tu
         change = _change(float(one), float(other)) if numbers else ""
         lines.append((name, str(what), texts[0], texts[1], change))
     return lines
+
+
+def _distinct(column: ColumnProfile) -> str:
+    """The number of distinct values as it is known: of a sample there are at least so many."""
+    known = ("about " if column.distinct_error else "") if column.is_distinct_known else "at least "
+    return f"{known}{round(column.distinct):,}"
 
 
 def _cut(text: str) -> str:

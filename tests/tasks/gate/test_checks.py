@@ -226,6 +226,16 @@ def test_few_nights_only_warn_unless_the_user_has_set_something() -> None:
     assert verdict_of(table, nights=0).findings == ()
 
 
+@pytest.mark.parametrize("check", ["mean", "extremes", "quantiles"])
+def test_a_threshold_of_the_user_counts_from_the_second_night_on(check: str) -> None:
+    table = with_column(tonight(), "score", plain(tonight(), "score") + 1e6)
+    of_user = Checks(on_finding="stop", **{check: Check(threshold=0.5, columns=["score"])})
+    (finding,) = [f for f in verdict_of(table, of_user, nights=1).findings if f.check == check][:1]
+    assert (finding.column, finding.level) == ("score", "stop")
+    assert not [f for f in verdict_of(tonight(), of_user, nights=1).findings if f.check == check]
+    assert not [f for f in verdict_of(table, nights=1).findings if f.check == check]
+
+
 def test_thresholds_levels_and_columns_of_the_user() -> None:
     table = lost("US", 0.5)(tonight())
     assert verdict_of(table, Checks(on_finding="stop", rows=Check(threshold=0.5))).findings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from tasks.core.schema import Column, Schema
 from tasks.gate.contract import make_contract
 from tasks.gate.diff import Side, difference
 from tasks.gate.history import good_versions
-from tasks.gate.profile import Profile
+from tasks.gate.profile import ColumnProfile, Profile
 from tasks.report.diff_page import page
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
@@ -62,6 +64,19 @@ def test_rows_schema_vocabularies_and_statistics_side_by_side() -> None:
     assert shares["'view'"] == (0.8, 0.7)
     assert shares["'buy'"] == (0.05, 0.15)
     assert 0 < kind.jensen_shannon < 0.2
+
+
+def test_what_a_sample_does_not_know_is_no_change() -> None:
+    def side(name: str, column: ColumnProfile) -> Side:
+        return Side(name, {"in": 9, "dropped": 0, "added": 0, "out": 9}, Schema(), {}, Profile(9, {"x": column}), "")
+
+    sampled = ColumnProfile("x", "float64", rows=9, nulls=0, distinct=5.0, distinct_error=math.inf, sampled=16)
+    exact, estimated = replace(sampled, distinct=7.0, distinct_error=0.0), replace(sampled, distinct_error=0.04)
+    for one, other, line in (
+        (sampled, exact, ("x", "distinct", "at least 5", "7", "")),
+        (exact, estimated, ("x", "distinct", "7", "about 5", "-28.6 %")),
+    ):
+        assert line in difference(side("v0001", one), side("v0002", other)).statistics
 
 
 def test_an_output_without_a_profile_says_so() -> None:
