@@ -115,8 +115,8 @@ def _learned(
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": sum(halved)}
             manifest |= {"failed_casts": casts}
             manifest |= {"left_out": dict(left[0])} if left else {}
-            manifest |= {"profiled": bool(seen)}
             if request.run.profile and not seen:  # no row was read: what an earlier start has seen is of other work
+                manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
             for rows in seen:
                 profile = profiles.profile_of(rows, bound, casts)

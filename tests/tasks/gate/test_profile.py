@@ -468,6 +468,25 @@ def test_statistics_that_read_no_row_have_no_profile(tmp_path: Path, engine: str
     assert json.loads((tmp_path / "out" / "_profile.json").read_text())["rows"] == 3
 
 
+def test_statistics_of_a_start_without_a_profile_are_made_again_for_one(tmp_path: Path, engine: str) -> None:
+    table = pa.table({"x": [1.0, 2.0, 3.0], "group": ["a", "b", "a"]})
+    pq.write_table(table, tmp_path / "data.parquet")
+    data = {
+        "source": {"path": str(tmp_path / "data.parquet")}, "output": {"path": str(tmp_path / "out"), "files": 1},
+        "features": [{"columns": ["group"], "ops": [{"op": "JoinGroupby", "cont_cols": ["x"], "stats": ["mean"]}]}],
+    }  # fmt: skip
+    pool = LocalPool(2)
+    for profile in (False, True):
+        request = make_job(data | {"run": {"profile": profile}}).request(engine)
+        with request.staging.locked():
+            ingest.ingest(request, pool)
+            assert not statistics_stage.statistics(request, pool).reused
+            assert statistics_stage.statistics(request, pool).reused
+    seen = profiles.saved(request, profiles.STATISTICS)
+    assert seen is not None
+    assert {"x", "group"} <= {*seen.columns}
+
+
 def test_the_files_in_which_a_figure_is_wrong(tmp_path: Path) -> None:
     job(tmp_path)
     plan = Dataset(str(tmp_path / "in")).plan
