@@ -377,15 +377,11 @@ def _limits(column: ColumnProfile) -> list[str]:
         return [f"values: [{', '.join(quoted(value) for value, _ in column.top)}]"]
     low, high = column.minimum, column.maximum
     distinct = ("" if column.is_distinct_known else "at least ") + f"{round(column.distinct):,} distinct values"
-    if (
-        column.infinite
-        or low is None
-        or high is None
-        or isinstance(low, str)
-        or isinstance(high, str)
-        or not math.isfinite(high - low)
-    ):
-        return [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
+    seen = [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
+    if low is None or high is None or isinstance(low, str) or isinstance(high, str):
+        return seen
+    if column.infinite or not math.isfinite(high - low):
+        return seen
     if column.type.startswith(("int", "uint")) and column.distinct > 10_000:
         return [f"# {distinct}, {shown(low)} .. {shown(high)}: ids grow, so no range is proposed"]
     ends = f"[{_rounded(low, False)}, {_rounded(high, True)}]"

@@ -25,7 +25,8 @@ FEW = 1 << 14  # distinct values up to which a core is faster than a GPU
 class CountTables:
     """The tables of a phase: those that a refit shows before it merges them, and those that a fit has learned.
 
-    They are in host memory; `engine` sketches those of more than a `FEW` values, a GPU one after another.
+    The tables are in host memory. Those of more than `FEW` values are sketched by `engine`, on a GPU one part after
+    another; smaller ones by the CPU.
     """
 
     def __init__(self, engine: str) -> None:

@@ -76,7 +76,7 @@ class Night:
     forget_days: counts of values without an id that were not seen for so many days are dropped; None: none are.
     keep_ids_only: of what was learned, only ids stay; all counts begin anew with the rows of the night.
     since: the day of the base; values that were learned without a day were seen on it. None: the day of the night.
-    engine: the engine that looks up the values of a vocabulary, which is in host memory, in this process.
+    engine: the engine that looks up values in this process; the vocabularies are in host memory.
     """
 
     day: date

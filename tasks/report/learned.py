@@ -43,7 +43,7 @@ def most_frequent(table: pa.Table, most: int) -> pa.Table:
 def frequent_text(fitted: Mapping[str, Any], most: int) -> str:
     """The most frequent values of a vocabulary, with counts where they are known.
 
-    Of a large one that a refit has made larger, a report has the first ids alone, and says so.
+    Of a large vocabulary that a refit has made larger, the report of a run has the first ids alone; the text says so.
 
     >>> values = pa.table({"v0": ["Quinn", "Ray"], "count": [38710, 38764]})
     >>> frequent_text({"values": values, "size": 2}, 1)
@@ -55,7 +55,7 @@ def frequent_text(fitted: Mapping[str, Any], most: int) -> str:
         count = row.pop("count")
         value = " + ".join(str(v) for v in row.values())
         shown.append(value if count is None else f"{value} ({count:,})")
-    of = f" (of the first {len(table):,})" if len(table) < size and "dimension" in fitted else ""
+    of = f" (of the first {len(table):,} ids)" if len(table) < size and "dimension" in fitted else ""
     return ", ".join(shown) + (", .." if size > most else "") + of
 
 

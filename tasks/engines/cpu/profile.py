@@ -227,11 +227,11 @@ def _times(
 
 
 def _time_moments(part: np.ndarray, low: int, high: int, ahead: np.ndarray, numbers: np.ndarray) -> Moments:
-    """The moments of a chunk of times, of which `low` is the first and `high` the last one; into buffers.
+    """The moments of a chunk of times between `low` and `high`; `ahead` and `numbers` are room for as many numbers.
 
-    They are counted from the one in the first row, so that their sum is exact and that of their squares loses no more
-    than the number of values times the precision of float64: that one cannot be farther from the mean than sqrt(n)
-    standard deviations.
+    Times are counted from the one in the first row, so that their sum is exact and the sum of their squares loses no
+    more than the number of values times the precision of float64: the first row cannot be farther from the mean than
+    sqrt(n) standard deviations.
     """
     n, first = len(part), int(part[0])
     if (high - low).bit_length() + TIMES.bit_length() > 64:  # n (high - low) may be 2^63 or more
