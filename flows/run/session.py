@@ -26,7 +26,7 @@ from flows.run.listeners import work_in
 from flows.run.nights import PublishedError, check_source, empty, has_date, needs_rows, note_night
 from flows.run.questions import settle_question
 from flows.run.signs_of_life import signs_of_life
-from flows.run.stages import _done, run_stage
+from flows.run.stages import run_stage, stages_of_this_run
 from flows.sample import make_sample
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
@@ -66,13 +66,13 @@ def started(job: AnyJob, request: Request, imports: WorkerImports) -> Iterator[R
     use_cluster(job.cluster, imports)
     staging.check(job.output.on_existing)
     waits = job.run.lock == "wait"
-    _done.set(None)
     with (
         signs_of_life(str(staging.target)),
         ready_in_time(request),
         TaskSettings.current(),
         links_of_this_run(),
         all_shown(),
+        stages_of_this_run(),
         staging.locked(wait=waits) as owner,
         _released(job, request),
     ):

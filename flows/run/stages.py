@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prefect import get_run_logger
+from prefect import get_client, get_run_logger
 from prefect.client.schemas.objects import StateDetails
 from prefect.context import FlowRunContext, TagsContext
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, Crashed, State
 
 from flows.job.refit import AnyJob
@@ -58,6 +59,7 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
             try:
                 wait_for(future, name, job.run.stalled_after)
                 run: StageRun = future.result()
+                _done.get().append(_Done(future.task_run_id, task, run.worker, future.wrapped_future.client))
                 return _reported(run, attempt, future.task_run_id, request)
             except stages_task.LOST as error:
                 _mark_crashed(future.task_run_id, error, task)
@@ -101,18 +103,72 @@ def _reported(run: StageRun, attempt: int, task_run_id: uuid.UUID, request: Requ
     for failed in result.failed_casts if result.stage == last else ():
         get_run_logger().warning(sentence(dict(failed)))
     notify(result)
-    _done.set(task_run_id)
     return result
 
 
-_done: ContextVar[uuid.UUID | None] = ContextVar("stage_that_is_done", default=None)
+@dataclass(frozen=True)
+class _Done:
+    """A stage that is done: the attempt that did it, and the address of its worker."""
+
+    task_run_id: uuid.UUID
+    task: Any
+    worker: str
+    client: Any  # of Dask
+    ended: float = field(default_factory=time.monotonic)
+
+
+_done: ContextVar[list[_Done]] = ContextVar("stages_that_are_done")
+
+
+@contextmanager
+def stages_of_this_run() -> Iterator[None]:
+    """The stages of this block follow each other in the run's graph; the server knows that they are completed when the
+    block ends.
+
+    A worker tells the server that its stage is completed a moment later. Killed before that, it leaves its task run
+    Running for ever unless the flow says so.
+    """
+    done = list[_Done]()
+    token = _done.set(done)
+    try:
+        yield
+    except Exception:
+        _tell_completed(done)
+        raise
+    else:
+        _tell_completed(done)
+    finally:
+        _done.reset(token)
+
+
+def _tell_completed(done: list[_Done]) -> None:
+    """Mark the stages as completed whose workers are gone and have not told the server `RECORDED_SECONDS` later."""
+    for stage in done:
+        if stage.client.status != "running":
+            continue
+        with suppress(Exception):  # a server that does not answer any more: the work is done all the same
+            if stage.worker not in stage.client.scheduler_info(n_workers=-1)["workers"] and not _is_told(stage):
+                state: State = Completed(message="the worker was lost when its stage was done")
+                mark_task_run(stage.task_run_id, state, 0.0, stage.task)
+
+
+def _is_told(stage: _Done) -> bool:
+    """Whether the server knows how the stage ended, by `RECORDED_SECONDS` after that."""
+    with get_client(sync_client=True) as client:
+        while True:
+            with suppress(ObjectNotFound):
+                state = client.read_task_run(stage.task_run_id).state
+                if state is not None and state.is_final():
+                    return True
+            if time.monotonic() - stage.ended > RECORDED_SECONDS:
+                return False
+            time.sleep(WAKE_SECONDS)
 
 
 def stages_before() -> list[State]:
     """The state of the stage before, for the run's graph. Its future is left out: Dask would run that stage again for a
     future whose worker is lost."""
-    before = _done.get()
-    return [Completed(data=True, state_details=StateDetails(task_run_id=before))] if before else []
+    return [Completed(data=True, state_details=StateDetails(task_run_id=s.task_run_id)) for s in _done.get()[-1:]]
 
 
 def untagged() -> TagsContext:

@@ -170,8 +170,10 @@ class ProgressArtifact:
 
 @dataclass(frozen=True)
 class StageRun:
-    """What the Prefect task of a stage returns to the flow: the result, and the artifacts that the flow writes."""
+    """What the Prefect task of a stage returns to the flow: the result, the artifacts that the flow writes, and the
+    address of the Dask worker that ran the stage."""
 
     result: StageResult
     artifacts: StageArtifacts | None
     progress: ProgressArtifact | None
+    worker: str

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from distributed import KilledWorker, get_client, secede
+from distributed import KilledWorker, get_client, get_worker, secede
 from distributed.comm import CommClosedError
 from distributed.threadpoolexecutor import thread_state
 from prefect import get_run_logger, task
@@ -138,7 +138,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         retries = (context.task_run.run_count - 1) if context else 0
         result = replace(result, retries=retries, began=began, ended=time.time())
         log.info(report.stage_line(result))
-        return StageRun(result, artifacts(result, request, watch), progress.ended())
+        return StageRun(result, artifacts(result, request, watch), progress.ended(), get_worker().address)
 
     body.__name__, body.__doc__ = name, work.__doc__
     return task(

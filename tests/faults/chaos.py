@@ -99,6 +99,13 @@ def hiccup() -> None:
     raise ConnectionResetError("injected: the storage hung up")
 
 
+def mute() -> None:
+    """The server hears nothing of this process any more, such as how its stage ends."""
+    from prefect.events.worker import EventsWorker
+
+    EventsWorker.send = lambda self, event: None  # type: ignore[method-assign]
+
+
 def hold() -> None:
     """Say that work stands still here (`.held` beside the plan), until `.release` is there or two minutes are over."""
     plan, deadline = Path(os.environ[VARIABLE]), time.monotonic() + 120
@@ -114,5 +121,6 @@ ACTIONS: dict[str, Callable[[], None]] = {
     "out-of-memory": out_of_memory,
     "hiccup": hiccup,
     "hold": hold,
+    "mute": mute,
     "stall": stall,
 }

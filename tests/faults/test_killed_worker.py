@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,27 @@ def workers() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True) if is_worker(child)}
 
 
+def kill_workers_before(monkeypatch: pytest.MonkeyPatch, stages: Sequence[str]) -> list[str]:
+    """From now on kill -9 ends the workers of a run before it begins with one of the stages; the stages that begin."""
+    from flows import preprocess
+    from flows.run import session
+    from flows.run import stages as run_stages
+
+    run_stage, started, of_others = run_stages.run_stage, list[str](), workers()
+
+    def between(function: Any, *args: Any) -> Any:
+        started.append(function.name)
+        if function.name in stages:
+            for worker in workers() - of_others:
+                with suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)  # as the kernel does when memory is short
+        return run_stage(function, *args)
+
+    monkeypatch.setattr(preprocess, "run_stage", between)
+    monkeypatch.setattr(session, "run_stage", between)
+    return started
+
+
 def completed(runs: Sequence[tuple[str, str]]) -> list[str]:
     """The stages that were completed, in their order."""
     return [name.split(" ")[0] for name, final in runs if final == "Completed"]
@@ -74,27 +96,13 @@ def test_one_worker_killed_once_in_every_stage(
 def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_write(
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import preprocess
-    from flows.run import session
-    from flows.run import stages as run_stages
-
-    run_stage, started, of_others = run_stages.run_stage, [], workers()
-
-    def between(function: Any, *args: Any) -> Any:
-        started.append(function.name)
-        if function.name == "shuffle_write":
-            for worker in workers() - of_others:  # kill -9, as the kernel does when memory is short
-                os.kill(worker, signal.SIGKILL)
-        return run_stage(function, *args)
-
-    monkeypatch.setattr(preprocess, "run_stage", between)
-    monkeypatch.setattr(session, "run_stage", between)
+    started = kill_workers_before(monkeypatch, ["shuffle_write"])
     faults(*({"at": place} for place in STAGES.values()))  # the first call of each: two partitions, two workers
     two = {"workers": 2, "threads_per_worker": 1}
     state = run_flow(
         make_job(data, tmp_path / "out", source={"partition_size": "4MB"}, cluster=two, run={"retries": 2})
     )
-    eventually(lambda: completed(task_runs(state)) == list(STAGES))
+    eventually(lambda: {final for _, final in task_runs(state)} == {"Crashed", "Completed"})
     runs = task_runs(state)
     assert started == list(STAGES)
     assert {name for name, final in runs if final == "Crashed"} >= set(STAGES)
@@ -102,6 +110,21 @@ def test_two_workers_killed_in_every_stage_and_between_transform_and_shuffle_wri
     assert completed(runs) == list(STAGES)
     assert flow_state(state) == "Completed"
     assert digests(tmp_path / "out") == expected
+
+
+def test_stages_whose_workers_were_killed_before_they_told_the_server_are_completed_there(
+    faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults(*({"at": STAGES[stage], "do": "mute", "always": True} for stage in ("ingest", "statistics")))
+    started = kill_workers_before(monkeypatch, list(STAGES)[1:])
+    state = run_flow(make_job(data, tmp_path / "out", run={"retries": 2}))
+    assert started == list(STAGES)
+    assert flow_state(state) == "Completed"
+    assert digests(tmp_path / "out") == expected
+    eventually(lambda: completed(task_runs(state)) == list(STAGES))
+    runs = task_runs(state)
+    assert completed(runs) == list(STAGES), runs
+    assert {final for _, final in runs} <= {"Crashed", "Completed"}, runs
 
 
 def test_a_worker_killed_in_every_attempt_is_a_failed_run_that_can_be_resumed(

@@ -57,11 +57,15 @@ def until(fact: Callable[[], Any], what: str, seconds: float = 120) -> Any:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Whether it is a worker of a local cluster: with an interpreter of its own, or a fork of the fork server."""
-    command, parent = " ".join(process.cmdline()), process.parent()
-    if "multiprocessing.forkserver" in command:
-        return parent is not None and parent.cmdline() == process.cmdline()
-    return "spawn_main" in command
+    """Whether it is a worker of a local cluster: with an interpreter of its own, or a fork of the fork server. A
+    process that has ended is none."""
+    try:
+        command, parent = process.cmdline(), process.parent()
+        if any("multiprocessing.forkserver" in word for word in command):
+            return parent is not None and parent.cmdline() == command
+        return any("spawn_main" in word for word in command)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def commands_with(text: str) -> list[str]:
