@@ -252,7 +252,7 @@ class Categorify(Keyed):
         def waited_again(start: int, rows: np.ndarray, of: np.ndarray) -> None:
             rest_counts[start:][rows] += counts.take(of)
             is_new[of] = False
-            seen[start:][rows] = night.number
+            seen[start:][rows] = np.maximum(seen[start:][rows], night.number)  # the night may have come late
 
         for base, met in ((values, known_again), (rest, waited_again)):
             if len(base) and lookup is not None:

@@ -138,6 +138,17 @@ def test_values_without_an_id_are_forgotten_never_ids(engine: str) -> None:
     assert one(gone)[1]["rest"]["v0"].to_pylist() == ["b"]
 
 
+def test_a_night_that_came_late_makes_no_count_older(engine: str) -> None:
+    coded = ["s"] >> ops.Categorify(freq_threshold=3)
+    state = learned(coded, cut(pa.table({"s": ["a", "a", "a"]}), 16), engine)
+    nights = [(20, ["y"]), (1, ["y"]), (21, ["a"]), (22, ["y"])]  # January 1 comes after January 20
+    for day, rows in nights:
+        night = Night(date(2026, 1, day), forget_days=10)
+        state = refitted(coded, pa.table({"s": rows}), state, engine, night=night)
+        assert one(state)[2]["forgotten"] == 0
+    assert vocabulary(one(state)[0]) == ["a", "y"]
+
+
 def test_the_dimension_stays_and_rows_never_shrink(engine: str) -> None:
     workflow = Workflow(["i"] >> ops.Categorify()).fit(Dataset(pa.table({"i": [1, 2]}), engine=engine))
     first = workflow.embeddings()["i"]
