@@ -25,7 +25,9 @@ def backfill(
     from_: Annotated[
         str | None, typer.Option("--from", metavar="DAY", help="first day: 2026-10-01; or hour: 2026-10-01T03")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="DAY", help="last day or hour; now if left out")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="DAY", help="last day or hour; the last that has begun if left out")
+    ] = None,
     at_most: Annotated[int | None, typer.Option(min=1, help="start so many runs, then stop")] = None,
     missing: Annotated[
         bool,
@@ -60,11 +62,13 @@ def backfill(
     nights.check()
     calendar = nights.calendar
     first = calendar.parse(from_, "--from") if from_ is not None else None
-    last = calendar.parse(to, "--to", is_last=True) if to is not None else nights.today()
+    last = calendar.parse(to, "--to", is_last=True) if to is not None else nights.last_night()
+    if to is None and last < nights.today():
+        console.print(f"{calendar.shown(nights.today())} is left to the schedule, or to --to", markup=False)
     if first is not None and first > last:
         raise JobError("the range is empty", where=f"--from {from_} --to {to or calendar.shown(last)}",
                        do="give --from an earlier day")  # fmt: skip
-    known, unit = nights.published(), calendar.unit
+    known, unit = nights.all_published(), calendar.unit
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
         console.print(f"{len(wanted):,} {unit}(s) of the schedule have no published output", markup=False)
@@ -72,9 +76,12 @@ def backfill(
         every = calendar.between(first, last)
         wanted = [night for night in every if night not in known]
         console.print(f"{len(every):,} {unit}(s), {len(every) - len(wanted):,} of them are published", markup=False)
+    if gone := [one for one, night in known.items() if night.is_removed and first is not None and first <= one <= last]:
+        text = f"{len(gone):,} of the published {unit}(s) were removed by output.keep_versions; they are not made again"
+        console.print(text, markup=False)
     started = 0
     for one in wanted:
-        if one in nights.published():  # meanwhile, by the schedule
+        if one in nights.all_published():  # meanwhile, by the schedule
             continue
         if at_most is not None and started == at_most:
             break
@@ -87,7 +94,7 @@ def backfill(
         if not ended.state.is_completed():
             console.print(f"ended at {name}: the {unit}s after it wait; give the command again once it is mended")
             raise typer.Exit(FAILED)
-    left = [one for one in wanted if one not in nights.published()]
+    left = [one for one in wanted if one not in nights.all_published()]
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
 
 
@@ -136,7 +143,7 @@ def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
         ended = _ended(run.id, nights.name, say)
-        if is_new or ended.state.is_completed():
+        if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: somebody said so
             return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
@@ -158,6 +165,8 @@ def _ended(run_id: Any, name: str, say: Callable[[str], None]) -> Any:
             is_asked = True
             say("the gate asks whether to publish it: answer on the run's page, or with millrace publish|discard OUT")
         waits = run.state is None or run.state.is_scheduled() or run.state.is_pending()
+        if not waits:  # a run that has asked is scheduled once more when it is answered
+            began = time.monotonic()
         if waits and not is_announced and time.monotonic() - began > IDLE_SECONDS:
             is_announced = True
             say(f"nobody has begun with it yet: start `millrace serve`, or the worker of {name}")

@@ -19,6 +19,7 @@ from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, 
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
+from tasks.storage.retention import removed_nights
 
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
 BACKFILL = "millrace-backfill"  # the tag of runs that `millrace backfill` starts
@@ -111,6 +112,7 @@ class Night:
     """An output, or a version of it, of one day or hour.
 
     `seconds` are those of the whole run, `stages` those of its stages, `nbytes` the size of the files of data.
+    `is_removed`: a version that output.keep_versions has removed since; nothing is at its path.
     """
 
     day: date
@@ -120,6 +122,7 @@ class Night:
     seconds: float | None = None
     stages: Mapping[str, float] = field(default_factory=dict)
     nbytes: int | None = None
+    is_removed: bool = False
 
 
 def published(
@@ -131,13 +134,31 @@ def published(
     Nights are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
     written; else it is left out.
     """
-    pattern, calendar = str(folder / output), calendar or Calendar()
-    roots = sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]
-    nights: dict[date, Night] = {}
-    for path in (place for root in roots for place in _outputs(root) if not is_discarded(place)):
+    calendar, nights = calendar or Calendar(), dict[date, Night]()
+    for path in (place for root in _roots(output, folder) for place in _outputs(root) if not is_discarded(place)):
         if (night := _night(path, calendar, without_date)) is not None:
             nights[night.day] = night
     return nights
+
+
+def removed(
+    output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
+) -> dict[date, Night]:
+    """The nights whose versions output.keep_versions has removed, as the outputs note it; parameters as in
+    `published`."""
+    calendar, nights = calendar or Calendar(), dict[date, Night]()
+    for root in _roots(output, folder):
+        for note in removed_nights(root):
+            day = _day(note["date"], note["run_date"], note["created"], calendar, without_date)
+            if day is not None:
+                nights[day] = Night(day, root / note["version"], note["run"], is_removed=True)
+    return nights
+
+
+def _roots(output: str, folder: Path) -> list[Path]:
+    """The folders that the path of a job may name, on whatever date."""
+    pattern = str(folder / output)
+    return sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]
 
 
 def _literal(path: str) -> str:
@@ -160,19 +181,8 @@ def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
     if not there:
         return None
     first, *others = there
-    try:
-        if first.date and calendar.hourly:
-            named = parse_run_date(first.run_date, calendar.timezone)
-            if not named.has_hour:
-                return None
-            day: date = calendar.night(named.time)
-        elif first.date:
-            day = date.fromisoformat(first.date)
-        elif without_date:
-            day = calendar.night(datetime.fromisoformat(first.created))
-        else:
-            return None
-    except (ValueError, JobError):
+    day = _day(first.date, first.run_date, first.created, calendar, without_date)
+    if day is None:
         return None
     stages = dict(first.stages)
     for name in ("transform", "shuffle_write"):  # once for each split; the stages before them are of both
@@ -184,6 +194,20 @@ def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
         day, path, first.run, sum(note.rows or 0 for note in counted) if counted else None, first.seconds, stages,
         sum(note.nbytes for note in counted) if counted else None,
     )  # fmt: skip
+
+
+def _day(text: str, run_date: str, created: str, calendar: Calendar, without_date: bool) -> date | None:
+    """The night of an output by the texts of its manifest: `dated.date`, `dated.run_date`, `created`; None where they
+    name none."""
+    try:
+        if text and calendar.hourly:
+            named = parse_run_date(run_date, calendar.timezone)
+            return calendar.night(named.time) if named.has_hour else None
+        if text:
+            return date.fromisoformat(text)
+        return calendar.night(datetime.fromisoformat(created)) if without_date else None
+    except (ValueError, JobError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -272,9 +296,22 @@ class Deployed:
         """The newest output of each night; of a job without a date by the days on which its outputs were written."""
         return published(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
+    def all_published(self) -> dict[date, Night]:
+        """The published output of each night, also of those whose versions output.keep_versions has removed since."""
+        where = (self.output, self.folder, self.calendar)
+        return {**removed(*where, without_date=not self.has_date), **self.published()}
+
     def today(self) -> date:
         """The night of this moment."""
         return self.calendar.night(datetime.now(UTC))
+
+    def last_night(self) -> date:
+        """The night of this moment, or the one before it where the schedules start the run of this night later."""
+        today, now = self.today(), datetime.now(UTC)
+        end = self.calendar.end(today).astimezone(UTC)
+        begun = bool(self.scheduled(today, today))
+        later = any(True for schedule in self.schedules for _ in _starts(schedule, now, end))
+        return self.calendar.back(today, 1) if later and not begun else today
 
     def scheduled(self, first: date, last: date) -> list[date]:
         """The nights of a range in which the schedules have started, or should have started, a run; all of them up to
@@ -290,11 +327,11 @@ class Deployed:
 
     def first_night(self) -> date:
         """The first published night; that in which the deployment was made where none is published."""
-        return min(self.published(), default=self.calendar.night(self.created))
+        return min(self.all_published(), default=self.calendar.night(self.created))
 
     def missing(self, first: date | None = None, last: date | None = None) -> list[date]:
-        """The nights of a range, by default from the first one until now, that have no published output."""
-        outputs = self.published()
+        """The nights of a range, by default from the first one until now, that have never had a published output."""
+        outputs = self.all_published()
         nights = self.scheduled(first or self.first_night(), last or self.today())
         return [night for night in nights if night not in outputs]
 

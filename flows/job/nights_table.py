@@ -53,7 +53,7 @@ def nights_text(
     figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
     out.
     """
-    outputs, calendar = nights.published(), nights.calendar
+    outputs, calendar = nights.all_published(), nights.calendar
     oldest = calendar.back(nights.today(), NIGHTS - 1)
     missing: list[date] = []
     if nights.has_date:
@@ -89,7 +89,10 @@ def _row(
 ) -> dict[str, str]:
     """The cells of a night, as texts; "" for what nobody knows."""
     run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
-    if night:
+    before, night = night, None if night and night.is_removed else night
+    if before and not night:
+        state = f"published, and removed by keep_versions: {before.path.name}"
+    elif night:
         state = f"published: {night.path.name}"
     else:
         state = outcome or (str(flow_run.state_name) if flow_run else "no run")

@@ -26,7 +26,7 @@ from prefect.states import Cancelled, Completed
 from flows.job.dates import DateOf
 from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published
+from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published, removed
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit import AnyJob, Refit
 from flows.run.links import flow_run_id
@@ -151,9 +151,7 @@ def _has_work(own: AnyJob) -> bool:
 def _done_by_others(own: AnyJob) -> Any:
     """The state of a run that has asked and whose work is gone when it goes on."""
     if there := _output_of(own):
-        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
-        get_run_logger().info("%s", text)
-        return Completed(message=text, data=[])
+        return _published_already(own, there)
     text = "its work is gone: another run has published it, or somebody has thrown it away"
     get_run_logger().warning("%s", text)
     return Cancelled(message=text)
@@ -163,9 +161,7 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
     """Run the job of each date; note in `outcomes` how those ended that have no output."""
     assert own.dated is not None
     if there := _published_before(own):
-        text = f"{_calendar(own).shown(there.day)} is published already: {there.path}"
-        get_run_logger().info("%s", text)
-        return Completed(message=text, data=[])
+        return _published_already(own, there)
     folders: list[str] = []
     tries = 0
     while True:
@@ -214,6 +210,14 @@ def _in_order(own: J, make: Callable[[DateOf], J], run: Callable[[J], list[str]]
             return folders
 
 
+def _published_already(own: AnyJob, there: Night) -> Any:
+    """The state of a run whose night has an output."""
+    since = ", removed since by output.keep_versions" if there.is_removed else ""
+    text = f"{_calendar(own).shown(there.day)} is published already: {there.path}{since}"
+    get_run_logger().info("%s", text)
+    return Completed(message=text, data=[])
+
+
 def _published_before(own: AnyJob) -> Night | None:
     """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
@@ -226,8 +230,8 @@ def _output_of(own: AnyJob) -> Night | None:
     if own.dated is None:
         return None
     written, calendar = own.as_written(), _calendar(own)
-    outputs = published(str(written["output"]["path"]), Path.cwd(), calendar)
-    return outputs.get(_night_of_this_run(own))
+    where = (str(written["output"]["path"]), Path.cwd(), calendar)
+    return {**removed(*where), **published(*where)}.get(_night_of_this_run(own))
 
 
 def _night_of_this_run(own: AnyJob) -> date:

@@ -194,6 +194,19 @@ class DiscardedForm(Form):
     why: str = ""
 
 
+class RemovedNightForm(Form):
+    version: str
+    date: str
+    run_date: str
+    created: str
+    run: str
+
+
+class RemovedForm(Form):
+    format: Annotated[int, Field(ge=1)]
+    nights: list[RemovedNightForm]
+
+
 class WorkflowForm(Form):
     format: Annotated[int, Field(ge=1)] = 1
     graph: Annotated[list[NodeForm], Field(min_length=1)]
@@ -353,6 +366,7 @@ FORMS: dict[str, type[Form]] = {
     "changes": ChangesForm,
     "table": TableForm,
     "discarded": DiscardedForm,
+    "removed": RemovedForm,
 }
 
 

@@ -24,9 +24,10 @@ GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fit
 PROFILE = "_profile.json"  # the profile of all rows that the run has read
 REPORTS = ("_report.html", "_performance.html")
 LATEST = "_latest"  # in an output of several versions: the name of the newest one
+REMOVED = "_removed.json"  # beside it: the nights of versions that output.keep_versions has removed
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid", "test")
-OWN = {MANIFEST, WORKFLOW, LATEST, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
+OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
@@ -83,8 +84,11 @@ def own_output(target: Path) -> bool:
 def known_files(root: Path) -> dict[str, Known]:
     """The files that an output, a fitted workflow or a folder of versions should have, by their paths in it."""
     if (root / LATEST).is_file():
-        drafts = [p.name for p in root.glob(f"{LATEST}.*.tmp") if re.fullmatch(rf"{LATEST}{TEMPORARY}", p.name)]
-        known = {name: Known(None, 0, None) for name in (LATEST, *drafts)}
+        drafts = [
+            p.name for name in (LATEST, REMOVED) for p in root.glob(f"{name}*")
+            if re.fullmatch(rf"{re.escape(name)}{TEMPORARY}", p.name)
+        ]  # fmt: skip
+        known = {name: Known(None, 0, None) for name in drafts}
         for version in _folders(root):
             if VERSION.fullmatch(version.name):
                 known |= _below(version.name, known_files(version))

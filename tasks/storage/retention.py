@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.core.settings import Output
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.storage import own_files
-from tasks.storage.atomic import read_json
-from tasks.storage.own_files import LATEST
+from tasks.storage.atomic import read_json, write_json
+from tasks.storage.discarded import is_discarded
+from tasks.storage.metadata_forms import check_form
+from tasks.storage.own_files import FITTED, LATEST, MANIFEST, REMOVED, SPLITS
 from tasks.storage.staging import Staging, until_of
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
@@ -32,24 +34,62 @@ def publish(staging: Staging, output: Output) -> Path:
 
 
 def drop_versions(staging: Staging, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` versions of an output; returns the removed ones.
+    """Remove the versions of an output that are older than its newest `keep` good ones; returns the removed ones.
 
-    Only for the owner of the lock. Never removes the version that `_latest` names, versions on which a run works, and
-    versions with files that millrace did not write. A version that cannot be removed is a warning: the run is done.
+    Good are those that are not discarded: whatever is taken back, `keep` versions are left to go on from. Never
+    removes the version that `_latest` names, versions on which a run works, and versions with files that millrace did
+    not write. A version that cannot be removed is a warning: the run is done. Only for the owner of the lock.
+
+    The nights of the removed versions are noted in `_removed.json` of the output: they were published.
     """
     root = staging.target
     latest = (root / LATEST).read_text().strip()
     numbered = sorted((p for p in root.glob("v*") if p.name[1:].isdigit()), key=lambda p: int(p.name[1:]))
     gone = []
-    for version in numbered[:-keep]:
+    good = [version for version in numbered if not is_discarded(version)][-keep:]
+    for version in numbered[: numbered.index(good[0])] if len(good) == keep else ():
         if version.is_symlink() or not version.is_dir() or version.name == latest:
             continue
         try:
-            if own_files.own_output(version) and not Staging(version).in_use() and staging.put_away(version):
+            if not own_files.own_output(version) or Staging(version).in_use():
+                continue
+            if not is_discarded(version):
+                _note_removed(version)
+            if staging.put_away(version):
                 gone.append(version)
         except OSError as error:
             log.warning("the old version %s could not be removed: %s", version, error.strerror or error)
     return gone
+
+
+def removed_nights(root: Path) -> list[dict[str, str]]:
+    """The nights of the versions that `drop_versions` has removed from an output, the oldest removal first: version,
+    date, run_date, created and run, as their manifests had it. A DataError if the note is damaged."""
+    path = root / REMOVED
+    content = read_json(path)
+    if content is None and not path.exists():
+        return []
+    check_form(content, "removed", path)
+    return [dict(night) for night in content["nights"]]
+
+
+def _note_removed(version: Path) -> None:
+    """Note the night of a version that is about to be removed."""
+    try:
+        nights = [night for night in removed_nights(version.parent) if night["version"] != version.name]
+    except DataError as error:
+        log.warning("%s is written anew: %s", version.parent / REMOVED, error.what)
+        nights = []
+    places = (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)
+    content = next((one for place in places if isinstance(one := read_json(version / place), dict)), {})
+    dated = content.get("dated")
+    dated = dated if isinstance(dated, dict) else {}
+    night = {
+        "version": version.name,
+        **{name: str(dated.get(name, "")) for name in ("date", "run_date")},
+        **{name: str(content.get(name, "")) for name in ("created", "run")},
+    }
+    write_json(version.parent / REMOVED, {"format": 1, "nights": [*nights, night]})
 
 
 @dataclass(frozen=True)

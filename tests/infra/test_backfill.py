@@ -27,6 +27,8 @@ from flows.job.nights import Calendar, Deployed, deployed, published
 from flows.job.nights_table import nights_text
 from tasks.errors import GiveUpError, JobError
 from tasks.storage.discarded import mark
+from tasks.storage.retention import drop_versions
+from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path
 from tests.infra.elsewhere import until
 
@@ -76,6 +78,48 @@ def test_a_day_whose_version_is_discarded_is_missing(tmp_path: Path) -> None:
     assert nights.missing(*days) == [days[1]]
     output_of(tmp_path / "out/v0003", days[1].isoformat())
     assert nights.missing(*days) == []
+
+
+def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path)
+    today = nights.today()
+    days = nights.calendar.between(nights.calendar.back(today, 3), today)
+    for number, day in enumerate(days, 1):
+        place = tmp_path / f"out/v{number:04d}"
+        output_of(place, day.isoformat(), f"{number}{number}-run")
+        known = json.loads((place / "_manifest.json").read_text())
+        (place / "_manifest.json").write_text(json.dumps(known | {"parts": []}))
+    (tmp_path / "out/_latest").write_text("v0004\n")
+    mark(tmp_path / "out/v0002")
+    with Staging(tmp_path / "out").locked():
+        drop_versions(Staging(tmp_path / "out"), 1)
+
+    assert sorted(nights.published()) == [days[3]]
+    assert {day: night.path.name for day, night in nights.all_published().items()} == {
+        days[0]: "v0001", days[2]: "v0003", days[3]: "v0004",
+    }  # fmt: skip
+    assert (nights.first_night(), nights.missing()) == (days[0], [days[1]])  # taken back before it was removed
+    recorded = {"11-run": {"rows": 7, "seconds": {"ingest": 1.0}}}
+    rows = [[row[name] for name in ("day", "rows", "state")] for row in table_of(nights_text(nights, {}, {}, recorded))]
+    assert [days[0].isoformat(), "7", "published, and removed by keep_versions: v0001"] in rows
+
+
+def test_the_last_night_is_the_one_that_the_schedule_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_at(hour: int, *crons: str) -> date:
+        class Then(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return datetime(2026, 3, 5, hour, tzinfo=UTC)
+
+        monkeypatch.setattr("flows.job.nights.datetime", Then)
+        return nights_of(tmp_path, *crons).last_night()
+
+    today, before = date(2026, 3, 5), date(2026, 3, 4)
+    assert last_at(1, "30 2 * * *") == before  # its run comes at half past two, and must not find the night made
+    assert last_at(3, "30 2 * * *") == today
+    assert last_at(3, "30 2 * * *", "30 6 * * *") == today
+    assert last_at(1) == today
+    assert last_at(1, "30 2 1 * *") == today  # of no schedule
 
 
 def test_a_refit_without_a_path_has_the_nights_of_its_base(tmp_path: Path) -> None:

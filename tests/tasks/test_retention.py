@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from tasks import ops
 from tasks.dataset import Dataset
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
 from tasks.storage import own_files
+from tasks.storage.discarded import mark
 from tasks.storage.own_files import MANIFEST
-from tasks.storage.retention import drop_versions
+from tasks.storage.retention import drop_versions, removed_nights
 from tasks.storage.staging import STALE_SECONDS, Staging, namespace
 from tasks.workflow import Workflow
 
@@ -64,10 +65,12 @@ def test_only_the_newest_versions_stay(tmp_path: Path) -> None:
         Path(fitted.to_parquet(str(out), files=1, on_existing="version", keep_versions=3).path).name for _ in range(5)
     ]
     assert written == ["v0001", "v0002", "v0003", "v0004", "v0005"]
-    assert names(out) == ["_latest", "v0003", "v0004", "v0005"]
+    assert names(out) == ["_latest", "_removed.json", "v0003", "v0004", "v0005"]
+    assert [night["version"] for night in removed_nights(out)] == ["v0001", "v0002"]
+    assert list(own_files.strangers(out)) == []
     assert names(tmp_path) == ["out"]
     fitted.to_parquet(str(out), files=1, on_existing="version")
-    assert len(names(out)) == 5  # nothing said, nothing removed
+    assert len(names(out)) == 6  # nothing said, nothing removed
     with pytest.raises(JobError, match="keep_versions belongs to on_existing: version"):
         fitted.to_parquet(str(tmp_path / "single"), keep_versions=1)
 
@@ -78,6 +81,38 @@ def version(out: Path, number: int) -> Path:
     (folder / "part-00000.parquet").touch()
     (folder / MANIFEST).write_text(json.dumps({"parts": [{"path": "part-00000.parquet"}]}))
     return folder
+
+
+def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for number in range(1, 7):
+        version(out, number)
+    for number in (2, 4, 6):
+        mark(out / f"v{number:04d}")
+    (out / "_latest").write_text("v0005\n")
+    staging = Staging(out)
+    with staging.locked():
+        assert drop_versions(staging, 3) == []
+        assert [p.name for p in drop_versions(staging, 2)] == ["v0001", "v0002"]
+        assert [p.name for p in drop_versions(staging, 1)] == ["v0003", "v0004"]
+    assert [night["version"] for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
+
+
+def test_a_damaged_note_of_removed_nights_is_said_and_costs_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    for number in (1, 2):
+        version(out, number)
+    (out / "_latest").write_text("v0002\n")
+    (out / "_removed.json").write_text("[]")
+    with pytest.raises(DataError, match=r"_removed\.json"):
+        removed_nights(out)
+    staging = Staging(out)
+    with staging.locked():
+        assert [p.name for p in drop_versions(staging, 1)] == ["v0001"]
+    assert "_removed.json is written anew" in caplog.text
+    assert [night["version"] for night in removed_nights(out)] == ["v0001"]
 
 
 def test_the_latest_a_used_and_a_foreign_version_stay_whatever_their_age(tmp_path: Path) -> None:
@@ -236,7 +271,7 @@ def test_versions_with_a_file_of_somebody_else_anywhere_stay(tmp_path: Path) -> 
     (tmp_path / "out/v0001/_workflow/notes.txt").write_text("mine")
     (tmp_path / "out/v0002/day=2/notes.txt").write_text("mine")
     output(tmp_path / "out", on_existing="version", keep_versions=1)
-    assert names(tmp_path / "out") == ["_latest", "v0001", "v0002", "v0005"]
+    assert names(tmp_path / "out") == ["_latest", "_removed.json", "v0001", "v0002", "v0005"]
     assert (tmp_path / "out/v0001/part-00000.parquet").exists() or (tmp_path / "out/v0001/day=1").exists()
     assert names(tmp_path) == ["out"]
 
