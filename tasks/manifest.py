@@ -194,6 +194,9 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
             log.warning("%s was discarded: it is left out", version)
         elif split and not (version / split).is_dir():
             raise JobError(f"{version.name} has no {split}", where=str(folder), do=f"give {folder.parent}")
+        elif not outputs(version):
+            raise JobError(f"{version.name} is no finished version of an output", where=str(folder),
+                           why=f"it has no {MANIFEST}", do="remove that folder, or name the others")  # fmt: skip
         else:
             chosen.append(version / split if split else version)
     if not chosen:
@@ -203,6 +206,9 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
 
 def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:
     """The places of the first and the last version that a text names."""
+    if not isinstance(text, str):
+        raise JobError(f"versions is no text, but {text!r:.60}", where="versions",
+                       do="write 'all', 'v0003', 'v0003..v0007' or 'v0003..'")  # fmt: skip
     if text == "all":
         return 0, len(names) - 1
     match = re.fullmatch(r"(v\d+)(\.\.(v\d+)?)?", text)

@@ -13,12 +13,17 @@ from flows.commands.publish import Scratch, Who, discard_night
 if TYPE_CHECKING:
     from tasks.storage.staging import Staging
 
+SHOWN = 5  # versions that a sentence names
+
 
 def discard(
     out: Annotated[
         Path, typer.Argument(metavar="OUT[/v0006]", help="a version, or an output whose run asks", show_default=False)
     ],
     why: Annotated[str, typer.Option(help="of a version: the reason, for those who look at it later")] = "",
+    and_later: Annotated[
+        bool, typer.Option("--and-later", help="of a version: those that were learned on top of it, too")
+    ] = False,
     scratch: Scratch = None,
     who: Who = None,
 ) -> None:
@@ -27,6 +32,7 @@ def discard(
     A version (OUT/v0006) is no base of a refit any more, and its night counts as not published. Nothing is removed: the
     file _discarded.json marks the version, with who, when and why. If it was the newest one, _latest names the newest
     good version before it. Its rows may be named again: the next night learns on top of the version before it.
+    Versions that were learned on top of it have its ids and counts; they must be taken back with it (--and-later).
 
     Of an output whose run waits for an answer, the work of that night is removed: nothing of it is published, and its
     run ends as Cancelled.
@@ -40,7 +46,7 @@ def discard(
         discard_night(out, scratch, who)
         return
     console = terminal(soft_wrap=True)
-    for line in discarded(out, why):
+    for line in discarded(out, why, who or "", and_later):
         console.print(line, markup=False)
 
 
@@ -52,12 +58,15 @@ def _asks(out: Path, scratch: Path | None) -> bool:
     return (out / QUESTION).is_file() or read_question(Staging(out, scratch).folder) is not None
 
 
-def discarded(out: Path, why: str = "") -> list[str]:
-    """Mark a version (or an output without versions) as discarded; what was done, in lines. A JobError if `out` is
-    none."""
+def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) -> list[str]:
+    """Mark a version (or an output without versions) as discarded; what was done, in lines.
+
+    `and_later` marks the versions of the same output that were learned on top of it as well. A JobError if `out` is
+    none, and for a version that has such later ones, without `and_later`.
+    """
     from tasks.errors import JobError
     from tasks.manifest import versions_of
-    from tasks.storage.discarded import mark, read_mark
+    from tasks.storage.discarded import is_discarded, mark, read_mark
     from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
     from tasks.storage.staging import Staging
 
@@ -71,13 +80,39 @@ def discarded(out: Path, why: str = "") -> list[str]:
         )
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
-    if not mark(version, why):
-        noted = read_mark(version)
-        return [f"{out} was discarded before, by {noted['who']} at {noted['when']}"]
-    lines = [f"discarded {out}"]
+    if later := [] if and_later or is_discarded(version) else _on_top_of(version):
+        raise JobError(
+            f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}", where=str(out),
+            why="they have its ids and counts: to make its night again would count its rows twice",
+            do=f"take all of them back: millrace discard {out} --and-later",
+        )  # fmt: skip
+    lines = []
+    for one in [*(reversed(_on_top_of(version)) if and_later else ()), version]:
+        shown = out if one == version else one
+        if mark(one, why, who):
+            lines.append(f"discarded {shown}")
+        else:
+            noted = read_mark(one)
+            lines.append(f"{shown} was discarded before, by {noted['who']} at {noted['when']}")
     if VERSION.fullmatch(version.name):
         lines += repointed(Staging(version.parent))
+        if later := _on_top_of(version):  # of a run that was about to publish
+            lines.append(f"{_listed(later)} was published on top of it meanwhile: discard it as well")
     return lines
+
+
+def _listed(versions: list[Path]) -> str:
+    """The names of versions, for people."""
+    shown = ", ".join(version.name for version in versions[:SHOWN])
+    return f"{shown} and {len(versions) - SHOWN:,} more" if len(versions) > SHOWN else shown
+
+
+def _on_top_of(version: Path) -> list[Path]:
+    """The versions that were learned on top of one and are not discarded."""
+    from tasks.job.base_version import learned_on_top_of
+    from tasks.storage.discarded import is_discarded
+
+    return [one for one in learned_on_top_of(version) if not is_discarded(one)]
 
 
 def repointed(staging: Staging) -> list[str]:

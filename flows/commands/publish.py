@@ -32,25 +32,27 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
 
       millrace publish out/nightly
     """
+    from tasks.gate.question import answered, check_first_answer
+
     staging, question = question_of(out, scratch)
+    check_first_answer(question, "publish")
     name = who or _somebody()
     if _resumed(question, "publish", name):
         return
     if staging.in_use():
         raise _busy(question)
-    from tasks.gate.question import answered
-
     finish(answered(staging.folder, "publish", name))
 
 
 def discard_night(out: Path, scratch: Path | None = None, who: str | None = None) -> None:
     """Throw away the work of a night of which the gate asks."""
+    from tasks.gate.question import answered, check_first_answer
+
     staging, question = question_of(out, scratch)
+    check_first_answer(question, "discard")
     name = who or _somebody()
     if _resumed(question, "discard", name):
         return
-    from tasks.gate.question import answered
-
     with staging.locked():
         answered(staging.folder, "discard", name)
         staging.clean()

@@ -46,6 +46,8 @@ from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.stages.statistics import modes_of
 from tasks.storage.atomic import read_json
+from tasks.storage.discarded import is_discarded, read_mark
+from tasks.storage.own_files import WORKFLOW
 
 MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
 
@@ -109,7 +111,11 @@ def on_base(job: AnyJob, request: Request) -> Request:
         if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not has_date(job, "base")):
             raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
                            do="correct base; write base: none to learn from the source alone")  # fmt: skip
-        log.warning("there is no base at %s yet: this run is a fit, and the first version of the output", root)
+        if choice.discarded:
+            text = "every version at %s is discarded (%s): this run is a fit, and all values get new ids"
+            log.warning(text, root, ", ".join(choice.discarded))
+        else:
+            log.warning("there is no base at %s yet: this run is a fit, and the first version of the output", root)
         return replace(request, no_base=True)
     if os.path.realpath(root) == str(staging.target):
         staging.point_to(version.path)  # a run that was cut off may not have come so far
@@ -128,6 +134,20 @@ def on_base(job: AnyJob, request: Request) -> Request:
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
         log.warning("%s", line)
     return based
+
+
+def check_base(request: Request) -> None:
+    """A JobError if somebody has discarded the version that this run learns on top of."""
+    if not request.base:
+        return
+    folder = Path(request.base["path"])
+    version = folder.parent if folder.name == WORKFLOW else folder
+    if is_discarded(version):
+        raise JobError(
+            f"the base of this run was discarded: {request.base['version']}", where=str(version),
+            why=f"{read_mark(version).get('who', 'somebody')} did so while the run worked; nothing is published",
+            do="run the same job again: it learns on top of the newest good version",
+        )  # fmt: skip
 
 
 def ingested(job: AnyJob, request: Request) -> IngestResult:
@@ -165,6 +185,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
 def learned(job: AnyJob, request: Request) -> StatisticsResult:
     """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
     result: StatisticsResult = run_stage(task.statistics, job, request)
+    check_base(request)
     if request.flow == "fit" and result.downsampled is not None:
         get_run_logger().info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
     pass_gate(job, request, "statistics")
@@ -214,6 +235,7 @@ def publish_outputs(
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
     log, shown = get_run_logger(), links()
+    check_base(request)
     pass_gate(job, request, "commit")
     gate = gate_of(request)
     if closing.report and shown:

@@ -104,15 +104,20 @@ def answered(folder: Path, answer: Answer, who: str) -> Question:
         if question is None:
             raise JobError("there is no open question", where=str(folder), why="nothing waits for an answer here",
                            do="look at the run, or at millrace inspect of the output")  # fmt: skip
+        check_first_answer(question, answer)
         if question.answer is not None:
-            if question.answer["answer"] != answer:
-                raise already(question)
             return question
         if question.is_expired:
             raise too_late(question)
         question = replace(question, answer={"answer": answer, "who": who, "when": now()})
         write_question(folder, question)
         return question
+
+
+def check_first_answer(question: Question, answer: Answer) -> None:
+    """A JobError where a question is answered already, by the other answer."""
+    if question.answer is not None and question.answer["answer"] != answer:
+        raise already(question)
 
 
 def already(question: Question) -> JobError:

@@ -19,13 +19,16 @@ from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
 from tasks.job.row_rules import with_weight
+from tasks.manifest import current
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
+from tasks.storage.discarded import check_discarded
 
 
 def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
     """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
+    check_discarded(current(fitted), fitted)
     data, folder = read_fitted(fitted), fitted_folder(fitted)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)

@@ -20,7 +20,7 @@ from tasks.manifest import Manifest, outputs, versions_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW, splits_of
+from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, splits_of
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,36 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
             do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
         )  # fmt: skip
     return Choice(None, (), tuple(discarded))
+
+
+def learned_on_top_of(version: Path) -> list[Path]:
+    """The versions of the same output that were learned on top of a version, or on top of such, the oldest first.
+
+    Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone.
+    """
+    chain, states = list[Path](), {version.name: _state_of(version)}
+    for one in versions_of(version.parent):
+        name, state = _base_of(one)
+        if name in states and state in ("", states[name]):
+            chain.append(one)
+            states[one.name] = _state_of(one)
+    return chain
+
+
+def _base_of(version: Path) -> tuple[str, str]:
+    """(name, digest of the state) of the base of a version; ("", "") for one without a base."""
+    manifest = read_json(next((one for one in _manifests(version) if one.exists()), version / MANIFEST))
+    if not isinstance(manifest, dict):
+        changes = read_json(fitted_folder(version) / CHANGES)
+        return (str(changes.get("base", "")), "") if isinstance(changes, dict) else ("", "")
+    note = manifest.get("base")
+    return (str(note.get("version", "")), str(note.get("state", ""))) if isinstance(note, dict) else ("", "")
+
+
+def _state_of(version: Path) -> str:
+    """The digest of the state that a version has learned; empty where nobody can read it."""
+    fitted = read_json(fitted_folder(version) / FITTED)
+    return str(fitted.get("state", "")) if isinstance(fitted, dict) else ""
 
 
 def is_published(request: Request, version: BaseVersion) -> bool:

@@ -32,7 +32,8 @@ from tasks.core.schema import Schema
 from tasks.engines import engine
 from tasks.errors import DataError, HostError, JobError, near
 from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, group_columns, in_order, jagged, joined
-from tasks.manifest import Manifest, chosen_versions
+from tasks.manifest import Manifest, chosen_versions, current
+from tasks.storage.discarded import check_discarded
 from tasks.storage.metadata_forms import DIGEST
 
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
@@ -160,6 +161,7 @@ class Loader(PickledFields):
     def manifests(self) -> list[Manifest]:
         """What each version says of itself, the oldest first; a list of one without `versions`."""
         if self.versions is None:
+            check_discarded(current(Path(self.path)), Path(self.path))
             return [Manifest.load(self.path)]
         return [Manifest.load(path) for path in chosen_versions(Path(self.path), self.versions)]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.errors import DataError
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.metadata_forms import check_form
-from tasks.storage.own_files import DISCARDED
+from tasks.storage.own_files import DISCARDED, SPLITS
+
+log = logging.getLogger("millrace")
 
 
 def mark(version: Path, why: str = "", who: str = "") -> bool:
@@ -37,6 +41,24 @@ def read_mark(version: Path) -> dict[str, Any]:
     content = read_json(version / DISCARDED)
     check_form(content, "discarded", version / DISCARDED)
     return dict(content or {})
+
+
+def check_discarded(version: Path, named: Path) -> None:
+    """For whoever reads the rows of an output or applies what it learned: a warning where it was taken back.
+
+    `named` is the path of the user, `version` the folder behind it. A DataError where somebody names an output of
+    several versions, all of whose good ones were taken back: `_latest` names such a version only then.
+    """
+    marked = version.parent if version.name in SPLITS and not is_discarded(version) else version
+    if not is_discarded(marked):
+        return
+    if marked.parent == named:
+        raise DataError(
+            "no good version is left in this output", where=str(named),
+            why=f"{marked.name}, the newest one, was discarded, and so was every good one before it",
+            do=f"run it again; or name a version, to read it all the same: {marked}",
+        )  # fmt: skip
+    log.warning("%s was discarded, and is read all the same, since it was named", marked)
 
 
 def _me() -> str:

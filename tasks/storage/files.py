@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tasks.core.plan import File
 from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
+from tasks.storage.discarded import check_discarded
 from tasks.storage.own_files import LATEST
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
@@ -156,6 +158,7 @@ def _expand_local(path: str) -> list[File]:
 
 def _names(path: str) -> Iterator[str]:
     if os.path.isdir(path):
+        check_discarded(Path(path), Path(path))
         yield from _walk(path)
     elif os.path.isfile(path):
         yield path
@@ -226,7 +229,10 @@ def _newest(folder: str) -> str:
     with open(note, "rb") as file:
         name = os.fsdecode(file.read(100).strip())
     version = os.path.join(folder, name)
-    return version if name and os.sep not in name and os.path.isdir(version) else folder
+    if not name or os.sep in name or not os.path.isdir(version):
+        return folder
+    check_discarded(Path(version), Path(folder))
+    return version
 
 
 def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:

@@ -29,6 +29,7 @@ from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestio
 from tasks.gate.question import Question, answered, read_question, write_question
 from tasks.manifest import Manifest
 from tasks.report.verdict import plain
+from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path
 from tests.flows.runs import key_of, rows_of, run_on
 from tests.infra.elsewhere import until
@@ -254,6 +255,9 @@ def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
     assert answered(folder, "publish", "bob") == first
     with pytest.raises(JobError, match="is answered already: publish"):
         answered(folder, "discard", "bob")
+    with Staging(tmp_path / "out").locked():  # the run goes on with the answer
+        late = CliRunner().invoke(app, ["discard", str(tmp_path / "out")])
+        assert (late.exit_code, "is answered already: publish" in late.stderr) == (1, True)
     [out] = run(job_of(tmp_path, BAD, "ask"))  # any run of that night goes on with it
     assert Manifest.load(out).data["gate"] == "published by hand"
 

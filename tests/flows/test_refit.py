@@ -90,6 +90,43 @@ def test_after_a_discarded_night_the_same_rows_go_on_from_the_one_before(tmp_pat
     assert rows_of(third).equals(rows_of(tmp_path / "out/v0002"))
 
 
+@pytest.mark.parametrize("stage", ["statistics", "shuffle_write"])
+def test_a_run_whose_base_is_discarded_meanwhile_publishes_nothing(
+    tmp_path: Path, night: Any, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import preprocess as flow
+    from flows.run import session
+
+    night(0)
+    night(1)
+    run_stage = session.run_stage
+
+    def meanwhile(function: Any, *args: Any) -> Any:
+        if function.name == stage:
+            discarded(tmp_path / "out/v0002", who="ada")
+        return run_stage(function, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "run_stage", meanwhile)
+        patch.setattr(flow, "run_stage", meanwhile)
+        with pytest.raises(JobError, match=r"(?s)the base of this run was discarded: v0002.*ada did so"):
+            night(2)
+    assert not (tmp_path / "out/v0003").exists()
+    [third] = night(2)  # what had been learned on top of v0002 is learned anew
+    assert manifest(tmp_path / "out", third.name)["base"]["version"] == "v0001"
+    assert rows_of(third)["k"].to_pylist() == [5]
+
+
+def test_a_fit_after_all_was_taken_back_says_that_ids_are_new(
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0)
+    discarded(tmp_path / "out/v0001")
+    night(1)
+    text = f"every version at {tmp_path / 'out'} is discarded (v0001): this run is a fit, and all values get new ids"
+    assert text in caplog.text
+
+
 def test_a_damaged_base_is_named_and_the_one_before_it_is_taken(
     tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -130,6 +130,34 @@ def test_after_a_discarded_version_its_rows_may_be_named_again(tmp_path: Path) -
     assert (out / "_latest").read_text() == "v0003\n"
 
 
+def test_a_version_is_discarded_with_those_that_were_learned_on_top_of_it(tmp_path: Path) -> None:
+    out = nights(tmp_path, 3)
+    with pytest.raises(JobError, match=r"(?s)v0002, v0003 were learned on top of v0001.*--and-later"):
+        discarded(out / "v0001")
+    with pytest.raises(JobError, match="v0003 was learned on top of v0002"):
+        discarded(out / "v0002")
+    assert not any(is_discarded(out / version) for version in ("v0001", "v0002", "v0003"))
+
+    lines = discarded(out / "v0002", "half of the day", "ada", and_later=True)
+
+    assert lines == [f"discarded {out / 'v0003'}", f"discarded {out / 'v0002'}", "_latest is v0001 now"]
+    assert [read_mark(out / version)["who"] for version in ("v0002", "v0003")] == ["ada", "ada"]
+    night(tmp_path, 1)  # both nights can be made again, none of their rows counts twice
+    night(tmp_path, 2)
+    assert (manifest(out, "v0004")["base"]["version"], manifest(out, "v0005")["base"]["version"]) == ("v0001", "v0004")
+    assert rows_of(out / "v0005").equals(rows_of(out / "v0003"))
+    assert discarded(out / "v0001", and_later=True)[:2] == [f"discarded {out / 'v0005'}", f"discarded {out / 'v0004'}"]
+
+
+def test_a_version_that_something_else_was_learned_on_top_of_is_discarded_alone(tmp_path: Path) -> None:
+    out = nights(tmp_path, 1)
+    run_stages(make_job(job(tmp_path, 1)).request("pandas"))  # without a base: all ids anew
+    night(tmp_path, 2)
+    assert manifest(out, "v0003")["base"]["version"] == "v0002"
+    assert discarded(out / "v0001") == [f"discarded {out / 'v0001'}"]
+    assert name_of(out) == "v0003"
+
+
 def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
     out = nights(tmp_path, 1)
     assert "no good version is left" in discarded(out / "v0001")[1]

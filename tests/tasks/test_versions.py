@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from flows.job.job import make_job
+from flows.commands.discard import discarded
+from flows.job.job import make_application, make_job
 from tasks.dataset import Dataset
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.loading import loader
 from tasks.storage.discarded import mark
+from tasks.workflow import Workflow
 from tests.flows.test_fit_apply import written
 from tests.stages import run_stages
 
@@ -60,6 +63,35 @@ def test_a_discarded_version_is_left_out_with_a_warning(tmp_path: Path, caplog: 
         xs(out, "v0002")
 
 
+@pytest.mark.parametrize("read", [
+    lambda out: Dataset(out, engine="pandas").num_rows,
+    lambda out: loader(out).rows,
+    Workflow.load,
+    lambda out: make_application({"fitted": str(out), "source": {"path": str(out.parent / "0.parquet")},
+                                  "output": {"path": str(out.parent / "applied")}}).request("pandas"),
+])  # fmt: skip
+def test_an_output_whose_good_versions_are_all_taken_back_is_refused(
+    tmp_path: Path, read: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    out = nights(tmp_path, 2)
+    discarded(out / "v0002")
+    read(out)
+    assert not caplog.records
+    discarded(out / "v0001")
+    with pytest.raises(DataError, match="no good version is left in this output"):
+        read(out)
+    read(out / "v0001")
+    assert "v0001 was discarded, and is read all the same, since it was named" in caplog.text
+
+
+def test_a_folder_that_is_no_version_is_named(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    (out / "v0003").mkdir()
+    with pytest.raises(JobError, match=r"(?s)v0003 is no finished version.*_manifest.json"):
+        xs(out, "all")
+    assert xs(out, "v0001..v0002") == [0, 1]
+
+
 def test_the_folders_of_partition_on_are_columns_of_every_version(tmp_path: Path) -> None:
     out = nights(tmp_path, 2, partition_on=["k"])
 
@@ -73,9 +105,11 @@ def test_the_folders_of_partition_on_are_columns_of_every_version(tmp_path: Path
         ("v0001..v0009", "there is no version v0009"),
         ("v0003..v0001", r"(?s)ends before it begins.*v0001\.\.v0003"),
         ("newest", r"(?s)'newest' names no versions.*v0003\.\.v0007"),
+        (["v0001", "v0003"], "versions is no text, but \\['v0001', 'v0003'\\]"),
+        (3, "versions is no text, but 3"),
     ],
 )
-def test_texts_that_name_no_versions(tmp_path: Path, versions: str, message: str) -> None:
+def test_what_names_no_versions(tmp_path: Path, versions: Any, message: str) -> None:
     out = nights(tmp_path)
     with pytest.raises(JobError, match=message):
         Dataset(out, versions=versions)
