@@ -83,7 +83,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     if later := [] if and_later or is_discarded(version) else _on_top_of(version):
         raise JobError(
             f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}", where=str(out),
-            why="they have its ids and counts: to make its night again would count its rows twice",
+            why="its ids and counts went on there: to make its night again would count its rows twice",
             do=f"take all of them back: millrace discard {out} --and-later",
         )  # fmt: skip
     lines = []
