@@ -33,12 +33,13 @@ from tasks.job.apply_fitted import in_fitted_types, labels_without, needed_colum
 from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
-from tasks.manifest import Manifest
+from tasks.manifest import Manifest, current
 from tasks.ops.base import Context, Night
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.formats.conform import conform
 from tasks.stages.without_prefect import write_transformed
+from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
 
 log = logging.getLogger("millrace")
@@ -394,6 +395,7 @@ class Workflow:
         A HostError for a function or operator that cannot be imported here.
         """
         folder = Path(local_folder(path, "the fitted workflow", "Workflow.load"))
+        check_discarded(current(folder), folder)
         final, schema, state, reading = load_fitted(folder)
         workflow = Workflow(final)
         workflow.schema, workflow.state, workflow.reading = schema, state, reading

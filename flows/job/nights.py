@@ -298,8 +298,8 @@ class Deployed:
 
     def all_published(self) -> dict[date, Night]:
         """The published output of each night, also of those whose versions output.keep_versions has removed since."""
-        where = (self.output, self.folder, self.calendar)
-        return {**removed(*where, without_date=not self.has_date), **self.published()}
+        there = self.published()  # first: what is removed meanwhile is noted then
+        return {**removed(self.output, self.folder, self.calendar, without_date=not self.has_date), **there}
 
     def today(self) -> date:
         """The night of this moment."""

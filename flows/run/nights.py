@@ -231,7 +231,8 @@ def _output_of(own: AnyJob) -> Night | None:
         return None
     written, calendar = own.as_written(), _calendar(own)
     where = (str(written["output"]["path"]), Path.cwd(), calendar)
-    return {**removed(*where), **published(*where)}.get(_night_of_this_run(own))
+    night, there = _night_of_this_run(own), published(*where)  # first: what is removed meanwhile is noted then
+    return there.get(night) or removed(*where).get(night)
 
 
 def _night_of_this_run(own: AnyJob) -> date:

@@ -21,7 +21,6 @@ from tasks.manifest import current, seal
 from tasks.ops.base import Learned, make_operator
 from tasks.sources.reading_rules import checked_reading, reading_lines
 from tasks.storage.atomic import write_json
-from tasks.storage.discarded import check_discarded
 from tasks.storage.metadata_forms import DIGEST, check_columns, check_form, damaged
 from tasks.storage.own_files import FITTED, README, WORKFLOW
 from tasks.storage.sample_data import made_up_text
@@ -133,7 +132,6 @@ def _said(error: Exception) -> str:
 def load_fitted(path: Path) -> tuple[Node, Schema, State, dict[str, Any]]:
     """The graph, the schema it was fitted on, its state, and how its source was read; an output folder, or `train` in
     it, will do as path."""
-    check_discarded(current(path), path)
     data, folder = read_fitted(path), fitted_folder(path)
     state = State.load(folder, digest=data.get("state"))
     check_history(folder, data)

@@ -52,7 +52,7 @@ def check_discarded(version: Path, named: Path) -> None:
     marked = version.parent if version.name in SPLITS and not is_discarded(version) else version
     if not is_discarded(marked):
         return
-    if marked.parent == named:
+    if version != named and marked.parent == named:
         raise DataError(
             "no good version is left in this output", where=str(named),
             why=f"{marked.name}, the newest one, was discarded, and so was every good one before it",

@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from millrace.cli import app
+from typer.testing import CliRunner
 
 from flows.commands.discard import discarded
 from flows.job.job import make_application, make_job
@@ -80,6 +82,8 @@ def test_an_output_whose_good_versions_are_all_taken_back_is_refused(
     discarded(out / "v0001")
     with pytest.raises(DataError, match="no good version is left in this output"):
         read(out)
+    shown = CliRunner().invoke(app, ["inspect", str(out)])
+    assert (shown.exit_code, "discarded by" in shown.stdout) == (0, True), shown.output
     read(out / "v0001")
     assert "v0001 was discarded, and is read all the same, since it was named" in caplog.text
 
