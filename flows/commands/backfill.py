@@ -68,7 +68,7 @@ def backfill(
     if first is not None and first > last:
         raise JobError("the range is empty", where=f"--from {from_} --to {to or calendar.shown(last)}",
                        do="give --from an earlier day")  # fmt: skip
-    known, unit = nights.all_published(), calendar.unit
+    known, unit = nights.published_ever(), calendar.unit
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
         console.print(f"{len(wanted):,} {unit}(s) of the schedule have no published output", markup=False)
@@ -81,7 +81,7 @@ def backfill(
         console.print(text, markup=False)
     started = 0
     for one in wanted:
-        if one in nights.all_published():  # meanwhile, by the schedule
+        if one in nights.published_ever():  # meanwhile, by the schedule
             continue
         if at_most is not None and started == at_most:
             break
@@ -94,7 +94,8 @@ def backfill(
         if not ended.state.is_completed():
             console.print(f"ended at {name}: the {unit}s after it wait; give the command again once it is mended")
             raise typer.Exit(FAILED)
-    left = [one for one in wanted if one not in nights.all_published()]
+    known = nights.published_ever()
+    left = [one for one in wanted if one not in known]
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
 
 
@@ -116,8 +117,8 @@ def _deployed(name: str) -> Any:
 
 
 def _run_night(nights: Any, night: date, say: Callable[[str], None], ui_url: str) -> Any:
-    """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed, else a
-    new one.
+    """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
+    cancelled, else a new one.
 
     Each attempt of a night has an idempotency key, so that a second backfill, or one that was cut off before it heard
     of its run, gets the same run. An earlier attempt that failed, or whose host is gone, is followed by another.

@@ -67,27 +67,28 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     from tasks.errors import JobError
     from tasks.manifest import versions_of
     from tasks.storage.discarded import is_discarded, mark, read_mark
-    from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
+    from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, described_by
     from tasks.storage.staging import Staging
 
     version = Path(out).resolve()
     if versions := versions_of(version):
         raise JobError("an output of several versions is not discarded as a whole", where=str(out),
                        do=f"name the version: millrace discard {out}/{versions[-1].name}")  # fmt: skip
-    if not any((version / place).exists() for place in (MANIFEST, Path(SPLITS[0]) / MANIFEST, FITTED)):
+    if described_by(version) is None:
         raise JobError(
             "this is no version of an output", where=str(out), do="name one: millrace discard out/nightly/v0006"
         )
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
-    if later := [] if and_later or is_discarded(version) else _on_top_of(version):
+    later = _on_top_of(version) if and_later or not is_discarded(version) else []
+    if later and not and_later:
         raise JobError(
             f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}", where=str(out),
             why="its ids and counts went on there: to make its night again would count its rows twice",
             do=f"take all of them back: millrace discard {out} --and-later",
         )  # fmt: skip
     lines = []
-    for one in [*(reversed(_on_top_of(version)) if and_later else ()), version]:
+    for one in [*reversed(later), version]:
         shown = out if one == version else one
         if mark(one, why, who):
             lines.append(f"discarded {shown}")
@@ -97,7 +98,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     if VERSION.fullmatch(version.name):
         lines += repointed(Staging(version.parent))
         if later := _on_top_of(version):  # of a run that was about to publish
-            lines.append(f"{_listed(later)} was published on top of it meanwhile: discard it as well")
+            lines.append(f"learned on top of it, and not discarded: {_listed(later)} (--and-later takes them back)")
     return lines
 
 

@@ -155,6 +155,14 @@ def removed(
     return nights
 
 
+def published_ever(
+    output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
+) -> dict[date, Night]:
+    """The nights of `published` and of `removed`; one that is in both is there."""
+    there = published(output, folder, calendar, without_date)  # first: what is removed meanwhile is noted then
+    return {**removed(output, folder, calendar, without_date), **there}
+
+
 def _roots(output: str, folder: Path) -> list[Path]:
     """The folders that the path of a job may name, on whatever date."""
     pattern = str(folder / output)
@@ -296,10 +304,9 @@ class Deployed:
         """The newest output of each night; of a job without a date by the days on which its outputs were written."""
         return published(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
-    def all_published(self) -> dict[date, Night]:
+    def published_ever(self) -> dict[date, Night]:
         """The published output of each night, also of those whose versions output.keep_versions has removed since."""
-        there = self.published()  # first: what is removed meanwhile is noted then
-        return {**removed(self.output, self.folder, self.calendar, without_date=not self.has_date), **there}
+        return published_ever(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
     def today(self) -> date:
         """The night of this moment."""
@@ -327,11 +334,11 @@ class Deployed:
 
     def first_night(self) -> date:
         """The first published night; that in which the deployment was made where none is published."""
-        return min(self.all_published(), default=self.calendar.night(self.created))
+        return min(self.published_ever(), default=self.calendar.night(self.created))
 
     def missing(self, first: date | None = None, last: date | None = None) -> list[date]:
         """The nights of a range, by default from the first one until now, that have never had a published output."""
-        outputs = self.all_published()
+        outputs = self.published_ever()
         nights = self.scheduled(first or self.first_night(), last or self.today())
         return [night for night in nights if night not in outputs]
 

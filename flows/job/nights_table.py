@@ -53,7 +53,7 @@ def nights_text(
     figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
     out.
     """
-    outputs, calendar = nights.all_published(), nights.calendar
+    outputs, calendar = nights.published_ever(), nights.calendar
     oldest = calendar.back(nights.today(), NIGHTS - 1)
     missing: list[date] = []
     if nights.has_date:
@@ -89,31 +89,31 @@ def _row(
 ) -> dict[str, str]:
     """The cells of a night, as texts; "" for what nobody knows."""
     run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
-    before, night = night, None if night and night.is_removed else night
-    if before and not night:
-        state = f"published, and removed by keep_versions: {before.path.name}"
+    there = None if night and night.is_removed else night
+    if there:
+        state = f"published: {there.path.name}"
     elif night:
-        state = f"published: {night.path.name}"
+        state = f"published, and removed by keep_versions: {night.path.name}"
     else:
         state = outcome or (str(flow_run.state_name) if flow_run else "no run")
-    recorded = (rates or {}).get(run_id, {}) if night is None else {}
-    stages = night.stages if night else recorded.get("seconds", {})
-    rows = night.rows if night else recorded.get("rows")
-    seconds = night.seconds if night else sum(stages.values()) or None
-    learned, judged = (learned_of(night.path), judged_of(night.path)) if night else (Learned(), Judged())
+    recorded = (rates or {}).get(run_id, {}) if there is None else {}
+    stages = there.stages if there else recorded.get("seconds", {})
+    rows = there.rows if there else recorded.get("rows")
+    seconds = there.seconds if there else sum(stages.values()) or None
+    learned, judged = (learned_of(there.path), judged_of(there.path)) if there else (Learned(), Judged())
     cells = {
         "run": f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else "",
         "state": state,
         "rows": _number(rows),
         "seconds": _seconds(seconds),
         **{name: _seconds(stages.get(name)) for name in STAGES},
-        "size": amount(night.nbytes) if night and night.nbytes is not None else "",
+        "size": amount(there.nbytes) if there and there.nbytes is not None else "",
         "ids": _number(learned.ids),
         "newcomers": _number(learned.newcomers),
         "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
         "verdict": judged.verdict,
         "begins in": judged.file,
-        "report": _report(night.path) if night else "",
+        "report": _report(there.path) if there else "",
     }
     return {name: _cell(text) for name, text in cells.items()}
 

@@ -133,7 +133,8 @@ def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
         return request, ""
     choice = newest_good(job.base_path, thorough=False)
     if choice.version is None:
-        return request, f"nothing is published at {job.base_path} yet: the run is a fit"
+        text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"
+        return request, text
     version = choice.version
     passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""

@@ -26,7 +26,7 @@ from prefect.states import Cancelled, Completed
 from flows.job.dates import DateOf
 from flows.job.history import rates_by_run
 from flows.job.job import Application, Job
-from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published, removed
+from flows.job.nights import BACKFILL, Calendar, Deployed, Night, calendar_of, deployed, published_ever
 from flows.job.nights_table import NIGHTS, NO_DATA, nights_text
 from flows.job.refit import AnyJob, Refit
 from flows.run.links import flow_run_id
@@ -230,9 +230,7 @@ def _output_of(own: AnyJob) -> Night | None:
     if own.dated is None:
         return None
     written, calendar = own.as_written(), _calendar(own)
-    where = (str(written["output"]["path"]), Path.cwd(), calendar)
-    night, there = _night_of_this_run(own), published(*where)  # first: what is removed meanwhile is noted then
-    return there.get(night) or removed(*where).get(night)
+    return published_ever(str(written["output"]["path"]), Path.cwd(), calendar).get(_night_of_this_run(own))
 
 
 def _night_of_this_run(own: AnyJob) -> date:

@@ -111,11 +111,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
         if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not has_date(job, "base")):
             raise JobError("there is no base", where=f"base: {root}", why="no version is published and not discarded",
                            do="correct base; write base: none to learn from the source alone")  # fmt: skip
-        if choice.discarded:
-            text = "every version at %s is discarded (%s): this run is a fit, and all values get new ids"
-            log.warning(text, root, ", ".join(choice.discarded))
-        else:
-            log.warning("there is no base at %s yet: this run is a fit, and the first version of the output", root)
+        first = f"there is no base at {root} yet: this run is a fit, and the first version of the output"
+        log.warning("%s", choice.all_discarded(root) or first)
         return replace(request, no_base=True)
     if os.path.realpath(root) == str(staging.target):
         staging.point_to(version.path)  # a run that was cut off may not have come so far

@@ -123,10 +123,10 @@ _done: ContextVar[list[_Done]] = ContextVar("stages_that_are_done")
 @contextmanager
 def stages_of_this_run() -> Iterator[None]:
     """The stages of this block follow each other in the run's graph; the server knows that they are completed when the
-    block ends.
+    block ends, unless the run is stopped (Ctrl-C, SIGTERM, a cancel).
 
-    A worker tells the server that its stage is completed a moment later. Killed before that, it leaves its task run
-    Running for ever unless the flow says so.
+    A worker tells the server a moment after its stage. A worker that is killed in between leaves the task run Running
+    for ever unless the flow says that the stage is completed.
     """
     done = list[_Done]()
     token = _done.set(done)

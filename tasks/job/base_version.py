@@ -20,7 +20,7 @@ from tasks.manifest import Manifest, outputs, versions_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, splits_of
+from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, described_by, splits_of
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ class BaseVersion:
         history = self.data.get("history")
         if history:
             return int(history["rows"])
-        place = next((one for one in _manifests(self.path) if one.exists()), None)
-        manifest = read_json(place) if place else None
-        return int(manifest["rows"]["in"]) if isinstance(manifest, dict) else 0
+        manifest = _manifest_of(self.path)
+        return int(manifest["rows"]["in"]) if manifest else 0
 
     @property
     def day(self) -> str:
@@ -62,6 +61,13 @@ class Choice:
     damaged: tuple[str, ...] = ()
     discarded: tuple[str, ...] = ()
 
+    def all_discarded(self, root: Path) -> str:
+        """The sentence on a base whose versions are all discarded; "" where one is good, and where there is none."""
+        if self.version is not None or not self.discarded:
+            return ""
+        names = ", ".join(self.discarded)
+        return f"every version at {root} is discarded ({names}): this run is a fit, and all values get new ids"
+
 
 def newest_good(root: Path, thorough: bool = True) -> Choice:
     """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
@@ -73,7 +79,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
     if not versions:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return Choice(None)
-        if not _is_output(root):
+        if not described_by(root):
             raise JobError("the base is no output of millrace", where=f"base: {root}",
                            why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                            do="give the folder that runs write, or base: none")  # fmt: skip
@@ -113,8 +119,8 @@ def learned_on_top_of(version: Path) -> list[Path]:
 
 def _base_of(version: Path) -> tuple[str, str]:
     """(name, digest of the state) of the base of a version; ("", "") for one without a base."""
-    manifest = read_json(next((one for one in _manifests(version) if one.exists()), version / MANIFEST))
-    if not isinstance(manifest, dict):
+    manifest = _manifest_of(version)
+    if not manifest:
         changes = read_json(fitted_folder(version) / CHANGES)
         return (str(changes.get("base", "")), "") if isinstance(changes, dict) else ("", "")
     note = manifest.get("base")
@@ -131,9 +137,9 @@ def is_published(request: Request, version: BaseVersion) -> bool:
     """Whether the work in the staging folder of a run is what became this version: the run was cut off when it had
     published it, and before it removed its work."""
     staging = request.staging
-    manifest = read_json(next((one for one in _manifests(version.path) if one.exists()), version.path / MANIFEST))
+    manifest = _manifest_of(version.path)
     state, plans = read_json(staging.folder / "state" / "manifest.json"), PlanOf(request)
-    if not isinstance(manifest, dict) or not isinstance(state, dict) or not plans.data or staging.new.exists():
+    if not manifest or not isinstance(state, dict) or not plans.data or staging.new.exists():
         return False
     prints = manifest.get("fingerprints", {})
     return (
@@ -151,7 +157,7 @@ def nights_text(data: Mapping[str, Any]) -> str:
 
 def _checked(version: Path, thorough: bool) -> BaseVersion:
     """A version with what its fitted workflow says; a DataError that says what is damaged."""
-    if not _is_output(version):
+    if not described_by(version):
         raise DataError(f"it has neither {MANIFEST} nor {FITTED}", where=str(version))
     for folder in outputs(version):
         Manifest.load(folder)
@@ -171,9 +177,8 @@ def _checked(version: Path, thorough: bool) -> BaseVersion:
     return BaseVersion(version.name, version, folder, data)
 
 
-def _is_output(folder: Path) -> bool:
-    return any(place.exists() for place in (*_manifests(folder), folder / FITTED))
-
-
-def _manifests(folder: Path) -> tuple[Path, Path]:
-    return folder / MANIFEST, folder / SPLITS[0] / MANIFEST
+def _manifest_of(version: Path) -> dict[str, Any]:
+    """What the manifest of a version, or of its train, says; {} where there is none that can be read."""
+    places = (version / MANIFEST, version / SPLITS[0] / MANIFEST)
+    manifest = read_json(next((place for place in places if place.exists()), places[0]))
+    return manifest if isinstance(manifest, dict) else {}

@@ -75,6 +75,13 @@ class Known:
     is_same: Callable[[Path], bool] | None
 
 
+def described_by(folder: Path) -> Path | None:
+    """The file that says what an output or a fitted workflow is: `_manifest.json`, that of `train`, or `workflow.json`;
+    None for any other folder."""
+    places = (folder / MANIFEST, folder / SPLITS[0] / MANIFEST, folder / FITTED)
+    return next((place for place in places if place.exists()), None)
+
+
 def own_output(target: Path) -> bool:
     """True if the folder has files that millrace wrote and no others."""
     known = known_files(target)

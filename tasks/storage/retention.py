@@ -16,7 +16,7 @@ from tasks.storage import own_files
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import check_form
-from tasks.storage.own_files import FITTED, LATEST, MANIFEST, REMOVED, SPLITS
+from tasks.storage.own_files import LATEST, REMOVED
 from tasks.storage.staging import Staging, until_of
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
@@ -34,10 +34,10 @@ def publish(staging: Staging, output: Output) -> Path:
 
 
 def drop_versions(staging: Staging, keep: int) -> list[Path]:
-    """Remove the versions of an output that are older than its newest `keep` good ones; returns the removed ones.
+    """Remove the versions of an output that are older than its newest `keep`; returns the removed ones.
 
-    Good are those that are not discarded: whatever is taken back, `keep` versions are left to go on from. Never
-    removes the version that `_latest` names, versions on which a run works, and versions with files that millrace did
+    A discarded version does not count: whatever is taken back, `keep` versions are left to go on from. Never removes
+    the version that `_latest` names, versions on which a run works, and versions with files that millrace did
     not write. A version that cannot be removed is a warning: the run is done. Only for the owner of the lock.
 
     The nights of the removed versions are noted in `_removed.json` of the output: they were published.
@@ -46,8 +46,8 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     latest = (root / LATEST).read_text().strip()
     numbered = sorted((p for p in root.glob("v*") if p.name[1:].isdigit()), key=lambda p: int(p.name[1:]))
     gone = []
-    good = [version for version in numbered if not is_discarded(version)][-keep:]
-    for version in numbered[: numbered.index(good[0])] if len(good) == keep else ():
+    counted = [version for version in numbered if not is_discarded(version)]
+    for version in numbered[: numbered.index(counted[-keep])] if len(counted) >= keep else ():
         if version.is_symlink() or not version.is_dir() or version.name == latest:
             continue
         try:
@@ -80,8 +80,9 @@ def _note_removed(version: Path) -> None:
     except DataError as error:
         log.warning("%s is written anew: %s", version.parent / REMOVED, error.what)
         nights = []
-    places = (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)
-    content = next((one for place in places if isinstance(one := read_json(version / place), dict)), {})
+    described = own_files.described_by(version)
+    content = read_json(described) if described else None
+    content = content if isinstance(content, dict) else {}
     dated = content.get("dated")
     dated = dated if isinstance(dated, dict) else {}
     night = {

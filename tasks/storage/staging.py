@@ -273,8 +273,7 @@ class Staging:
         """Finish a swap of an earlier millrace: `.name.millrace-old` without a target."""
         if not self.old.exists() or self.target.exists():
             return ""
-        notes = (MANIFEST, f"train/{MANIFEST}", FITTED)
-        whole = [p for p in (self._foreign, self.new) if any((p / note).exists() for note in notes)]
+        whole = [p for p in (self._foreign, self.new) if own_files.described_by(p)]
         _rename(whole[0] if whole else self.old, self.target)
         if whole:
             self.clean()

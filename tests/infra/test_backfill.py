@@ -95,7 +95,7 @@ def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
         drop_versions(Staging(tmp_path / "out"), 1)
 
     assert sorted(nights.published()) == [days[3]]
-    assert {day: night.path.name for day, night in nights.all_published().items()} == {
+    assert {day: night.path.name for day, night in nights.published_ever().items()} == {
         days[0]: "v0001", days[2]: "v0003", days[3]: "v0004",
     }  # fmt: skip
     assert (nights.first_night(), nights.missing()) == (days[0], [days[1]])  # taken back before it was removed

@@ -163,6 +163,8 @@ def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
     assert "no good version is left" in discarded(out / "v0001")[1]
     assert newest_good(out).version is None
     assert newest_good(out).discarded == ("v0001",)
+    sentence = newest_good(out).all_discarded(out)
+    assert sentence == f"every version at {out} is discarded (v0001): this run is a fit, and all values get new ids"
 
 
 @pytest.mark.parametrize("what", [".", "v0001/part-00000.parquet", "nowhere"])
