@@ -63,11 +63,11 @@ def backfill(
     calendar = nights.calendar
     first = calendar.parse(from_, "--from") if from_ is not None else None
     last = calendar.parse(to, "--to", is_last=True) if to is not None else nights.last_night()
-    if to is None and last < nights.today():
-        console.print(f"{calendar.shown(nights.today())} is left to the schedule, or to --to", markup=False)
     if first is not None and first > last:
-        raise JobError("the range is empty", where=f"--from {from_} --to {to or calendar.shown(last)}",
-                       do="give --from an earlier day")  # fmt: skip
+        raise _empty_range(nights, first, last, from_, to)
+    if to is None and last < nights.today():
+        paused = ", which is paused," if nights.is_paused else ""
+        console.print(f"{calendar.shown(nights.today())} is left to the schedule{paused} or to --to", markup=False)
     known, unit = nights.published_ever(), calendar.unit
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
@@ -97,6 +97,15 @@ def backfill(
     known = nights.published_ever()
     left = [one for one in wanted if one not in known]
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
+
+
+def _empty_range(nights: Any, first: date, last: date, from_: str | None, to: str | None) -> JobError:
+    """The error of a range that ends before it begins, with the way out."""
+    where, do = f"--from {from_} --to {to or nights.calendar.shown(last)}", "give --from an earlier day"
+    if to is None and first == nights.today():
+        why = "it has not begun by its schedule, and --to is the last that has"
+        return JobError("the range is empty", where=where, why=why, do=f"give --to {from_}, to make it now")
+    return JobError("the range is empty", where=where, do=do)
 
 
 def _deployed(name: str) -> Any:

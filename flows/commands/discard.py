@@ -66,7 +66,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     """
     from tasks.errors import JobError
     from tasks.manifest import versions_of
-    from tasks.storage.discarded import is_discarded, mark, read_mark
+    from tasks.storage.discarded import discarded_by, is_discarded, mark
     from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, described_by
     from tasks.storage.staging import Staging
 
@@ -93,8 +93,7 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
         if mark(one, why, who):
             lines.append(f"discarded {shown}")
         else:
-            noted = read_mark(one)
-            lines.append(f"{shown} was discarded before, by {noted['who']} at {noted['when']}")
+            lines.append(f"{shown} was discarded before, by {discarded_by(one)}")
     if VERSION.fullmatch(version.name):
         lines += repointed(Staging(version.parent))
         if later := _on_top_of(version):  # of a run that was about to publish

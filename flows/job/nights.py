@@ -18,7 +18,7 @@ from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION, described_by
 from tasks.storage.retention import removed_nights
 
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
@@ -149,9 +149,10 @@ def removed(
     calendar, nights = calendar or Calendar(), dict[date, Night]()
     for root in _roots(output, folder):
         for note in removed_nights(root):
+            version = root / note["version"]
             day = _day(note["date"], note["run_date"], note["created"], calendar, without_date)
-            if day is not None:
-                nights[day] = Night(day, root / note["version"], note["run"], is_removed=True)
+            if day is not None and not described_by(version):  # one that is still there speaks for itself
+                nights[day] = Night(day, version, note["run"], is_removed=True)
     return nights
 
 
@@ -268,7 +269,8 @@ def _read(path: Path, _changed: int, _size: int) -> _Note | None:
 
 @dataclass(frozen=True)
 class Deployed:
-    """What a deployment says of its nights; `output` is written as in its job, relative to `folder`."""
+    """What a deployment says of its nights; `output` is written as in its job, relative to `folder`. `is_paused`: none
+    of its schedules starts runs now."""
 
     name: str
     id: Any
@@ -276,6 +278,7 @@ class Deployed:
     schedules: tuple[Any, ...]
     job: Mapping[str, Any]
     folder: Path
+    is_paused: bool = False
 
     @property
     def output(self) -> str:
@@ -364,7 +367,8 @@ def deployed(name: str, deployment: Any) -> Deployed:
     if file := data.pop("job", None):
         data = laid_over(read_job(str(file), folder), data)
     schedules = tuple(one.schedule for one in deployment.schedules or ())
-    return Deployed(name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder)
+    paused = bool(deployment.paused) or not any(one.active for one in deployment.schedules or ())
+    return Deployed(name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused)
 
 
 def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:

@@ -36,7 +36,7 @@ from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.core.versions import millrace_version
 from tasks.errors import JobError
-from tasks.job.base_version import is_published, newest_good, nights_text
+from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text
 from tasks.job.request import PlanOf, Request
 from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
@@ -46,8 +46,6 @@ from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.stages.statistics import modes_of
 from tasks.storage.atomic import read_json
-from tasks.storage.discarded import is_discarded, read_mark
-from tasks.storage.own_files import WORKFLOW
 
 MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
 
@@ -104,6 +102,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
     choice = newest_good(root)
     for line in choice.damaged:
         log.warning("not the base, since it is damaged: %s", line)
+    if choice.on_discarded:
+        log.warning("%s", choice.on_discarded)
     if choice.discarded:
         log.info("not the base, since discarded: %s", ", ".join(choice.discarded))
     staging, version = request.staging, choice.version
@@ -131,20 +131,6 @@ def on_base(job: AnyJob, request: Request) -> Request:
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
         log.warning("%s", line)
     return based
-
-
-def check_base(request: Request) -> None:
-    """A JobError if somebody has discarded the version that this run learns on top of."""
-    if not request.base:
-        return
-    folder = Path(request.base["path"])
-    version = folder.parent if folder.name == WORKFLOW else folder
-    if is_discarded(version):
-        raise JobError(
-            f"the base of this run was discarded: {request.base['version']}", where=str(version),
-            why=f"{read_mark(version).get('who', 'somebody')} did so while the run worked; nothing is published",
-            do="run the same job again: it learns on top of the newest good version",
-        )  # fmt: skip
 
 
 def ingested(job: AnyJob, request: Request) -> IngestResult:
@@ -182,7 +168,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
 def learned(job: AnyJob, request: Request) -> StatisticsResult:
     """Run the stage statistics, and let the gate judge what it read: nothing is shuffled yet."""
     result: StatisticsResult = run_stage(task.statistics, job, request)
-    check_base(request)
+    check_not_discarded(request)
     if request.flow == "fit" and result.downsampled is not None:
         get_run_logger().info("source.downsample leaves out %s rows", f"{result.downsampled:,}")
     pass_gate(job, request, "statistics")
@@ -232,7 +218,7 @@ def publish_outputs(
 ) -> list[str]:
     """Commit the outputs of all splits; return their folders."""
     log, shown = get_run_logger(), links()
-    check_base(request)
+    check_not_discarded(request)
     pass_gate(job, request, "commit")
     gate = gate_of(request)
     if closing.report and shown:

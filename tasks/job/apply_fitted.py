@@ -23,12 +23,14 @@ from tasks.manifest import current
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
-from tasks.storage.discarded import check_discarded
+from tasks.storage.discarded import check_discarded, is_discarded
 
 
 def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
     """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
-    check_discarded(current(fitted), fitted)
+    version = current(fitted)
+    check_discarded(version, fitted)
+    was_discarded = {"discarded": True} if is_discarded(version) else {}  # so that the commit does not refuse it
     data, folder = read_fitted(fitted), fitted_folder(fitted)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
@@ -36,7 +38,7 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
                        fitted={"path": str(folder), "state": digest, "schema": data["schema"],
-                               "fit": asdict(fit), "made_up": _made_up(data)})  # fmt: skip
+                               "fit": asdict(fit), "made_up": _made_up(data), **was_discarded})  # fmt: skip
 
 
 def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from tasks.job.request import PlanOf, Request
 from tasks.manifest import Manifest, outputs, versions_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
-from tasks.storage.discarded import is_discarded
+from tasks.storage.discarded import discarded_by, is_discarded
 from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, described_by, splits_of
 
 
@@ -55,11 +55,13 @@ class BaseVersion:
 @dataclass(frozen=True)
 class Choice:
     """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged,
-    `discarded` the names of newer ones that were taken back."""
+    `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base where the version
+    that it was learned on top of was taken back."""
 
     version: BaseVersion | None
     damaged: tuple[str, ...] = ()
     discarded: tuple[str, ...] = ()
+    on_discarded: str = ""
 
     def all_discarded(self, root: Path) -> str:
         """The sentence on a base whose versions are all discarded; "" where one is good, and where there is none."""
@@ -90,7 +92,8 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
             discarded.append(version.name)
             continue
         try:
-            return Choice(_checked(version, thorough), tuple(damaged), tuple(discarded))
+            good = _checked(version, thorough)
+            return Choice(good, tuple(damaged), tuple(discarded), _on_discarded(version, root))
         except HostError:
             raise
         except DataError as error:
@@ -103,18 +106,55 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
     return Choice(None, (), tuple(discarded))
 
 
+def _on_discarded(version: Path, root: Path) -> str:
+    """A sentence on a version that was published while somebody took back the one below it; "" for all others."""
+    name, state = _base_of(version)
+    below = root / name
+    if version == root or not name or not is_discarded(below) or not _is_state(state, _state_of(below)):
+        return ""
+    return (
+        f"{version.name} was learned on top of {name}, which is discarded: the ids and counts of {name} go on. "
+        f"To take {version.name} back as well: millrace discard {version}"
+    )
+
+
+def check_not_discarded(request: Request) -> None:
+    """A JobError if somebody has discarded, since the run began, the version that it learns on top of or applies."""
+    known = request.base or request.fitted
+    if not known or known.get("discarded"):
+        return
+    folder = Path(known["path"])
+    version = folder.parent if folder.name == WORKFLOW else folder
+    if not is_discarded(version):
+        return
+    what, do = "fitted workflow", "it applies the newest good version, where you name the output"
+    if request.base:
+        what, do = "base", "it learns on top of the newest good version"
+    raise JobError(
+        f"the {what} of this run was discarded: {version.name}", where=str(version),
+        why=f"by {discarded_by(version)}, while the run worked; nothing is published",
+        do=f"run the same job again: {do}",
+    )  # fmt: skip
+
+
 def learned_on_top_of(version: Path) -> list[Path]:
     """The versions of the same output that were learned on top of a version, or on top of such, the oldest first.
 
-    Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone.
+    Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
+    whose state nobody can read is known by its name, too.
     """
     chain, states = list[Path](), {version.name: _state_of(version)}
     for one in versions_of(version.parent):
         name, state = _base_of(one)
-        if name in states and state in ("", states[name]):
+        if name in states and _is_state(state, states[name]):
             chain.append(one)
             states[one.name] = _state_of(one)
     return chain
+
+
+def _is_state(noted: str, state: str) -> bool:
+    """Whether a note of a base means a state; a digest that nobody can read may be any."""
+    return not noted or not state or noted == state
 
 
 def _base_of(version: Path) -> tuple[str, str]:

@@ -40,7 +40,8 @@ class Request(PickledFields):
     through a model that has a field `keys`.
     `code` is the fingerprint of the code, `owner` the run that has the lock, `flow` the flow of the run. `fitted` is
     the fitted workflow that is applied: path, digest of the state, schema, how its source was read (the parts of
-    `tasks.sources.reading_rules.Fit`); {} when one is learned. `roots` are those that the flow's host allows.
+    `tasks.sources.reading_rules.Fit`), and discarded where it was taken back before; {} when one is learned. `roots`
+    are those that the flow's host allows.
     `base` is what a refit starts from: path, version (v0006), digest of the state, schema and fit as those of `fitted`,
     rows that were learned so far, and how to go on (settings, all, again, forget, day, since); {} for a fit.
     `no_base`: the job names a base, and nothing is published there yet.

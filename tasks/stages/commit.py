@@ -29,6 +29,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import differences_of, subject
+from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
@@ -163,6 +164,7 @@ def commit(
         data["seconds"] = round(time.time() - plans.data["started"], 3)
         write_json(staging.new / split / MANIFEST, seal(data))
     staging.check_owner(request.owner)
+    check_not_discarded(request)
     path = publish(staging, output)
     return [Manifest(str(path / split), data) for split, data in manifests.items()]
 
@@ -178,6 +180,7 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
         for path in [*staging.new.iterdir(), staging.new]:
             flush(path)
     staging.check_owner(request.owner)
+    check_not_discarded(request)
     return str(publish(staging, request.output))
 
 

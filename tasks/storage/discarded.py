@@ -12,7 +12,7 @@ from typing import Any
 from tasks.errors import DataError
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.metadata_forms import check_form
-from tasks.storage.own_files import DISCARDED, SPLITS
+from tasks.storage.own_files import DISCARDED, SPLITS, WORKFLOW
 
 log = logging.getLogger("millrace")
 
@@ -43,13 +43,23 @@ def read_mark(version: Path) -> dict[str, Any]:
     return dict(content or {})
 
 
+def discarded_by(version: Path) -> str:
+    """Who has taken an output back and when, for people, also where its mark is damaged."""
+    try:
+        noted = read_mark(version)
+    except DataError:
+        return "somebody (its mark is damaged)"
+    return f"{noted['who']} at {noted['when']}"
+
+
 def check_discarded(version: Path, named: Path) -> None:
     """For whoever reads the rows of an output or applies what it learned: a warning where it was taken back.
 
     `named` is the path of the user, `version` the folder behind it. A DataError where somebody names an output of
     several versions, all of whose good ones were taken back: `_latest` names such a version only then.
     """
-    marked = version.parent if version.name in SPLITS and not is_discarded(version) else version
+    is_part = version.name in (*SPLITS, WORKFLOW) and not is_discarded(version)
+    marked = version.parent if is_part else version
     if not is_discarded(marked):
         return
     if version != named and marked.parent == named:
@@ -58,7 +68,12 @@ def check_discarded(version: Path, named: Path) -> None:
             why=f"{marked.name}, the newest one, was discarded, and so was every good one before it",
             do=f"run it again; or name a version, to read it all the same: {marked}",
         )  # fmt: skip
-    log.warning("%s was discarded, and is read all the same, since it was named", marked)
+    warn_of(marked)
+
+
+def warn_of(version: Path) -> None:
+    """The warning for whoever reads an output that was taken back."""
+    log.warning("%s was discarded, and is read all the same, since the path names it", version)
 
 
 def _me() -> str:

@@ -24,7 +24,7 @@ from tasks.core.plan import File
 from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
-from tasks.storage.discarded import check_discarded
+from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.own_files import LATEST
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
@@ -161,6 +161,7 @@ def _names(path: str) -> Iterator[str]:
         check_discarded(Path(path), Path(path))
         yield from _walk(path)
     elif os.path.isfile(path):
+        check_discarded(Path(path).parent, Path(path).parent)
         yield path
     elif MAGIC.search(path):
         yield from _matches(path)
@@ -181,12 +182,17 @@ def _matches(pattern: str) -> Iterator[str]:
     """Files that a pattern matches, and files in folders that it matches; a pattern with `**` matches files alone."""
     recursive = "**" in pattern
     _refuse_closed(pattern, recursive)
+    looked_at = set[Path]()
     for path in glob.glob(pattern, recursive=recursive):
-        if not _meant(path, pattern):
+        is_folder = os.path.isdir(path)
+        if not _meant(path, pattern) or (is_folder and recursive):
             continue
-        if os.path.isdir(path):
-            if not recursive:
-                yield from _walk(path)
+        folder = Path(path) if is_folder else Path(path).parent
+        if folder not in looked_at:
+            looked_at.add(folder)
+            check_discarded(folder, folder)
+        if is_folder:
+            yield from _walk(path)
         elif os.path.isfile(path) or os.path.islink(path):
             yield path
 
@@ -216,6 +222,8 @@ def _walk(folder: str) -> Iterator[str]:
                 if entry.is_dir():
                     if entry.is_symlink():
                         check_path(entry.path, "source.path")  # before its names are read
+                    if is_discarded(Path(entry.path)):
+                        warn_of(Path(entry.path))
                     yield from _walk(entry.path)
                 else:
                     yield entry.path

@@ -37,18 +37,25 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     """Remove the versions of an output that are older than its newest `keep`; returns the removed ones.
 
     A discarded version does not count: whatever is taken back, `keep` versions are left to go on from. Never removes
-    the version that `_latest` names, versions on which a run works, and versions with files that millrace did
-    not write. A version that cannot be removed is a warning: the run is done. Only for the owner of the lock.
+    the version that `_latest` names, versions on which a run works, versions with files that millrace did not write,
+    and folders and links that are no versions. A version that cannot be looked at or removed is a warning: the run is
+    done. Only for the owner of the lock.
 
     The nights of the removed versions are noted in `_removed.json` of the output: they were published.
     """
     root = staging.target
     latest = (root / LATEST).read_text().strip()
-    numbered = sorted((p for p in root.glob("v*") if p.name[1:].isdigit()), key=lambda p: int(p.name[1:]))
-    gone = []
-    counted = [version for version in numbered if not is_discarded(version)]
-    for version in numbered[: numbered.index(counted[-keep])] if len(counted) >= keep else ():
-        if version.is_symlink() or not version.is_dir() or version.name == latest:
+    gone, there, counted = list[Path](), list[Path](), list[Path]()
+    for version in sorted(filter(_is_version, root.iterdir()), key=lambda path: int(path.name[1:])):
+        try:
+            if own_files.described_by(version):
+                there.append(version)
+                if not is_discarded(version):
+                    counted.append(version)
+        except OSError as error:
+            log.warning("%s does not count as a version: %s", version, error.strerror or error)
+    for version in there[: there.index(counted[-keep])] if len(counted) >= keep else ():
+        if version.name == latest:
             continue
         try:
             if not own_files.own_output(version) or Staging(version).in_use():
@@ -60,6 +67,10 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
         except OSError as error:
             log.warning("the old version %s could not be removed: %s", version, error.strerror or error)
     return gone
+
+
+def _is_version(path: Path) -> bool:
+    return bool(own_files.VERSION.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
 
 
 def removed_nights(root: Path) -> list[dict[str, str]]:

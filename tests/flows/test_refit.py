@@ -109,7 +109,7 @@ def test_a_run_whose_base_is_discarded_meanwhile_publishes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(session, "run_stage", meanwhile)
         patch.setattr(flow, "run_stage", meanwhile)
-        with pytest.raises(JobError, match=r"(?s)the base of this run was discarded: v0002.*ada did so"):
+        with pytest.raises(JobError, match=r"(?s)the base of this run was discarded: v0002.*by ada at 20"):
             night(2)
     assert not (tmp_path / "out/v0003").exists()
     [third] = night(2)  # what had been learned on top of v0002 is learned anew

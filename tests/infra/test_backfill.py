@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,10 @@ def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
         days[0]: "v0001", days[2]: "v0003", days[3]: "v0004",
     }  # fmt: skip
     assert (nights.first_night(), nights.missing()) == (days[0], [days[1]])  # taken back before it was removed
+    output_of(tmp_path / "out/v0003", days[2].isoformat())  # noted, and then not removed: somebody took it back
+    mark(tmp_path / "out/v0003")
+    assert nights.missing() == [days[1], days[2]]
+    shutil.rmtree(tmp_path / "out/v0003")
     recorded = {"11-run": {"rows": 7, "seconds": {"ingest": 1.0}}}
     rows = [[row[name] for name in ("day", "rows", "state")] for row in table_of(nights_text(nights, {}, {}, recorded))]
     assert [days[0].isoformat(), "7", "published, and removed by keep_versions: v0001"] in rows
@@ -120,6 +125,16 @@ def test_the_last_night_is_the_one_that_the_schedule_has_begun(tmp_path: Path, m
     assert last_at(3, "30 2 * * *", "30 6 * * *") == today
     assert last_at(1) == today
     assert last_at(1, "30 2 1 * *") == today  # of no schedule
+
+
+def test_a_range_that_the_schedule_has_not_begun_says_how_to_make_it_now(tmp_path: Path) -> None:
+    nights = nights_of(tmp_path, "30 2 * * *")
+    today = nights.today()
+    before = nights.calendar.back(today, 1)
+    assert f"give --to {today}, to make it now" in str(backfill._empty_range(nights, today, before, str(today), None))
+    assert "give --from an earlier day" in str(
+        backfill._empty_range(nights, today, before, str(today), before.isoformat())
+    )
 
 
 def test_a_refit_without_a_path_has_the_nights_of_its_base(tmp_path: Path) -> None:
@@ -184,13 +199,17 @@ def test_what_has_no_output_for_each_day_is_refused(tmp_path: Path, job: dict[st
 def test_a_deployment_has_the_job_of_its_file_and_recipe(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("{recipe: toy, source: {path: 'in/{date}'}, run: {timezone: Europe/Berlin}}")
     known = SimpleNamespace(
-        id="id", created=datetime(2026, 3, 1, tzinfo=UTC), schedules=[],
+        id="id", created=datetime(2026, 3, 1, tzinfo=UTC), schedules=[SimpleNamespace(schedule="", active=False)],
+        paused=False,
         job_variables={"env": {"MILLRACE_FOLDER": str(tmp_path)}},
         parameters={"job": "job.yaml", "dry_run": False, "output": {"path": "nights", "on_existing": "version"}},
     )  # fmt: skip
     nights = deployed("preprocess/n", known)
 
     assert (nights.output, nights.run.timezone, nights.folder) == ("nights", "Europe/Berlin", tmp_path)
+    assert nights.is_paused
+    known.schedules[0].active = True
+    assert not deployed("preprocess/n", known).is_paused
     nights.check()
 
 

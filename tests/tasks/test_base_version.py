@@ -10,13 +10,17 @@ import pyarrow as pa
 import pytest
 
 from flows.commands.discard import discarded
-from flows.job.job import make_job
+from flows.job.job import make_application, make_job
 from flows.job.nights import published
 from flows.job.refit import make_refit
+from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError, JobError
 from tasks.job.base_version import newest_good
+from tasks.job.request import Request
+from tasks.stages import commit, ingest, statistics
 from tasks.storage import own_files
-from tasks.storage.discarded import is_discarded, read_mark
+from tasks.storage.discarded import is_discarded, mark, read_mark
+from tasks.storage.staging import Staging
 from tests.flows.runs import rows_of
 from tests.flows.test_fit_apply import written
 from tests.stages import run_stages
@@ -43,6 +47,15 @@ def night(folder: Path, number: int, engine: str = "pandas", **more: Any) -> Non
     made = make_job(job(folder, number, base=str(folder / "out"), **more))
     assert made.base_path is not None
     run_stages(made.request(engine, newest_good(made.base_path).version))
+
+
+def run_fit(request: Request) -> None:
+    """Ingest, statistics and the commit of a fitted workflow, as the flow `fit` does them."""
+    pool = LocalPool(1)
+    with request.staging.locked():
+        ingest.ingest(request, pool)
+        statistics.statistics(request, pool)
+        commit.commit_fitted(request)
 
 
 def nights(folder: Path, count: int, engine: str = "pandas") -> Path:
@@ -156,6 +169,71 @@ def test_a_version_that_something_else_was_learned_on_top_of_is_discarded_alone(
     assert manifest(out, "v0003")["base"]["version"] == "v0002"
     assert discarded(out / "v0001") == [f"discarded {out / 'v0001'}"]
     assert name_of(out) == "v0003"
+
+
+def test_a_version_on_top_of_a_damaged_one_is_known_by_its_name(tmp_path: Path) -> None:
+    out = nights(tmp_path, 3)
+    (out / "v0002/_workflow/workflow.json").write_text("{")
+    with pytest.raises(JobError, match="v0003 was learned on top of v0002"):
+        discarded(out / "v0002")
+
+
+def test_a_damaged_mark_is_a_mark(tmp_path: Path) -> None:
+    out = nights(tmp_path, 3)
+    mark(out / "v0003")
+    (out / "v0003/_discarded.json").write_text("{")
+    lines = discarded(out / "v0002", and_later=True)
+    assert lines == [f"discarded {out / 'v0002'}", "_latest is v0001 now"]
+    assert discarded(out / "v0003")[0] == (f"{out / 'v0003'} was discarded before, by somebody (its mark is damaged)")
+
+
+def test_a_base_whose_own_base_was_taken_back_is_said(tmp_path: Path) -> None:
+    """As after a discard in the very moment in which a run published on top of it."""
+    out = nights(tmp_path, 2)
+    assert newest_good(out).on_discarded == ""
+    mark(out / "v0001")
+    sentence = newest_good(out).on_discarded
+    assert sentence.startswith("v0002 was learned on top of v0001, which is discarded: the ids and counts of v0001 go")
+    assert f"millrace discard {out / 'v0002'}" in sentence
+    (out / "v0001/_workflow/workflow.json").write_text(json.dumps({"state": "of another"}))  # a name used again
+    assert newest_good(out).on_discarded == ""
+
+
+@pytest.mark.parametrize("run", [run_stages, run_fit])
+def test_a_base_that_is_discarded_before_the_rename_publishes_nothing(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = nights(tmp_path, 1)
+    request = make_job(job(tmp_path, 1, base=str(out))).request("pandas", newest_good(out).version)
+    check = Staging.check_owner
+
+    def meanwhile(staging: Staging, owner: str) -> None:
+        check(staging, owner)
+        mark(out / "v0001", who="ada")
+
+    monkeypatch.setattr(Staging, "check_owner", meanwhile)
+    with pytest.raises(
+        JobError, match=r"(?s)the base of this run was discarded: v0001.*by ada at 20.*nothing is publish"
+    ):
+        run(request)
+    assert not (out / "v0002").exists()
+
+
+def test_a_workflow_that_is_discarded_while_it_is_applied_publishes_nothing(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+
+    def request(fitted: Path) -> Any:
+        data = {"fitted": str(fitted), "source": {"path": str(tmp_path / "1.parquet")},
+                "output": {"path": str(tmp_path / "applied"), "files": 1}}  # fmt: skip
+        return make_application(data).request("pandas")
+
+    begun = request(out)
+    discarded(out / "v0002", who="ada")
+    with pytest.raises(JobError, match=r"(?s)the fitted workflow of this run was discarded: v0002.*by ada at 20"):
+        run_stages(begun)
+    assert not (tmp_path / "applied").exists()
+    run_stages(request(out / "v0002"))  # by its name, as somebody may want it
+    assert sorted(rows_of(tmp_path / "applied")["k"].to_pylist()) == [4, 5]
 
 
 def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:

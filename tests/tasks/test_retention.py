@@ -98,6 +98,33 @@ def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_pa
     assert [night["version"] for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
 
 
+def test_what_is_no_version_counts_for_nothing_and_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    for number in (1, 2, 3, 4):
+        version(out, number)
+    (out / "v0009").mkdir()
+    (out / "v12x").mkdir()
+    (out / "v0008").write_text("a file")
+    (out / "v0007").symlink_to(out / "v0001")
+    (out / "_latest").write_text("v0004\n")
+    described_by = own_files.described_by
+
+    def closed(folder: Path) -> Path | None:
+        if folder.name == "v0002":
+            raise PermissionError(13, "Permission denied")
+        return described_by(folder)
+
+    monkeypatch.setattr(own_files, "described_by", closed)
+    with Staging(out).locked():
+        assert [p.name for p in drop_versions(Staging(out), 2)] == ["v0001"]
+    assert "v0002 does not count as a version: Permission denied" in caplog.text
+    assert [n for n in names(out) if n.startswith("v")] == [
+        "v0002", "v0003", "v0004", "v0007", "v0008", "v0009", "v12x",
+    ]  # fmt: skip
+
+
 def test_a_damaged_note_of_removed_nights_is_said_and_costs_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

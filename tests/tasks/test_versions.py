@@ -85,7 +85,39 @@ def test_an_output_whose_good_versions_are_all_taken_back_is_refused(
     shown = CliRunner().invoke(app, ["inspect", str(out)])
     assert (shown.exit_code, "discarded by" in shown.stdout) == (0, True), shown.output
     read(out / "v0001")
-    assert "v0001 was discarded, and is read all the same, since it was named" in caplog.text
+    assert "v0001 was discarded, and is read all the same, since the path names it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        ("out/v*", 2), ("out/v*/*.parquet", 2), ("out/**/*.parquet", 2), ("out/v0002/part-00000.parquet", 1),
+        ("out/v0002", 1), ("above", 1),
+    ],
+)  # fmt: skip
+def test_whoever_reads_a_discarded_output_by_whatever_path_is_told_once(
+    tmp_path: Path, path: str, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = nights(tmp_path, 2)
+    mark(out / "v0002")
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above/one").symlink_to(out / "v0002")
+
+    assert Dataset(tmp_path / path, engine="pandas").num_rows == rows
+    told = [record.getMessage() for record in caplog.records if "was discarded" in record.getMessage()]
+    shown = tmp_path / "above/one" if path == "above" else out / "v0002"
+    assert told == [f"{shown} was discarded, and is read all the same, since the path names it"]
+
+
+def test_the_fitted_workflow_of_a_discarded_version_is_loaded_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = nights(tmp_path, 1)
+    Workflow.load(out / "v0001/_workflow")
+    assert not caplog.records
+    mark(out / "v0001")
+    Workflow.load(out / "v0001/_workflow")
+    assert f"{out / 'v0001'} was discarded, and is read all the same" in caplog.text
 
 
 def test_a_folder_that_is_no_version_is_named(tmp_path: Path) -> None:
