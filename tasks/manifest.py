@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, VERSION
+from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, VERSION, read_latest
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -139,13 +138,11 @@ class Manifest:
 
 def current(folder: Path) -> Path:
     """The folder itself, or the version that its `_latest` names; a DataError where that is no name in the folder."""
-    latest = folder / LATEST
-    if not latest.is_file():
+    name = read_latest(folder)
+    if name is None:
         return folder
-    with latest.open("rb") as file:
-        name = os.fsdecode(file.read(1000).strip())
     if not name or name in (".", "..") or "/" in name or "\0" in name:
-        raise damaged(latest, "", f"{name[:100]!r} is no version in this folder")
+        raise damaged(folder / LATEST, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
 
 

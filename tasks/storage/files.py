@@ -25,7 +25,7 @@ from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
-from tasks.storage.own_files import LATEST
+from tasks.storage.own_files import LATEST, described_by, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
@@ -230,15 +230,21 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _newest(folder: str) -> str:
-    """The folder itself, or the version directly in it that its `_latest` names."""
-    note = os.path.join(folder, LATEST)
-    if not os.path.isfile(note):
+    """The folder itself, or the version directly in it that its `_latest` names.
+
+    A DataError if `_latest` names none and outputs of millrace are there: all versions would be read as one.
+    """
+    name = read_latest(Path(folder))
+    if name is None:
         return folder
-    with open(note, "rb") as file:
-        name = os.fsdecode(file.read(100).strip())
     version = os.path.join(folder, name)
-    if not name or os.sep in name or not os.path.isdir(version):
-        return folder
+    if not name or os.sep in name or "\0" in name or not os.path.isdir(version):
+        if not any(map(described_by, Path(folder).glob("v[0-9]*"))):
+            return folder
+        raise DataError(
+            f"{LATEST} names no version of this output", where=f"{folder}/{LATEST}", why=f"it says {name[:100]!r}",
+            do=f"name a version, such as {folder}/v0001, or all of them: {folder}/v*",
+        )  # fmt: skip
     check_discarded(Path(version), Path(folder))
     return version
 

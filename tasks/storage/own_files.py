@@ -82,6 +82,15 @@ def described_by(folder: Path) -> Path | None:
     return next((place for place in places if place.exists()), None)
 
 
+def read_latest(folder: Path) -> str | None:
+    """What `_latest` of an output says, as it stands there; None where there is no such file."""
+    latest = folder / LATEST
+    if not latest.is_file():
+        return None
+    with latest.open("rb") as file:
+        return os.fsdecode(file.read(1000).strip())
+
+
 def own_output(target: Path) -> bool:
     """True if the folder has files that millrace wrote and no others."""
     known = known_files(target)
