@@ -11,6 +11,7 @@ import psutil
 from infra import gpus
 from infra.gpu_errors import disappeared, missing
 from infra.gpus import Gpu
+from tasks.cluster.dask_pool import workers_at
 from tasks.core.units import amount
 from tasks.errors import MillraceError, TransientError
 from tasks.storage.files_being_read import listed
@@ -35,7 +36,7 @@ class Workers:
 
 def workers_of(client: Any, engine: str) -> Workers:
     """The workers of a running cluster."""
-    workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+    workers = list(workers_at(client).values())
     threads = max((w["nthreads"] for w in workers), default=0)
     memory = min((w["memory_limit"] or 0 for w in workers), default=0)
     return Workers(len(workers), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())

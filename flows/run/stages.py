@@ -24,6 +24,7 @@ from flows.run.lost_workers import Workers, in_every_attempt, workers_of
 from flows.run.stopping import mark_task_run, stop_stage
 from flows.run.worker_checks import check_workers
 from tasks.cluster import stalled_tasks
+from tasks.cluster.dask_pool import workers_at
 from tasks.core.stage_results import StageResult, StageRun
 from tasks.errors import GiveUpError
 from tasks.graph.failed_casts import sentence
@@ -147,7 +148,7 @@ def _tell_completed(done: list[_Done]) -> None:
         if stage.client.status != "running":
             continue
         with suppress(Exception):  # a server that does not answer any more: the work is done all the same
-            if stage.worker not in stage.client.scheduler_info(n_workers=-1)["workers"] and not _is_told(stage):
+            if stage.worker not in workers_at(stage.client) and not _is_told(stage):
                 state: State = Completed(message="the worker was lost when its stage was done")
                 mark_task_run(stage.task_run_id, state, 0.0, stage.task)
 
@@ -202,7 +203,7 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS) -> 
         if now - looked < NO_WORKERS_SECONDS / 6:
             continue
         looked = now
-        if client.status == "running" and client.scheduler_info(n_workers=-1)["workers"]:
+        if client.status == "running" and workers_at(client):
             alone = looked
         elif looked - alone > NO_WORKERS_SECONDS:
             raise GiveUpError(

@@ -11,6 +11,7 @@ from distributed.system import MEMORY_LIMIT
 
 from infra.clusters.cuda_settings import threads_for
 from infra.clusters.encryption import security_of
+from infra.clusters.reach import workers_at
 from infra.clusters.resolve import chosen_gpus, resolved
 from infra.sizes import size_in_bytes
 
@@ -63,7 +64,7 @@ def _cuda(cluster: Cluster, engine: str) -> Expected:
 def _address(cluster: Cluster, engine: str) -> Expected:
     where = cast(str, cluster.address)
     with Client(where, set_as_default=False, timeout="8s", security=security_of(cluster)) as client:
-        info = client.scheduler_info(n_workers=-1)["workers"]
+        info = workers_at(client)
     threads = sum(worker["nthreads"] for worker in info.values())
     memory = sum(worker["memory_limit"] or MEMORY_LIMIT for worker in info.values())
     return _expected(engine, len(info), threads, memory, 0, f"at {where}")

@@ -18,6 +18,16 @@ CONNECT_SECONDS = 5.0
 Seen = dict[str, Any]
 
 
+def workers_at(client: Any) -> dict[str, Any]:
+    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer.
+
+    Not `Client.scheduler_info`, for the reason that tasks/cluster/dask_pool.py gives.
+    """
+    with suppress(OSError):
+        return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+    return {}
+
+
 def answers_of(client: Any, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     """What the function returns on each worker, by the worker's address; without workers that go away meanwhile."""
     answers = client.run(function, *arguments, on_error="return")
@@ -83,7 +93,7 @@ def signature(path: str) -> str | None:
 
 def check_resources(client: Any, needed: Mapping[str, float], stage: str) -> None:
     """At least one worker offers what a stage takes; else GiveUpError with what they offer, since Dask would wait."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    workers = workers_at(client).values()
     offers = [spec.get("resources") or {} for spec in workers]
     if not offers or any(all(offer.get(name, 0) >= amount for name, amount in needed.items()) for offer in offers):
         return

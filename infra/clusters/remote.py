@@ -14,6 +14,7 @@ from distributed.security import Security
 
 from infra.clusters.encryption import settings_of
 from infra.clusters.model import offered
+from infra.clusters.reach import workers_at
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.sizes import size_or_part
 from infra.workers.imports import NO_IMPORTS, WorkerImports, pre_import, pre_import_settings, preload_settings
@@ -156,7 +157,7 @@ def wait_for_workers(running: Any, wanted: int, cluster: Cluster, why: Callable[
     with Client(running, set_as_default=False, timeout="30s") as client:
         with suppress(TimeoutError):
             client.wait_for_workers(wanted, timeout=cluster.start_timeout)
-        came = len(client.scheduler_info(n_workers=-1)["workers"])
+        came = len(workers_at(client))
     if came == 0:
         raise GiveUpError(
             f"no worker has come within {cluster.start_timeout} s", where=f"cluster.kind = {cluster.kind}", why=why(),

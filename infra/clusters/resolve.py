@@ -13,7 +13,7 @@ from distributed.security import Security
 from infra import gpus
 from infra.clusters.encryption import security_of
 from infra.clusters.model import REMOTE, Cluster, Engine, Kind
-from infra.clusters.reach import answers_of
+from infra.clusters.reach import answers_of, workers_at
 from tasks.errors import GiveUpError
 
 log = logging.getLogger("millrace.clusters")
@@ -95,7 +95,7 @@ def engine_at(address: str, security: Security | None = None) -> Engine:
             do="start one with `dask scheduler`, check host, port, firewall and certificates; or set kind to auto",
         ) from None  # fmt: skip
     with client:
-        if not client.scheduler_info(n_workers=-1)["workers"]:
+        if not workers_at(client):
             raise GiveUpError(
                 "the Dask scheduler has no workers", where=f"cluster.address = {address}",
                 do=f"start some with `dask worker {address}` or `dask cuda worker {address}`",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -31,6 +32,16 @@ class Workers(Protocol):
     def device_memory(self) -> int: ...
 
 
+def workers_at(client: Any) -> dict[str, Any]:
+    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer.
+
+    `Client.scheduler_info` has none at times: every two seconds a thread beside it writes one without workers there.
+    """
+    with suppress(OSError):
+        return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])
+    return {}
+
+
 class DaskPool:
     """The workers of a Dask cluster.
 
@@ -45,7 +56,7 @@ class DaskPool:
     ) -> None:
         self.client, self._allocatable = client, allocatable
         self.options = {"resources": resources} if resources else {}
-        info = client.scheduler_info(n_workers=-1)["workers"]
+        info = workers_at(client)
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
         self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from tasks.cluster.dask_pool import workers_at
 from tasks.core import lent_bytes
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
@@ -211,7 +212,7 @@ class Watch:
         """Read the samples now, and every `POLL` seconds, so that few are lost with a worker that dies."""
         self.read()
         while not self.done.wait(POLL):
-            self.addresses = list(self.client.scheduler_info(n_workers=-1)["workers"])
+            self.addresses = list(workers_at(self.client))
             self.read()
 
     def read(self) -> None:

@@ -13,6 +13,7 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
+from tasks.errors import TransientError
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, packed_ranges, shares_of, summary, together
 
@@ -97,6 +98,9 @@ class DaskMemory:
     def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
         """Cut every partition, and move the pieces to where they will be written; the summaries in the order of the
         partitions."""
+        if not self.pool.workers:
+            raise TransientError("no worker is left for the shuffle", why="the Dask cluster has none at this moment",
+                                 do="start workers, or wait until some have come, then run it again")  # fmt: skip
         published = self._there()
         if not published.pieces:
             published = PublishedPieces(shares_of(cutting.order.ranges, len(self.pool.workers)))

@@ -104,10 +104,11 @@ class CountingClient:
 
     def __init__(self, workers: int) -> None:
         self.tasks = self.dependencies = 0
+        self.scheduler = SimpleNamespace(identity=None)
         self.info = {"workers": {f"tcp://{i}": {"nthreads": 1, "memory_limit": 2**30} for i in range(workers)}}
         self.kept: dict[str, Any] = {}
 
-    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+    def sync(self, _identity: Any, n_workers: int) -> dict[str, Any]:
         return self.info
 
     def submit(self, function: Any, *args: Any, key: str, **_: Any) -> Promise:

@@ -23,6 +23,7 @@ from distributed import Client
 from infra.clusters import encryption
 from infra.clusters.model import Cluster
 from infra.environment import own_folder
+from tasks.cluster.dask_pool import workers_at
 from tests.clusters import make_cluster
 from tests.conftest import python_path
 from tests.infra.elsewhere import make_certificates
@@ -132,7 +133,7 @@ def test_no_port_of_a_run_opens_for_another_user_of_the_host(running: Any, tmp_p
     cluster, client = running
     nannies = [port(nanny.address) for nanny in cluster.workers.values()]
     pages = [port(cluster.dashboard_link.removeprefix("http://")), *client.run(http_port).values()]
-    workers = [port(address) for address in client.scheduler_info(n_workers=-1)["workers"]]
+    workers = [port(address) for address in workers_at(client)]
     known = {port(cluster.scheduler_address), *nannies, *workers, *pages}
     ports = ports_of_this_run()
     assert len(known) == 2 + 3 * len(workers)
@@ -176,7 +177,7 @@ def test_workers_load_the_dashboard_when_somebody_opens_it() -> None:
 
 def test_all_of_a_local_cluster_speaks_tls(running: Any) -> None:
     cluster, client = running
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = workers_at(client)
     places = [cluster.scheduler_address, *workers, *(spec["nanny"] for spec in workers.values())]
     assert {place.partition("://")[0] for place in places} == {"tls"}
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from infra.clusters.encryption import security_of
 from infra.clusters.model import Cluster
-from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.dask_pool import DaskPool, workers_at
 from tasks.errors import GiveUpError, JobError
 from tests.clusters import make_cluster
 from tests.conftest import free_port
@@ -97,7 +97,7 @@ def test_a_stage_runs_where_its_resource_is(
     elsewhere: Elsewhere, data: Path, tmp_path: Path, prefect_server: Any
 ) -> None:
     with elsewhere.client() as client:
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = workers_at(client)
         (gpu,) = [address for address, spec in workers.items() if spec["resources"] == {"GPU": 1}]
         with get_task_stream(client) as tasks:
             section = elsewhere.section(resources={"transform": {"GPU": 1}})

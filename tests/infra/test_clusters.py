@@ -26,6 +26,7 @@ from infra.clusters import local, resolve
 from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
 from infra.clusters.model import Cluster
 from infra.clusters.resolve import Connection, engine_at, resolved
+from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tests.clusters import make_cluster
 from tests.conftest import free_port, python_path
@@ -83,9 +84,7 @@ def test_two_workers_as_asked(tmp_path: Path) -> None:
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
         seen = list(client.run(of_worker).values())
         assert client.submit(os.getpid, resources={"GPU": 1}).result() in [worker["pid"] for worker in seen]
-        assert {tuple(spec["resources"].items()) for spec in client.scheduler_info()["workers"].values()} == {
-            (("GPU", 1), ("disk", 2))
-        }
+        assert {tuple(spec["resources"].items()) for spec in workers_at(client).values()} == {(("GPU", 1), ("disk", 2))}
     assert [(worker["threads"], worker["memory"]) for worker in seen] == [(1, 10**9)] * 2
     assert len({worker["pid"] for worker in seen}) == 2
     assert all(worker["folder"].startswith(str(tmp_path)) for worker in seen)

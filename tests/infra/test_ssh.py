@@ -19,6 +19,7 @@ from infra.clusters.model import Cluster
 from infra.clusters.remote import worker_options, worker_settings
 from infra.clusters.resolve import resolved
 from infra.workers.imports import pre_import
+from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tests.clusters import IMPORTS, make_cluster
 from tests.conftest import free_port
@@ -97,7 +98,7 @@ def test_workers_are_as_asked_and_their_certificates_are_theirs_alone(sshd: dict
                     resources={"ingest": {"disk": 2}})  # fmt: skip
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
         assert cluster.scheduler_address.startswith("tls://")
-        (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+        (worker,) = workers_at(client).values()
         assert (worker["nthreads"], worker["memory_limit"], worker["resources"]) == (3, 10**9, {"disk": 2})
         (variables,) = client.run(lambda: dict(os.environ)).values()
         assert (variables["OMP_NUM_THREADS"], variables["PYTHONSAFEPATH"]) == ("3", "1")

@@ -20,7 +20,7 @@ import pytest
 from flows.job.job import make_job
 from infra import gpus
 from infra.clusters.model import Cluster
-from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.dask_pool import DaskPool, workers_at
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits, Partition, Plan
@@ -53,7 +53,7 @@ def workers(request: pytest.FixtureRequest, engine: str) -> Iterator[Any]:
         asked = Cluster(kind="cuda", workers=request.param, rmm_pool_size="2GB", device_memory_limit="4GB")
     with make_cluster(asked) as cluster, Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(request.param, timeout=120)
-        assert len(client.scheduler_info(n_workers=-1)["workers"]) == request.param
+        assert len(workers_at(client)) == request.param
         yield client
 
 

@@ -214,6 +214,8 @@ def test_times_are_read_as_python_reads_them(
             moment = datetime.strptime(text.strip(), form)
         except ValueError:
             return None
+        if "%j" in form and moment.strftime(form) != text.strip():
+            return None  # Python reads day 366 of a year that has 365 as the first one of the next year
         return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
     assert evaluate(f"parse_time(s, {form!r})", engine, s=strings(texts)) == each(read, texts)

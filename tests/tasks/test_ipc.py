@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tasks.cluster.dask_pool import workers_at
+
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("clusters")]
 MIB = 1 << 20
 
@@ -166,7 +168,7 @@ def lent_bytes() -> int:
 
 def test_workers_of_a_host_take_pieces_out_of_each_others_gpu(workers: Any) -> None:
     rows = 1000
-    one, other, _ = workers.scheduler_info()["workers"]
+    one, other, _ = workers_at(workers)
     assert one.partition("://")[0] == workers.scheduler.address.partition("://")[0]
     made = workers.submit(pieces_of, rows, workers=[one], pure=False)
     found = workers.submit(numbers_of, made, workers=[other], pure=False).result()
@@ -179,7 +181,7 @@ def test_workers_of_a_host_take_pieces_out_of_each_others_gpu(workers: Any) -> N
 def test_what_is_learned_is_lent(workers: Any) -> None:
     from tests.infra.test_cuda import learned, rows_learned
 
-    one, *others = workers.scheduler_info()["workers"]
+    one, *others = workers_at(workers)
     before = workers.run(lent_bytes)
     made = workers.submit(learned, 0, workers=[one], pure=False)
     for other in others:  # the second gets it of either of those that have it then

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
-from tasks.cluster.dask_pool import DaskPool
+from tasks.cluster.dask_pool import DaskPool, workers_at
 from tasks.cluster.local_pool import LocalPool
 from tasks.engines.cpu import lookup
 from tasks.engines.cpu.lookup import HashTable
@@ -326,7 +326,7 @@ def asked(here: bool) -> tuple[str, list[tuple[int, str]]]:
 
 
 def test_what_is_asked_for_here_is_done_by_the_worker_that_asks(two_workers: Any) -> None:
-    workers = list(two_workers.scheduler_info()["workers"])
+    workers = list(workers_at(two_workers))
     for worker in workers:
         me, done = two_workers.submit(asked, True, workers=[worker], pure=False).result()
         assert me == worker

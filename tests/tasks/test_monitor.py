@@ -14,6 +14,7 @@ import pytest
 
 from infra.clusters.model import Cluster
 from tasks.cluster import monitor
+from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.monitor import Sample
 from tests.clusters import make_cluster
 
@@ -43,7 +44,7 @@ def quiet() -> Iterator[Any]:
 
 def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_counted(quiet: Any) -> None:
     began = time.time()
-    with monitor.watched(quiet, list(quiet.scheduler_info(n_workers=-1)["workers"])) as watch:
+    with monitor.watched(quiet, list(workers_at(quiet))) as watch:
         while not watch.workers:
             time.sleep(0.01)
         assert sum(quiet.gather(quiet.map(counted, [10, 20, 30, 40], pure=False))) == 100
@@ -61,7 +62,7 @@ def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_coun
 
 
 def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quiet: Any) -> None:
-    addresses = list(quiet.scheduler_info(n_workers=-1)["workers"])
+    addresses = list(workers_at(quiet))
     with monitor.watched(quiet, addresses):
         pass
     late = monitor.Watch(quiet, addresses)
@@ -73,7 +74,7 @@ def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quie
 
 
 def test_a_short_stage_has_its_first_and_its_last_sample(quiet: Any) -> None:
-    with monitor.watched(quiet, list(quiet.scheduler_info(n_workers=-1)["workers"])) as watch:
+    with monitor.watched(quiet, list(workers_at(quiet))) as watch:
         pass
     (worker,) = watch.workers.values()
     assert len(worker["samples"]) >= 2
@@ -87,7 +88,7 @@ def test_every_worker_of_a_cluster_is_sampled() -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, **address) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        addresses = list(client.scheduler_info(n_workers=-1)["workers"])
+        addresses = list(workers_at(client))
         with monitor.watched(client, addresses) as watch:
             pass
         assert sorted(watch.workers) == sorted(addresses)
@@ -98,8 +99,7 @@ def test_every_worker_of_a_cluster_is_sampled() -> None:
 class Broken:
     """A client whose scheduler is gone."""
 
-    def scheduler_info(self, n_workers: int) -> Any:
-        raise OSError("gone")
+    scheduler = SimpleNamespace(identity=None)
 
     def sync(self, *args: Any, **options: Any) -> Any:
         raise TimeoutError("gone")

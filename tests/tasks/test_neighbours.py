@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.transfer import host_memory
 from tasks.core import lent_bytes
 from tasks.engines.cpu.order import Pieces, cut
@@ -154,7 +155,7 @@ def two_workers() -> Iterator[Any]:
 
 def test_workers_of_a_host_copy_pieces_from_each_other(two_workers: Any) -> None:
     client = two_workers
-    one, other = sorted(client.scheduler_info()["workers"])
+    one, other = sorted(workers_at(client))
     assert one.startswith("tls://")  # what they say to each other, not what they copy
     made = [client.submit(packed, ROWS, workers=[where], pure=False) for where in (one, other)]
     found = client.submit(read_here, made, workers=[other]).result()
@@ -182,7 +183,7 @@ def kill_who_lends() -> None:
 
 def test_a_worker_that_is_killed_while_it_is_read_is_a_lost_one(two_workers: Any) -> None:
     client = two_workers
-    one, other = sorted(client.scheduler_info()["workers"])
+    one, other = sorted(workers_at(client))
     made = client.submit(packed, ROWS, workers=[one], allow_other_workers=True, pure=False)
     assert made.result().first == 0
     client.run(kill_who_lends, workers=[other])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
+import dask
 import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker, get_worker
 
-from tasks.cluster.dask_pool import DaskPool
+from infra.clusters import reach
+from tasks.cluster import dask_pool
+from tasks.cluster.dask_pool import DaskPool, workers_at
+from tasks.errors import TransientError
+from tasks.shuffle.memory_exchange import DaskMemory
 
 pytestmark = [pytest.mark.xdist_group("clusters"), pytest.mark.timeout(120)]
 
@@ -27,13 +32,31 @@ def mixed() -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.parametrize("known", [dask_pool.workers_at, reach.workers_at])
+def test_workers_are_known_at_every_moment(mixed: Client, known: Callable[[Any], dict[str, Any]]) -> None:
+    """A thread of Dask's client notes the cluster without its workers, here every millisecond: what scheduler_info
+    returns in such a moment has none, and a stage would begin with nothing."""
+    with (
+        dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}),
+        Client(mixed.cluster, set_as_default=False) as client,
+    ):
+        assert {len(known(client)) for _ in range(1000)} == {2}
+
+
+def test_a_shuffle_without_workers_says_so(mixed: Client) -> None:
+    pool = DaskPool(mixed)
+    pool.workers = ()
+    with pytest.raises(TransientError, match=r"(?s)no worker is left for the shuffle.*start workers"):
+        DaskMemory(pool).fill(cast("Any", None), [], None)
+
+
 def where(shared: Any, item: int) -> tuple[int, str]:
     return item, str(get_worker().name)
 
 
 def test_tasks_run_where_their_resource_is_whoever_holds_their_columns(mixed: Client) -> None:
     """Dask forgets the resource together with the place; KeyError in the scheduler, and the run waits for ever."""
-    workers = mixed.scheduler_info(n_workers=-1)["workers"]
+    workers = workers_at(mixed)
     (without,) = [address for address, worker in workers.items() if not worker["resources"]]
     pool = DaskPool(mixed, {"GPU": 1})
     futures = pool.start(where, None, range(4), {1: without, 3: without})
