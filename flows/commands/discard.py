@@ -51,11 +51,13 @@ def discard(
 
 
 def _asks(out: Path, scratch: Path | None) -> bool:
-    """Whether a night of this output waits for an answer."""
-    from tasks.gate.question import QUESTION, read_question
+    """Whether a night of this output is meant: one waits for an answer, or did, or a scratch folder is named."""
+    from tasks.gate.question import QUESTION, asked_at, read_question
     from tasks.storage.staging import Staging
 
-    return (out / QUESTION).is_file() or read_question(Staging(out, scratch).folder) is not None
+    staging = Staging(out, scratch)
+    is_noted = scratch is not None or asked_at(staging) is not None
+    return is_noted or (out / QUESTION).is_file() or read_question(staging.folder) is not None
 
 
 def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) -> list[str]:

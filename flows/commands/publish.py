@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tasks.storage.staging import Staging
 
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="output path of the run that asks, or its staging folder")]
-Scratch = Annotated[Path | None, typer.Option("--scratch", help="run.scratch of the job, where it has one")]
+Scratch = Annotated[Path | None, typer.Option("--scratch", help="run.scratch, where no note beside the output has it")]
 Who = Annotated[str | None, typer.Option("--who", help="who answers; user and host if left out")]
 
 
@@ -61,7 +61,7 @@ def discard_night(out: Path, scratch: Path | None = None, who: str | None = None
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:
     """(the staging folder, the question in it) of an output; a JobError where there is none."""
-    from tasks.gate.question import QUESTION, read_question
+    from tasks.gate.question import QUESTION, asked_at, read_question
     from tasks.storage.staging import Staging
 
     inside = read_question(out) if (out / QUESTION).is_file() else None
@@ -70,10 +70,15 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
         staging = Staging(inside.output, Path(os.path.realpath(out)).parent if noted else None)
     else:
         staging = Staging(out, scratch)
+    elsewhere = None if read_question(staging.folder) else asked_at(staging)
+    if elsewhere is not None:
+        staging = Staging(out, elsewhere.parent)
     question = read_question(staging.folder)
     if question is None:
-        do = "give the output path of the run that asks; with run.scratch, --scratch FOLDER"
-        raise JobError("nothing waits for an answer here", where=str(staging.folder), do=do)
+        why, do = "", "give the output path of the run that asks; with run.scratch, --scratch FOLDER"
+        if elsewhere is not None:
+            why, do = "the folder in which a night waited is gone", "run that night again"
+        raise JobError("nothing waits for an answer here", where=str(staging.folder), why=why, do=do)
     return staging, question
 
 

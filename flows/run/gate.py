@@ -25,7 +25,7 @@ from tasks.gate.history import MOST_NIGHTS, Past, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, level_of, read_note, write_note
 from tasks.gate.profile import Profile
-from tasks.gate.question import GateStage, Question, now, read_question, write_question
+from tasks.gate.question import GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Verdict
 from tasks.job.profiles import STATISTICS, saved, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
@@ -72,7 +72,7 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         raise stopped(job, request, findings)
     if level == "ask":
         question = _question(job, request, stage, verdict, of)
-        write_question(folder, question)
+        ask(request.staging, question)
         raise asks(question)
 
 

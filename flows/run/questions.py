@@ -27,7 +27,7 @@ from flows.run.stopping import stop_workers
 from infra.orchestration.server import ui_url
 from tasks.errors import OpenQuestionError
 from tasks.gate.notes import read_note, write_note
-from tasks.gate.question import QUESTION, Question, alone, answered, read_question, waiting
+from tasks.gate.question import Question, alone, answered, asked_at, end_question, read_question, waiting
 from tasks.job.request import output_slug
 from tasks.report.text import markdown_table
 from tasks.report.verdict import plain, verdict_rows
@@ -57,13 +57,14 @@ def settle_question(staging: Staging) -> None:
     An OpenQuestionError where it is another run's and still open. Its own is open no more: the answer of the form is
     noted; DiscardedError where that is discard. A question whose time is over ends in stop.
     """
+    _look_elsewhere(staging)
     question = read_question(staging.folder)
     if question is None:
         return
     own = question.run == flow_run_id()
     if question.answer is None and own:
         if (form := answer_of_form(question)) is None:  # tried again by hand, before anybody answered
-            (staging.folder / QUESTION).unlink(missing_ok=True)
+            end_question(staging)
             return
         question = answered(staging.folder, form.answer, form.who or "somebody at the form of the run")
     if question.is_open:
@@ -79,13 +80,28 @@ def settle_question(staging: Staging) -> None:
         staging.open()
 
 
+def _look_elsewhere(staging: Staging) -> None:
+    """An OpenQuestionError where a night of this output waits in another scratch folder; a warning where the folder in
+    which it waited is gone, and the night with it."""
+    folder = asked_at(staging)
+    if folder is None:
+        return
+    question = read_question(folder)
+    if question is None:
+        text = "a night of %s waited for an answer in %s, which is gone: it is not published"
+        log.warning(text, staging.target, folder)
+        end_question(staging)
+    elif folder != staging.folder and question.is_open:
+        raise waiting(question)
+
+
 def close_unanswered(staging: Staging, question: Question) -> None:
     """End a question whose time is over: the work counts as stopped, and other work may take its place."""
     with alone(staging.folder):
         if read_question(staging.folder) is None:  # another run has just done so
             return
         write_note(staging.folder, read_note(staging.folder).as_stopped())
-        (staging.folder / QUESTION).unlink(missing_ok=True)
+        end_question(staging)
     log.warning("%s was stopped: nobody answered until %s", question.night, question.until)
     stop_unanswered(question)
 

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from tasks.errors import JobError, OpenQuestionError
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.metadata_forms import check_form
+from tasks.storage.own_files import ASKS
+from tasks.storage.staging import Staging
 
 QUESTION = "question.json"  # in the staging folder
 FORMAT = 1
@@ -93,6 +95,26 @@ def write_question(folder: Path, question: Question) -> None:
     write_json(folder / QUESTION, asdict(question) | {"search": [*question.search]})
 
 
+def ask(staging: Staging, question: Question) -> None:
+    """Put a question into the staging folder of a run; where that is in a scratch folder, note it beside the output."""
+    write_question(staging.folder, question)
+    if staging.folder != staging.beside:
+        write_json(staging.beside / ASKS, {"format": FORMAT, "folder": str(staging.folder)})
+
+
+def asked_at(staging: Staging) -> Path | None:
+    """The staging folder in a scratch folder in which a night of this output has asked, by the note beside the output;
+    None without such a note. A folder without a question is another one, or was moved away."""
+    note = read_json(staging.beside / ASKS)
+    return Path(str(note.get("folder"))) if isinstance(note, dict) else None
+
+
+def end_question(staging: Staging) -> None:
+    """Remove the question of a staging folder, and the note on it."""
+    (staging.beside / ASKS).unlink(missing_ok=True)
+    (staging.folder / QUESTION).unlink(missing_ok=True)
+
+
 def answered(folder: Path, answer: Answer, who: str) -> Question:
     """Answer the question in a staging folder; the first answer counts.
 
@@ -162,11 +184,12 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def refuse_open(folder: Path) -> None:
-    """An OpenQuestionError if work waits for an answer in a staging folder: nobody else may touch it."""
-    question = read_question(folder)
-    if question is not None and question.is_open:
-        raise waiting(question)
+def refuse_open(staging: Staging) -> None:
+    """An OpenQuestionError if work to the same output waits for an answer: nobody else may touch it."""
+    for folder in filter(None, (staging.folder, asked_at(staging))):
+        question = read_question(folder)
+        if question is not None and question.is_open:
+            raise waiting(question)
 
 
 def waiting(question: Question) -> OpenQuestionError:

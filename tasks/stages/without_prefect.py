@@ -51,7 +51,7 @@ def write_transformed(
     started, staging = time.perf_counter(), Staging(output.path)
     staging.check(output.on_existing)
     with staging.locked():
-        refuse_open(staging.folder)
+        refuse_open(staging)
         staging.check(output.on_existing)
         staging.reset()
         for folder in (staging.new, staging.notes):

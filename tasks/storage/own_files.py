@@ -27,13 +27,14 @@ LATEST = "_latest"  # in an output of several versions: the name of the newest o
 REMOVED = "_removed.json"  # beside it: the nights of versions that output.keep_versions has removed
 DISCARDED = "_discarded.json"  # marks an output that `millrace discard` has taken back
 SPLITS = ("train", "valid", "test")
+ASKS = "asks.json"  # beside an output, one of whose nights waits for an answer in a scratch folder: which one
 OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
 WORK = re.compile(
     r"(lock(\..+)?|\.(millrace-)?probe-[^/]+"
-    rf"|((swap|target|plan|night|question|gate|progress|exchange(train|valid|test)?)\.json"
+    rf"|((swap|target|plan|night|question|asks|gate|progress|exchange(train|valid|test)?)\.json"
     rf"|diagram-[0-9a-f]+\.svg){TEMPORARY}"
     rf"|(state|workflow|base){TEMPORARY}/((state|manifest|workflow|partials|changes|of_night)\.json|README\.md|[^/]+\.vocab)"
     rf"{TEMPORARY}"
@@ -95,6 +96,18 @@ def own_output(target: Path) -> bool:
     """True if the folder has files that millrace wrote and no others."""
     known = known_files(target)
     return bool(known) and next(strangers(target, known), None) is None
+
+
+def lacking(root: Path) -> list[str]:
+    """The files of an output, by their paths in it, that are not there or have another size than its manifest says; no
+    byte is read."""
+
+    def is_lacking(name: str, known: Known) -> bool:
+        is_needed = known.nbytes is not None or name.endswith((".vocab", "state.json"))  # not a report or a README
+        path = root / name
+        return is_needed and (not path.is_file() or known.nbytes not in (None, path.stat().st_size))
+
+    return sorted(name for name, known in known_files(root).items() if is_lacking(name, known))
 
 
 def known_files(root: Path) -> dict[str, Known]:

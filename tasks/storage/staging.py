@@ -24,7 +24,7 @@ from tasks.errors import GiveUpError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import _first_cause, _makeable, _rename, flush, no_space, partial_file, read_json, write_json
 from tasks.storage.files import local_folder, local_path
-from tasks.storage.own_files import FITTED, LATEST, MANIFEST
+from tasks.storage.own_files import ASKS, FITTED, LATEST, MANIFEST
 
 OPENINGS = 20  # attempts to make the folders of a run
 STALE_SECONDS = 60.0  # without a sign of life, after which an owner on another host counts as dead
@@ -294,10 +294,13 @@ class Staging:
         return over
 
     def clean(self) -> None:
-        """Remove the work in progress; the lock, which its owner removes, and files of others stay."""
+        """Remove the work in progress; the lock, which its owner removes, a note on work in another scratch folder, and
+        files of others stay."""
         self._sweep()
+        note = read_json(self.beside / ASKS)
+        spared = ("lock",) if isinstance(note, dict) and note.get("folder") == str(self.folder) else ("lock", ASKS)
         for folder in dict.fromkeys((self.folder, self.beside)):
-            if left := own_files.remove_work(folder, spare=lambda path: path.startswith("lock")):
+            if left := own_files.remove_work(folder, spare=lambda path: path.startswith(spared)):
                 log.warning("%s stays: %s in it is not of millrace", folder, left[0])
 
     def owned_by(self, owner: str) -> bool:

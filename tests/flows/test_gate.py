@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestio
 from tasks.gate.question import Question, answered, read_question, write_question
 from tasks.manifest import Manifest
 from tasks.report.verdict import plain
+from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
 from tests.conftest import free_port, python_path
 from tests.flows.runs import key_of, rows_of, run_on
@@ -244,6 +246,53 @@ def test_discard_at_a_shell_removes_the_work(tmp_path: Path, run: Any) -> None:
     assert not staging_of(tmp_path).exists()
     run(job_of(tmp_path, NEXT, "ask"))
     assert versions(tmp_path) == {"v0001": NEXT}
+
+
+@pytest.mark.parametrize("answer", ["publish", "discard"])
+def test_a_night_in_a_scratch_folder_is_answered_by_its_output_alone(tmp_path: Path, run: Any, answer: str) -> None:
+    days(tmp_path)
+    run(job_of(tmp_path, GOOD, "ask"))
+    with pytest.raises(GateAskedError):
+        run(job_of(tmp_path, BAD, "ask", scratch=str(tmp_path / "scratch")))
+    for elsewhere in ({}, {"scratch": str(tmp_path / "other")}):  # no second night beside it
+        with pytest.raises(OpenQuestionError, match=f"the night {BAD} of {tmp_path}/out waits for an answer"):
+            run(job_of(tmp_path, NEXT, "ask", **elsewhere))
+    kept = CliRunner().invoke(app, ["clean", "--older-than", "1s", str(tmp_path / "out")])
+    assert "waits for an answer" in kept.output
+    assert len(list((tmp_path / "scratch").rglob("question.json"))) == 1
+
+    words = ["--scratch", str(tmp_path / "wrong")] if answer == "discard" else []  # the note is right
+    result = CliRunner().invoke(app, [answer, str(tmp_path / "out"), *words])
+
+    assert result.exit_code == 0, result.output + result.stderr
+    assert [*versions(tmp_path).values()] == ([GOOD, BAD] if answer == "publish" else [GOOD])
+    assert not is_discarded(tmp_path / "out/v0001")
+    assert not staging_of(tmp_path).exists()
+    assert not any((tmp_path / "scratch").iterdir())
+
+
+def test_a_night_whose_scratch_folder_is_gone_is_said(
+    tmp_path: Path, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    days(tmp_path)
+    data = job_of(tmp_path, BAD, "ask", scratch=str(tmp_path / "scratch"))
+    data["output"]["on_existing"] = "replace"
+    run({**data, "run": {**data["run"], "date": GOOD}})
+    with pytest.raises(GateAskedError):
+        run(data)
+    shutil.rmtree(tmp_path / "scratch")
+    for words in ([], ["--scratch", str(tmp_path / "scratch")]):
+        result = CliRunner().invoke(app, ["discard", str(tmp_path / "out"), *words])
+        assert (result.exit_code, "the folder in which a night waited is gone" in result.stderr) == (1, True)
+    assert not is_discarded(tmp_path / "out")  # the good night of before
+
+    run({**data, "run": {**data["run"], "date": NEXT}})
+    assert f"a night of {tmp_path}/out waited for an answer in {tmp_path}/scratch" in caplog.text
+    nothing = CliRunner().invoke(app, ["discard", str(tmp_path / "out"), "--scratch", str(tmp_path / "scratch")])
+    assert (nothing.exit_code, "nothing waits for an answer here" in nothing.stderr) == (1, True)
+    assert not is_discarded(tmp_path / "out")
+    assert CliRunner().invoke(app, ["discard", str(tmp_path / "out")]).exit_code == 0
+    assert is_discarded(tmp_path / "out")
 
 
 def test_a_question_is_answered_once(tmp_path: Path, run: Any) -> None:
