@@ -20,7 +20,7 @@ from tasks.manifest import Manifest, outputs, versions_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import discarded_by, is_discarded
-from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, described_by, splits_of
+from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, described_by, lacking, splits_of
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ class Choice:
 def newest_good(root: Path, thorough: bool = True) -> Choice:
     """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
 
-    `thorough` reads every byte, as `millrace verify` does; else only manifests and `workflow.json` are looked at. A
-    JobError for a folder that is something else, a DataError if no version is good and one of them is damaged.
+    `thorough` reads every byte, as `millrace verify` does; else manifests, `workflow.json` and the sizes of files are
+    looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
+    damaged.
     """
     versions = versions_of(root)
     if not versions:
@@ -203,6 +204,8 @@ def _checked(version: Path, thorough: bool) -> BaseVersion:
         Manifest.load(folder)
         if thorough and (lines := damages(folder)):
             raise DataError(lines[0], where=str(folder))
+    if lacks := lacking(version):
+        raise DataError(f"{lacks[0]} is missing or cut off", where=str(version))
     if (version / SPLITS[0]).is_dir() and not (version / FITTED).exists():
         for split in splits_of(version):
             if not (version / split / MANIFEST).exists():

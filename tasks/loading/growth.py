@@ -13,6 +13,8 @@ import numpy as np
 from tasks.errors import DataError, JobError, near
 from tasks.graph.saved_workflow import fitted_folder
 from tasks.graph.state import read_json
+from tasks.manifest import current
+from tasks.storage.discarded import check_discarded
 from tasks.storage.metadata_forms import check_form, damaged
 from tasks.storage.own_files import CHANGES
 
@@ -129,6 +131,7 @@ def _names(step: Mapping[str, Any]) -> list[str]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
+    check_discarded(current(path), path)
     folder = fitted_folder(path)
     if not (folder / CHANGES).exists():
         why = "only what a refit wrote has changes: a first fit has no night before it"

@@ -165,7 +165,7 @@ def commit(
         write_json(staging.new / split / MANIFEST, seal(data))
     staging.check_owner(request.owner)
     check_not_discarded(request)
-    path = publish(staging, output)
+    path = publish(staging, output, anew=request.no_base)
     return [Manifest(str(path / split), data) for split, data in manifests.items()]
 
 
@@ -181,7 +181,7 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
             flush(path)
     staging.check_owner(request.owner)
     check_not_discarded(request)
-    return str(publish(staging, request.output))
+    return str(publish(staging, request.output, anew=request.no_base))
 
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:

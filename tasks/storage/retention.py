@@ -24,8 +24,18 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 log = logging.getLogger("millrace")
 
 
-def publish(staging: Staging, output: Output) -> Path:
-    """Publish the new output with one rename; then remove old versions beyond `output.keep_versions`."""
+def publish(staging: Staging, output: Output, anew: bool = False) -> Path:
+    """Publish the new output with one rename; then remove old versions beyond `output.keep_versions`.
+
+    `anew`: it learns from the beginning, since every version of its base was taken back. Nights that were removed
+    before are in none of its ids: they count as missing from now on.
+    """
+    if anew and (lost := _noted(staging.target)):
+        log.warning(
+            "the ids begin anew: %s night(s) that output.keep_versions has removed are not among them, and count as "
+            "missing", f"{len(lost):,}",
+        )  # fmt: skip
+        write_json(staging.target / REMOVED, {"format": 1, "nights": []})
     path = staging.publish(output.on_existing)
     if output.keep_versions is not None:
         for version in drop_versions(staging, output.keep_versions):
@@ -36,10 +46,10 @@ def publish(staging: Staging, output: Output) -> Path:
 def drop_versions(staging: Staging, keep: int) -> list[Path]:
     """Remove the versions of an output that are older than its newest `keep`; returns the removed ones.
 
-    A discarded version does not count: whatever is taken back, `keep` versions are left to go on from. Never removes
-    the version that `_latest` names, versions on which a run works, versions with files that millrace did not write,
-    and folders and links that are no versions. A version that cannot be looked at or removed is a warning: the run is
-    done. Only for the owner of the lock.
+    A discarded version does not count, nor does one that lacks files: whatever is taken back or damaged, `keep`
+    versions are left to go on from. Never removes the version that `_latest` names, versions on which a run works,
+    versions with files that millrace did not write, and folders and links that are no versions. A version that cannot
+    be looked at or removed is a warning: the run is done. Only for the owner of the lock.
 
     The nights of the removed versions are noted in `_removed.json` of the output: they were published.
     """
@@ -50,7 +60,9 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
         try:
             if own_files.described_by(version):
                 there.append(version)
-                if not is_discarded(version):
+                if lacks := own_files.lacking(version):
+                    log.warning("%s does not count as a version: %s is missing or cut off", version, lacks[0])
+                elif not is_discarded(version):
                     counted.append(version)
         except OSError as error:
             log.warning("%s does not count as a version: %s", version, error.strerror or error)
@@ -84,13 +96,18 @@ def removed_nights(root: Path) -> list[dict[str, str]]:
     return [dict(night) for night in content["nights"]]
 
 
+def _noted(root: Path) -> list[dict[str, str]]:
+    """As `removed_nights`, and a warning where the note is damaged: it is about to be written anew."""
+    try:
+        return removed_nights(root)
+    except DataError as error:
+        log.warning("%s is written anew: %s", root / REMOVED, error.what)
+        return []
+
+
 def _note_removed(version: Path) -> None:
     """Note the night of a version that is about to be removed."""
-    try:
-        nights = [night for night in removed_nights(version.parent) if night["version"] != version.name]
-    except DataError as error:
-        log.warning("%s is written anew: %s", version.parent / REMOVED, error.what)
-        nights = []
+    nights = [night for night in _noted(version.parent) if night["version"] != version.name]
     described = own_files.described_by(version)
     content = read_json(described) if described else None
     content = content if isinstance(content, dict) else {}

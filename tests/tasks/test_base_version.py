@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError, JobError
 from tasks.job.base_version import newest_good
 from tasks.job.request import Request
+from tasks.loading.growth import grow
 from tasks.stages import commit, ingest, statistics
 from tasks.storage import own_files
 from tasks.storage.discarded import is_discarded, mark, read_mark
@@ -176,6 +178,19 @@ def test_a_version_on_top_of_a_damaged_one_is_known_by_its_name(tmp_path: Path) 
     (out / "v0002/_workflow/workflow.json").write_text("{")
     with pytest.raises(JobError, match="v0003 was learned on top of v0002"):
         discarded(out / "v0002")
+
+
+def test_a_model_does_not_grow_by_what_was_taken_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = nights(tmp_path, 2)
+    weight = np.zeros((5, 4))
+    assert len(grow(weight, out)) == 6
+    discarded(out / "v0002")
+    discarded(out / "v0001")
+    assert not caplog.records
+    with pytest.raises(DataError, match="no good version is left in this output"):
+        grow(weight, out)
+    assert len(grow(weight, out / "v0002")) == 6
+    assert "v0002 was discarded, and is read all the same" in caplog.text
 
 
 def test_a_damaged_mark_is_a_mark(tmp_path: Path) -> None:

@@ -13,14 +13,17 @@ import pytest
 from millrace.cli import app
 from typer.testing import CliRunner
 
+from flows.commands.discard import discarded
 from tasks import ops
+from tasks.core.settings import Output
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
+from tasks.job.base_version import newest_good
 from tasks.manifest import Manifest
 from tasks.storage import own_files
 from tasks.storage.discarded import mark
 from tasks.storage.own_files import MANIFEST
-from tasks.storage.retention import drop_versions, removed_nights
+from tasks.storage.retention import drop_versions, publish, removed_nights
 from tasks.storage.staging import STALE_SECONDS, Staging, namespace
 from tasks.workflow import Workflow
 
@@ -96,6 +99,43 @@ def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_pa
         assert [p.name for p in drop_versions(staging, 2)] == ["v0001", "v0002"]
         assert [p.name for p in drop_versions(staging, 1)] == ["v0003", "v0004"]
     assert [night["version"] for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
+
+
+@pytest.mark.parametrize("file", ["part-00000.parquet", "_workflow/state.json"])
+def test_a_version_that_lacks_files_does_not_count(
+    tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, fitted = tmp_path / "out", Workflow(["x"] >> ops.Normalize()).fit_transform(pa.table({"x": [1.0, 2.0]}))
+    for _ in range(3):
+        fitted.to_parquet(str(out), files=1, on_existing="version")
+    (out / "v0002" / file).unlink()
+    with Staging(out).locked():
+        assert drop_versions(Staging(out), 2) == []  # v0001 and v0003 are left to go on from
+        assert f"v0002 does not count as a version: {file} is missing or cut off" in caplog.text
+        assert newest_good(out, thorough=False).version.name == "v0003"  # type: ignore[union-attr]
+        assert discarded(out / "v0003")[-1] == "_latest is v0001 now"
+
+
+def test_nights_that_were_removed_are_missing_once_the_ids_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, table = tmp_path / "out", pa.table({"x": [1.0, 2.0]})
+    for _ in range(3):
+        Workflow(["x"]).fit_transform(table).to_parquet(str(out), files=1, on_existing="version", keep_versions=1)
+    assert len(removed_nights(out)) == 2
+    publish(written_to(out), Output(path=str(out), on_existing="version"))
+    assert len(removed_nights(out)) == 2
+    publish(written_to(out), Output(path=str(out), on_existing="version"), anew=True)
+    assert removed_nights(out) == []
+    assert "the ids begin anew: 2 night(s) that output.keep_versions has removed are not among them" in caplog.text
+
+
+def written_to(out: Path) -> Staging:
+    """Work in progress that may be published."""
+    staging = Staging(out)
+    staging.new.mkdir(parents=True)
+    (staging.new / MANIFEST).write_text(json.dumps({"parts": []}))
+    return staging
 
 
 def test_what_is_no_version_counts_for_nothing_and_stays(
