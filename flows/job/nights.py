@@ -21,6 +21,7 @@ from tasks.storage.discarded import is_discarded
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION, described_by
 from tasks.storage.retention import removed_nights
 
+STEP = timedelta(minutes=15)  # all hours of all zones begin at one of these
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
 BACKFILL = "millrace-backfill"  # the tag of runs that `millrace backfill` starts
 
@@ -45,8 +46,7 @@ class Calendar:
         >>> Calendar("Europe/Berlin", hourly=True).night(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)).isoformat()
         '2026-10-25T01:00:00+00:00'
         """
-        local = moment.astimezone(zone_of(self.timezone))
-        return local.replace(minute=0, second=0, microsecond=0).astimezone(UTC) if self.hourly else local.date()
+        return self._hour(moment) if self.hourly else moment.astimezone(zone_of(self.timezone)).date()
 
     def begin(self, night: date) -> datetime:
         """The instant at which a night begins, in the time zone."""
@@ -58,10 +58,29 @@ class Calendar:
         return self.begin(self.back(night, -1))
 
     def back(self, night: date, number: int) -> date:
-        """The night that lies `number` nights before."""
-        if isinstance(night, datetime):
-            return self.night(night - timedelta(hours=number))
-        return night - timedelta(days=number)
+        """The night that lies `number` nights before.
+
+        Where clocks move by half an hour, as in Lord Howe, an hour of the night lasts half or one and a half.
+
+        >>> calendar = Calendar("Australia/Lord_Howe", hourly=True)
+        >>> long = datetime(2026, 4, 4, 14, tzinfo=UTC)
+        >>> calendar.back(long, -1).isoformat(), calendar.back(calendar.back(long, -1), 1) == long
+        ('2026-04-04T15:30:00+00:00', True)
+        """
+        if not isinstance(night, datetime):
+            return night - timedelta(days=number)
+        for _ in range(number):
+            night = self._hour(night - STEP)
+        for _ in range(-number):
+            later = night + STEP
+            while self._hour(later) == night:
+                later += STEP
+            night = self._hour(later)
+        return night
+
+    def _hour(self, moment: datetime) -> datetime:
+        local = moment.astimezone(zone_of(self.timezone))
+        return local.replace(minute=0, second=0, microsecond=0).astimezone(UTC)
 
     def between(self, first: date, last: date) -> list[date]:
         """Every night from the first to the last, both included."""

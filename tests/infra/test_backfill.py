@@ -308,6 +308,16 @@ def test_a_day_has_the_hours_that_passed(tmp_path: Path, day: str, hours: int) -
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("day", "last"), [("2026-04-05", 24), ("2026-10-04", 24), ("2026-11-22", 24)])
+def test_hours_where_clocks_move_by_half_an_hour(day: str, last: int) -> None:
+    calendar = Calendar("Australia/Lord_Howe", hourly=True)
+    every = calendar.between(calendar.parse(day, "--from"), calendar.parse(day, "--to", is_last=True))
+    assert len({calendar.text(hour) for hour in every}) == len(every) == last
+    assert [calendar.back(hour, 1) for hour in every[1:]] == every[:-1]
+    assert [calendar.end(hour) for hour in every[:-1]] == [calendar.begin(hour) for hour in every[1:]]
+    assert calendar.back(calendar.back(every[0], -5), 5) == every[0]
+
+
 def test_an_hour_that_comes_twice_is_two_hours() -> None:
     calendar = Calendar("Europe/Berlin", hourly=True)
     first, last = calendar.parse("2026-10-25T02", "--from"), calendar.parse("2026-10-25T02", "--to", is_last=True)
