@@ -243,6 +243,10 @@ class Categorify(Keyed):
         rest_counts, seen = _counted(rest), raw(one_array(rest["seen"])).copy()
         lookup = engine.Lookup([one_array(night_table[key]) for key in keys]) if len(night_table) else None
         places_of_night = np.full(len(night_table), -1, dtype=np.int64)
+        is_forgotten = np.zeros(len(rest), dtype=bool)
+        if night.forget_days is not None:  # before tonight's rows count: a value that comes back begins anew
+            is_forgotten = night.number - seen >= night.forget_days
+            rest_counts[is_forgotten] = 0
 
         def known_again(start: int, rows: np.ndarray, of: np.ndarray) -> None:
             known[start:][rows] += counts.take(of)
@@ -257,9 +261,7 @@ class Categorify(Keyed):
         for base, met in ((values, known_again), (rest, waited_again)):
             if len(base) and lookup is not None:
                 each_match(base.select(keys), lookup, engine, met)
-        stays = np.ones(len(rest), dtype=bool)
-        if night.forget_days is not None:
-            stays = night.number - seen < night.forget_days
+        stays = rest_counts > 0
         limit, threshold = self._per_column(self.max_size, unit), self._per_column(self.freq_threshold, unit)
         newcomers = night_table.filter(pa.array(is_new))
         if limit or threshold > 1:  # some may stay without an id: in an order that does not depend on partitions
@@ -301,7 +303,7 @@ class Categorify(Keyed):
             "dimension": dimension,
             "appended": appended.append_column("id", ids),
             "waiting": len(waiting),
-            "forgotten": int((~stays).sum()),
+            "forgotten": int(is_forgotten.sum()),
         }
         types, of_values = (t.select(keys).schema.types for t in (night_table, learned["values"]))
         if lookup is None or len(night_table) >= size or types != of_values:

@@ -129,13 +129,24 @@ def test_values_without_an_id_are_forgotten_never_ids(engine: str) -> None:
     late = Night(DAY, forget_days=30, since=DAY - timedelta(days=30))
     after = refitted(coded, pa.table({"s": ["c", "d"]}), base, engine, night=late)
     values, saved, change = one(after)
-    assert vocabulary(values) == ["a", "c"]
-    assert saved["rest"]["v0"].to_pylist() == ["d"]
-    assert (change["forgotten"], values["distinct"], values["occurrences"]) == (1, 3, 5)
+    assert vocabulary(values) == ["a"]
+    assert {r["v0"]: r["count"] for r in saved["rest"].to_pylist()} == {"c": 1, "d": 1}  # c begins anew
+    assert (change["forgotten"], values["distinct"], values["occurrences"]) == (2, 3, 4)
     again = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=Night(DAY + timedelta(29), forget_days=30))
-    assert sorted(one(again)[1]["rest"]["v0"].to_pylist()) == ["b", "d"]
+    assert sorted(one(again)[1]["rest"]["v0"].to_pylist()) == ["b", "c", "d"]
     gone = refitted(coded, pa.table({"s": ["b"]}), after, engine, night=Night(DAY + timedelta(30), forget_days=30))
     assert one(gone)[1]["rest"]["v0"].to_pylist() == ["b"]
+
+
+@pytest.mark.parametrize("between", [[], [8]])
+def test_what_is_forgotten_does_not_depend_on_the_nights_between(engine: str, between: list[int]) -> None:
+    coded = ["s"] >> ops.Categorify(freq_threshold=3)
+    state = learned(coded, cut(pa.table({"s": ["a", "a", "a"]}), 16), engine)
+    for day, rows in [(1, ["b", "b"]), *((day, ["a"]) for day in between), (12, ["b"])]:
+        night = Night(date(2026, 1, day), forget_days=5)
+        state = refitted(coded, pa.table({"s": rows}), state, engine, night=night)
+    assert vocabulary(one(state)[0]) == ["a"]
+    assert {r["v0"]: r["count"] for r in one(state)[1]["rest"].to_pylist()} == {"b": 1}
 
 
 def test_a_night_that_came_late_makes_no_count_older(engine: str) -> None:
