@@ -119,6 +119,10 @@ class Manifest:
         """The manifest in the folder `path`, every field checked, also if it was changed; errors name `folder`."""
         data = read_json(path / MANIFEST)
         if not isinstance(data, dict) or "parts" not in data:
+            splits = [path / split for split in SPLITS if (path / split / MANIFEST).exists()]
+            if splits:
+                raise DataError("this output has splits", where=str(folder), why="each is an output of its own",
+                                do=f"name one of {', '.join(map(str, splits))}")  # fmt: skip
             raise DataError(
                 "this is not an output of millrace",
                 where=str(folder),

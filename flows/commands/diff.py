@@ -86,9 +86,13 @@ def _output(path: Path) -> Path:
     """The folder of an output, of its newest version where it has several; DataError if it is none."""
     from flows.commands.inspect import folders_of
     from tasks.manifest import current
+    from tasks.storage.discarded import discarded_by, marked_folder
 
     folders_of(path)
-    return current(path)
+    folder = current(path)
+    if marked := marked_folder(folder):
+        typer.echo(f"{marked} was discarded by {discarded_by(marked)}", err=True)
+    return folder
 
 
 def _side(folder: Path, root: Path) -> Any:

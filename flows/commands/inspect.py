@@ -43,7 +43,7 @@ from tasks.report.learned import (
 from tasks.sources.formats.bounds import validated
 from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
-from tasks.storage.discarded import read_mark
+from tasks.storage.discarded import discarded_by, marked_folder, read_mark
 from tasks.storage.metadata_forms import damaged
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, WORKFLOW, splits_of
 from tasks.storage.sample_data import made_up_text
@@ -65,9 +65,12 @@ def folders_of(out: Path) -> list[Path]:
 
 
 def verified(out: Path) -> tuple[list[str], list[str]]:
-    """Lines on the folders that are whole, and lines on what is damaged; DataError if it is no output at all."""
-    whole, damaged = [], []
+    """Lines on the folders that are whole, after one on an output that was taken back, and lines on what is damaged; a
+    DataError if it is no output at all."""
+    whole, damaged = list[str](), list[str]()
     folders = folders_of(out)
+    if marked := marked_folder(current(out)):
+        whole.append(f"{marked} was discarded by {discarded_by(marked)}")
     for folder in folders:
         split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
         try:

@@ -33,6 +33,7 @@ DRIFT = 0.25  # standard deviations by which the values of a column move a night
 DRIFTING = ("mean", "extremes", "quantiles")  # ids and times may move on every night: a trend is needed first
 NEW_FLOOR, NEW_ROWS = 0.001, 10  # share and number of values that no earlier night had
 NEW_OF_MANY = 0.05  # the share where a profile names the most frequent values only: a new product may sell at once
+FEW_VALUES = 100  # values of a column: fewer do not say how many distinct ones a night has
 TWICE_CELLS = 64  # counts that must all be even
 LEVELS = {"stop": 0, "ask": 1, "warn": 2}
 Level = Literal["warn", "stop", "ask"]
@@ -416,7 +417,7 @@ class _Night:
         past = self.columns_before(name)[1]
         if not past or not all(column.is_distinct_known for column in (*past[-7:], self.profile.columns[name])):
             return False
-        return past[-1].distinct > 0.2 * past[-1].values
+        return past[-1].values >= FEW_VALUES and past[-1].distinct > 0.2 * past[-1].values
 
     def growth(self, name: str) -> float:
         """By how much the number of distinct values has grown against the largest of the last seven nights."""

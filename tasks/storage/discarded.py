@@ -52,15 +52,21 @@ def discarded_by(version: Path) -> str:
     return f"{noted['who']} at {noted['when']}"
 
 
+def marked_folder(folder: Path) -> Path | None:
+    """The folder that has the mark of an output that was taken back: itself, or that around a split or a fitted
+    workflow; None for an output that was not."""
+    around = [folder.parent] if folder.name in (*SPLITS, WORKFLOW) else []
+    return next((one for one in (folder, *around) if is_discarded(one)), None)
+
+
 def check_discarded(version: Path, named: Path) -> None:
     """For whoever reads the rows of an output or applies what it learned: a warning where it was taken back.
 
     `named` is the path of the user, `version` the folder behind it. A DataError where somebody names an output of
     several versions, all of whose good ones were taken back: `_latest` names such a version only then.
     """
-    is_part = version.name in (*SPLITS, WORKFLOW) and not is_discarded(version)
-    marked = version.parent if is_part else version
-    if not is_discarded(marked):
+    marked = marked_folder(version)
+    if marked is None:
         return
     if version != named and marked.parent == named:
         raise DataError(

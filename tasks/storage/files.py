@@ -25,7 +25,7 @@ from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import masked
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
-from tasks.storage.own_files import LATEST, described_by, read_latest
+from tasks.storage.own_files import LATEST, SPLITS, described_by, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
@@ -117,13 +117,25 @@ def _no_input(source: str) -> NoInputError:
         why = "the folder holds no data file (names beginning with _ or . do not count)"
     else:
         why = "the path does not exist"
-        hint = "" if is_remote(source) else _nearby(local_path(source))
+        hint = "" if is_remote(source) else _split_of_newest(local_path(source)) or _nearby(local_path(source))
     return NoInputError(
         "there is no input",
         where=source,
         why=why,
         do=f"{hint}correct source.path, or make look-alike data there: millrace sample toy --path DIR",
     )
+
+
+def _split_of_newest(path: str) -> str:
+    """Advice for a split of an output in versions, which is in each of them."""
+    folder, split = os.path.split(path)
+    if split not in SPLITS or not os.path.isdir(folder):
+        return ""
+    try:
+        there = os.path.join(_newest(folder), split)
+    except DataError:
+        return ""
+    return f"name the split of a version: {there}; " if os.path.isdir(there) else ""
 
 
 def _nearby(path: str) -> str:

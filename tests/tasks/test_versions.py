@@ -120,6 +120,15 @@ def test_the_fitted_workflow_of_a_discarded_version_is_loaded_with_a_warning(
     assert f"{out / 'v0001'} was discarded, and is read all the same" in caplog.text
 
 
+def test_commands_that_look_at_a_discarded_output_say_so(tmp_path: Path) -> None:
+    out = nights(tmp_path, 2)
+    discarded(out / "v0002", who="ada")
+    discarded(out / "v0001", who="ada")
+    for words in (["verify", out], ["contract", out / "v0001"], ["diff", out / "v0001", "v0002"]):
+        shown = CliRunner().invoke(app, [*map(str, words)])
+        assert (shown.exit_code, "was discarded by ada at 20" in shown.output) == (0, True), shown.output
+
+
 def test_a_folder_that_is_no_version_is_named(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     (out / "v0003").mkdir()
@@ -170,5 +179,10 @@ def test_a_split_of_all_versions(tmp_path: Path) -> None:
     }
     run_stages(make_job(job).request("pandas"))
     run_stages(make_job(job).request("pandas"))
+
+    with pytest.raises(DataError, match=r"(?s)this output has splits.*out/v0002/train, .*out/v0002/valid"):
+        loader(tmp_path / "out")
+    with pytest.raises(JobError, match=r"(?s)no input.*name the split of a version: .*out/v0002/train"):
+        Dataset(tmp_path / "out/train", engine="pandas").num_rows
 
     assert loader(tmp_path / "out" / "train", versions="all").rows == 2

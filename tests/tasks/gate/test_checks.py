@@ -188,6 +188,13 @@ def test_columns_that_come_go_and_change_their_type() -> None:
     assert [f for f in ruled.findings if f.check == "columns"] == []  # the contract says what is right
 
 
+def test_after_a_night_of_one_row_nothing_looks_delivered_twice() -> None:
+    tiny = Past("v0001", None, profile_of(pa.table({"x": [1]})))
+    verdict = judge(profile_of(pa.table({"x": [n % 9 for n in range(100)]})), [tiny], None, STOP, "commit", None)
+    assert [f.text for f in verdict.findings if f.check == "duplicated"] == []
+    assert [f.check for f in verdict.findings if f.check == "rows"] == ["rows"]
+
+
 def test_the_same_rows_again_and_every_row_twice() -> None:
     again = judge(history()[0].profile, history(), None, STOP, "commit", shop().day(NIGHTS))
     texts = [f.text for f in again.findings if f.check == "duplicated"]
