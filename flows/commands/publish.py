@@ -77,7 +77,7 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
     if question is None:
         why, do = "", "give the output path of the run that asks; with run.scratch, --scratch FOLDER"
         if elsewhere is not None:
-            why, do = "the folder in which a night waited is gone", "run that night again"
+            why, do = "the folder in which a night waited is gone from this host", "run that night again"
         raise JobError("nothing waits for an answer here", where=str(staging.folder), why=why, do=do)
     return staging, question
 
