@@ -175,4 +175,5 @@ def test_the_text_of_a_date_gives_it_again(instant: datetime, zone: str, shift: 
 
     assert resolved(pattern, again) == resolved(pattern, run_date)
     assert date.fromisoformat(resolved(f"{{date{shift:+d}}}", again)) == run_date.day + timedelta(days=shift)
-    assert run_date.time == instant.replace(microsecond=0).astimezone(UTC)
+    # In UTC: Python calls times of two zones unequal, whatever they are, in an hour that comes twice.
+    assert run_date.time.astimezone(UTC) == instant.replace(microsecond=0)
