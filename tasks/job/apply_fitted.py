@@ -23,14 +23,14 @@ from tasks.manifest import current
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
-from tasks.storage.discarded import check_discarded, is_discarded
+from tasks.storage.discarded import check_discarded, marked_folder
 
 
 def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
     """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
     version = current(fitted)
     check_discarded(version, fitted)
-    was_discarded = {"discarded": True} if is_discarded(version) else {}  # so that the commit does not refuse it
+    was_discarded = {"discarded": True} if marked_folder(version) else {}  # so that the commit does not refuse it
     data, folder = read_fitted(fitted), fitted_folder(fitted)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)

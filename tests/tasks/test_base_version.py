@@ -237,9 +237,9 @@ def test_a_base_that_is_discarded_before_the_rename_publishes_nothing(
 def test_a_workflow_that_is_discarded_while_it_is_applied_publishes_nothing(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
 
-    def request(fitted: Path) -> Any:
+    def request(fitted: Path, applied: Path = tmp_path / "applied") -> Any:
         data = {"fitted": str(fitted), "source": {"path": str(tmp_path / "1.parquet")},
-                "output": {"path": str(tmp_path / "applied"), "files": 1}}  # fmt: skip
+                "output": {"path": str(applied), "files": 1}}  # fmt: skip
         return make_application(data).request("pandas")
 
     begun = request(out)
@@ -247,8 +247,10 @@ def test_a_workflow_that_is_discarded_while_it_is_applied_publishes_nothing(tmp_
     with pytest.raises(JobError, match=r"(?s)the fitted workflow of this run was discarded: v0002.*by ada at 20"):
         run_stages(begun)
     assert not (tmp_path / "applied").exists()
-    run_stages(request(out / "v0002"))  # by its name, as somebody may want it
-    assert sorted(rows_of(tmp_path / "applied")["k"].to_pylist()) == [4, 5]
+    for number, named in enumerate((out / "v0002", out / "v0002/_workflow")):  # as somebody may want it
+        applied = tmp_path / f"applied{number}"
+        run_stages(request(named, applied))
+        assert sorted(rows_of(applied)["k"].to_pylist()) == [4, 5]
 
 
 def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
