@@ -16,7 +16,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
-from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, VERSION, read_latest
+from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, read_latest, versions_of
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -148,14 +148,6 @@ def current(folder: Path) -> Path:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise damaged(folder / LATEST, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
-
-
-def versions_of(folder: Path) -> list[Path]:
-    """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there."""
-    if not folder.is_dir():
-        return []
-    versions = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name) and path.is_dir()]
-    return sorted((path for path in versions if not path.is_symlink()), key=lambda path: int(path.name[1:]))
 
 
 def dated_lines(dated: Mapping[str, Any]) -> list[str]:

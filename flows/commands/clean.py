@@ -103,12 +103,11 @@ def _pruned(seconds: float, age: str, dry_run: bool) -> tuple[str, str]:
 def waits(leftover: Leftover, before: str = "") -> str:
     """What a question of the gate in a leftover waits for; "" without an open one."""
     from tasks.gate.question import read_question
-    from tasks.storage.atomic import read_json
-    from tasks.storage.own_files import ASKS
+    from tasks.storage.staging import Staging
 
-    noted = [read_json(folder / ASKS) for folder in leftover.folders]
-    elsewhere = [Path(str(note.get("folder"))) for note in noted if isinstance(note, dict)]
-    for folder in (*leftover.folders, *elsewhere):
+    staging = Staging(leftover.target)
+    elsewhere = staging.asks_in if staging.beside in leftover.folders else None
+    for folder in filter(None, (*leftover.folders, elsewhere)):
         question = read_question(folder)
         if question is not None and question.is_open:
             return f"{before}it waits for an answer: {question.commands}"

@@ -86,12 +86,12 @@ def _output(path: Path) -> Path:
     """The folder of an output, of its newest version where it has several; DataError if it is none."""
     from flows.commands.inspect import folders_of
     from tasks.manifest import current
-    from tasks.storage.discarded import discarded_by, marked_folder
+    from tasks.storage.discarded import discarded_line
 
     folders_of(path)
     folder = current(path)
-    if marked := marked_folder(folder):
-        typer.echo(f"{marked} was discarded by {discarded_by(marked)}", err=True)
+    if line := discarded_line(folder):
+        typer.echo(line, err=True)
     return folder
 
 

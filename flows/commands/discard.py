@@ -52,11 +52,11 @@ def discard(
 
 def _asks(out: Path, scratch: Path | None) -> bool:
     """Whether a night of this output is meant: one waits for an answer, or did, or a scratch folder is named."""
-    from tasks.gate.question import QUESTION, asked_at, read_question
+    from tasks.gate.question import QUESTION, read_question
     from tasks.storage.staging import Staging
 
     staging = Staging(out, scratch)
-    is_noted = scratch is not None or asked_at(staging) is not None
+    is_noted = scratch is not None or staging.asks_in is not None
     return is_noted or (out / QUESTION).is_file() or read_question(staging.folder) is not None
 
 
@@ -67,9 +67,8 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
     none, and for a version that has such later ones, without `and_later`.
     """
     from tasks.errors import JobError
-    from tasks.manifest import versions_of
     from tasks.storage.discarded import discarded_by, is_discarded, mark
-    from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, described_by
+    from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, described_by, versions_of
     from tasks.storage.staging import Staging
 
     version = Path(out).resolve()

@@ -43,7 +43,7 @@ from tasks.report.learned import (
 from tasks.sources.formats.bounds import validated
 from tasks.sources.output_check import damages
 from tasks.sources.reading_rules import reading_lines
-from tasks.storage.discarded import discarded_by, marked_folder, read_mark
+from tasks.storage.discarded import discarded_line, read_mark
 from tasks.storage.metadata_forms import damaged
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, WORKFLOW, splits_of
 from tasks.storage.sample_data import made_up_text
@@ -69,8 +69,8 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
     DataError if it is no output at all."""
     whole, damaged = list[str](), list[str]()
     folders = folders_of(out)
-    if marked := marked_folder(current(out)):
-        whole.append(f"{marked} was discarded by {discarded_by(marked)}")
+    if line := discarded_line(current(out)):
+        whole.append(line)
     for folder in folders:
         split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
         try:

@@ -61,7 +61,7 @@ def discard_night(out: Path, scratch: Path | None = None, who: str | None = None
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:
     """(the staging folder, the question in it) of an output; a JobError where there is none."""
-    from tasks.gate.question import QUESTION, asked_at, read_question
+    from tasks.gate.question import QUESTION, read_question
     from tasks.storage.staging import Staging
 
     inside = read_question(out) if (out / QUESTION).is_file() else None
@@ -70,7 +70,7 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
         staging = Staging(inside.output, Path(os.path.realpath(out)).parent if noted else None)
     else:
         staging = Staging(out, scratch)
-    elsewhere = None if read_question(staging.folder) else asked_at(staging)
+    elsewhere = None if read_question(staging.folder) else staging.asks_in
     if elsewhere is not None:
         staging = Staging(out, elsewhere.parent)
     question = read_question(staging.folder)

@@ -27,7 +27,7 @@ from flows.run.stopping import stop_workers
 from infra.orchestration.server import ui_url
 from tasks.errors import OpenQuestionError
 from tasks.gate.notes import read_note, write_note
-from tasks.gate.question import Question, alone, answered, asked_at, end_question, read_question, waiting
+from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
 from tasks.job.request import output_slug
 from tasks.report.text import markdown_table
 from tasks.report.verdict import plain, verdict_rows
@@ -83,7 +83,7 @@ def settle_question(staging: Staging) -> None:
 def _look_elsewhere(staging: Staging) -> None:
     """An OpenQuestionError where a night of this output waits in another scratch folder; a warning where the folder in
     which it waited is gone, and the night with it."""
-    folder = asked_at(staging)
+    folder = staging.asks_in
     if folder is None:
         return
     question = read_question(folder)

@@ -102,13 +102,6 @@ def ask(staging: Staging, question: Question) -> None:
         write_json(staging.beside / ASKS, {"format": FORMAT, "folder": str(staging.folder)})
 
 
-def asked_at(staging: Staging) -> Path | None:
-    """The staging folder in a scratch folder in which a night of this output has asked, by the note beside the output;
-    None without such a note. A folder without a question is another one, or was moved away."""
-    note = read_json(staging.beside / ASKS)
-    return Path(str(note.get("folder"))) if isinstance(note, dict) else None
-
-
 def end_question(staging: Staging) -> None:
     """Remove the question of a staging folder, and the note on it."""
     (staging.beside / ASKS).unlink(missing_ok=True)
@@ -186,7 +179,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def refuse_open(staging: Staging) -> None:
     """An OpenQuestionError if work to the same output waits for an answer: nobody else may touch it."""
-    for folder in filter(None, (staging.folder, asked_at(staging))):
+    for folder in filter(None, (staging.folder, staging.asks_in)):
         question = read_question(folder)
         if question is not None and question.is_open:
             raise waiting(question)

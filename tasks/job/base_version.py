@@ -16,11 +16,21 @@ from tasks.graph.history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.request import PlanOf, Request
-from tasks.manifest import Manifest, outputs, versions_of
+from tasks.manifest import Manifest, outputs
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
-from tasks.storage.discarded import discarded_by, is_discarded
-from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, SPLITS, WORKFLOW, described_by, lacking, splits_of
+from tasks.storage.discarded import discarded_by, is_discarded, marked_folder
+from tasks.storage.own_files import (
+    CHANGES,
+    FITTED,
+    MANIFEST,
+    SPLITS,
+    WORKFLOW,
+    described_by,
+    lacking,
+    splits_of,
+    versions_of,
+)
 
 
 @dataclass(frozen=True)
@@ -124,9 +134,8 @@ def check_not_discarded(request: Request) -> None:
     known = request.base or request.fitted
     if not known or known.get("discarded"):
         return
-    folder = Path(known["path"])
-    version = folder.parent if folder.name == WORKFLOW else folder
-    if not is_discarded(version):
+    version = marked_folder(Path(known["path"]))
+    if version is None:
         return
     what, do = "fitted workflow", "it applies the newest good version, where you name the output"
     if request.base:

@@ -59,6 +59,12 @@ def marked_folder(folder: Path) -> Path | None:
     return next((one for one in (folder, *around) if is_discarded(one)), None)
 
 
+def discarded_line(folder: Path) -> str:
+    """The sentence on an output that was taken back, for those who only look at it; "" for one that was not."""
+    marked = marked_folder(folder)
+    return f"{marked} was discarded by {discarded_by(marked)}" if marked else ""
+
+
 def check_discarded(version: Path, named: Path) -> None:
     """For whoever reads the rows of an output or applies what it learned: a warning where it was taken back.
 

@@ -92,6 +92,14 @@ def read_latest(folder: Path) -> str | None:
         return os.fsdecode(file.read(1000).strip())
 
 
+def versions_of(folder: Path) -> list[Path]:
+    """The versions in a folder, the oldest first; [] for an output of its own and for a folder that is not there."""
+    if not folder.is_dir():
+        return []
+    versions = [path for path in folder.glob("v*") if VERSION.fullmatch(path.name) and path.is_dir()]
+    return sorted((path for path in versions if not path.is_symlink()), key=lambda path: int(path.name[1:]))
+
+
 def own_output(target: Path) -> bool:
     """True if the folder has files that millrace wrote and no others."""
     known = known_files(target)

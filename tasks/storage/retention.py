@@ -56,7 +56,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     root = staging.target
     latest = (root / LATEST).read_text().strip()
     gone, there, counted = list[Path](), list[Path](), list[Path]()
-    for version in sorted(filter(_is_version, root.iterdir()), key=lambda path: int(path.name[1:])):
+    for version in own_files.versions_of(root):
         try:
             if own_files.described_by(version):
                 there.append(version)
@@ -79,10 +79,6 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
         except OSError as error:
             log.warning("the old version %s could not be removed: %s", version, error.strerror or error)
     return gone
-
-
-def _is_version(path: Path) -> bool:
-    return bool(own_files.VERSION.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
 
 
 def removed_nights(root: Path) -> list[dict[str, str]]:

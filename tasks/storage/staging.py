@@ -71,6 +71,13 @@ class Staging:
                  if (until := until_of(path)) is not None]  # fmt: skip
         return [path for _, path in sorted(replaced)]
 
+    @property
+    def asks_in(self) -> Path | None:
+        """The staging folder under a scratch folder in which a night of this target has asked, by the note beside the
+        target; None without a note. Whether that folder and its question are still there is for the caller to see."""
+        note = read_json(self.beside / ASKS)
+        return Path(str(note.get("folder"))) if isinstance(note, dict) else None
+
     def check(self, on_existing: OnExisting) -> None:
         """Refuse a target that must not be changed."""
         if not self.target.exists():
@@ -297,8 +304,7 @@ class Staging:
         """Remove the work in progress; the lock, which its owner removes, a note on work in another scratch folder, and
         files of others stay."""
         self._sweep()
-        note = read_json(self.beside / ASKS)
-        spared = ("lock",) if isinstance(note, dict) and note.get("folder") == str(self.folder) else ("lock", ASKS)
+        spared = ("lock",) if self.asks_in == self.folder else ("lock", ASKS)
         for folder in dict.fromkeys((self.folder, self.beside)):
             if left := own_files.remove_work(folder, spare=lambda path: path.startswith(spared)):
                 log.warning("%s stays: %s in it is not of millrace", folder, left[0])

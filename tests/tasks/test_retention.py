@@ -102,9 +102,7 @@ def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_pa
 
 
 @pytest.mark.parametrize("file", ["part-00000.parquet", "_workflow/state.json"])
-def test_a_version_that_lacks_files_does_not_count(
-    tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_version_that_lacks_files_does_not_count(tmp_path: Path, file: str, caplog: pytest.LogCaptureFixture) -> None:
     out, fitted = tmp_path / "out", Workflow(["x"] >> ops.Normalize()).fit_transform(pa.table({"x": [1.0, 2.0]}))
     for _ in range(3):
         fitted.to_parquet(str(out), files=1, on_existing="version")
