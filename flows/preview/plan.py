@@ -95,7 +95,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     workers = _workers(job.cluster, refused)
     request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
-    target_of(request.source)
+    target_of(request.source, request.staging.target)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
         final, schema = subject(request, plans[request.plan_names[0]].schema)

@@ -181,7 +181,7 @@ def _plan(
         and (not request.source.keys or saved.complete(request.plan_names))
         and saved.row_sets_whole(request.plan_names)
     )
-    target = target_of(request.source)
+    target = target_of(request.source, request.staging.target)
     reused = reused and not (target and not target.exists())
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
