@@ -146,7 +146,6 @@ class Dataset:
             for name, value in (("partition_size", partition_size), ("part_mem_fraction", part_mem_fraction))
             if value is not None
         }
-        self._size = checked(Source, {"path": ".", **size}, "Dataset")
         if _is_path(source):
             path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
             self._section = checked(Source, {"path": path, **size, **values}, "Dataset")
@@ -157,6 +156,7 @@ class Dataset:
                 why="these parameters say how files are read",
                 do="change the frame before, or give a path",
             )
+        self._size = self._section or checked(Source, {"path": ".", **size}, "Dataset")
 
     @cached_property
     def frames(self) -> Frames | None:
