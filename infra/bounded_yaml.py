@@ -43,8 +43,13 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def construct(node: yaml.Node | None) -> Any:
-    """The values of nodes."""
-    return None if node is None else yaml.SafeLoader("").construct_document(node)
+    """The values of nodes; a yaml.YAMLError for a value that is not of the type that its tag names."""
+    if node is None:
+        return None
+    try:
+        return yaml.SafeLoader("").construct_document(node)
+    except (AttributeError, LookupError, OverflowError, TypeError) as error:  # of `!!timestamp x`, `!!bool z`
+        raise _refused(f"a value is not what its tag says ({error})", node.start_mark) from None
 
 
 def load(text: str) -> Any:

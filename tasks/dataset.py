@@ -18,12 +18,12 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.cluster.current import current_pool, graph_share
-from tasks.cluster.parallelism import dividing_threads
+from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan, cut_partitions
 from tasks.core.schema import Schema
-from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked, parse_bytes
+from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
 from tasks.engines.convert import libraries
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
@@ -38,7 +38,7 @@ from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.frames import Frames, frames_of
-from tasks.sources.planning import PARTITION, make_plan, shared_out
+from tasks.sources.planning import SMALLEST, make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes
@@ -63,7 +63,7 @@ class Dataset:
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
 
     format: parquet, csv, tsv, jsonl, orc, avro, arrow, or auto (default): by the suffix of the files.
-    part_mem_fraction: partition_size as a part of this host's memory, above 0 and up to 1.
+    part_mem_fraction: partition_size as a share of the memory of one worker, on GPUs of its GPU, above 0 and up to 1.
     schema: {column: type}, as text or Arrow type, instead of the types that are inferred.
     columns: the names of the columns of text files without a header.
     storage_options: for URLs, a dict, or the name of one that the host or a Prefect Secret block holds.
@@ -121,12 +121,10 @@ class Dataset:
         self._section: Source | None = None
         self._fit: Fit | None = None
         self._rows: _ChosenRows | None = None
-        self._partition_size = partition_size
         self._noted: set[str] = set()  # what was logged
         dtypes = schema and {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
         values = {
             "format": None if format == "auto" else format,
-            "part_mem_fraction": part_mem_fraction,
             "columns": None if columns is None else list(columns),
             "storage_options": storage_options,
             "header": header,
@@ -143,9 +141,13 @@ class Dataset:
             "schema": dtypes,
         }
         values = {name: value for name, value in values.items() if value is not None}
+        size = {
+            name: value
+            for name, value in (("partition_size", partition_size), ("part_mem_fraction", part_mem_fraction))
+            if value is not None
+        }
         if _is_path(source):
             path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
-            size = {} if partition_size is None else {"partition_size": partition_size}
             self._section = checked(Source, {"path": path, **size, **values}, "Dataset")
         elif values:
             raise JobError(
@@ -154,6 +156,7 @@ class Dataset:
                 why="these parameters say how files are read",
                 do="change the frame before, or give a path",
             )
+        self._size = self._section or checked(Source, {"path": ".", **size}, "Dataset")
 
     @cached_property
     def frames(self) -> Frames | None:
@@ -173,11 +176,10 @@ class Dataset:
             size = self._bytes_of_a_partition(sum(block.nbytes for block in blocks))
             return Plan((), "frame", self.frames.schema, blocks, cut_partitions(blocks, size))
         assert self._section is not None
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if self._section.part_mem_fraction else None
         target = target_of(self._section)
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
             threads = self._threads
-            plan = make_plan(self._section, parallel_map=pool.map, memory=memory, threads=threads, fit=self._fit)
+            plan = make_plan(self._section, parallel_map=pool.map, memory=self._memory, threads=threads, fit=self._fit)
         bad = bad_lines_of(plan)
         if target:
             write_bad_lines(target, [(plan, bad)])
@@ -195,14 +197,19 @@ class Dataset:
     @property
     def _threads(self) -> int | None:
         """The threads for which partitions are cut; None if their size is set."""
-        sized = self._partition_size or (self._section and self._section.part_mem_fraction)
-        if sized:
+        if self._size.partition_size or self._size.part_mem_fraction:
             return None
         return dividing_threads(libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable))
 
     def _bytes_of_a_partition(self, total: int) -> int:
-        threads = self._threads
-        return parse_bytes(self._partition_size or PARTITION) if threads is None else shared_out(total, threads)
+        return partition_size(self._size, total, self._threads, SMALLEST, self._memory)
+
+    @property
+    def _memory(self) -> int | None:
+        """Bytes of which `part_mem_fraction` is a share; None if it is not given."""
+        if not self._size.part_mem_fraction:
+            return None
+        return worker_memory(libraries.resolve_engine(self.engine), current_pool(gpu_setup.allocatable))
 
     @property
     def schema(self) -> Schema:
@@ -490,7 +497,7 @@ class _Replanned(Dataset):
 
     def __init__(self, origin: Dataset, plan: Plan, frames: Frames | None = None) -> None:
         self.source, self.engine = origin.source, origin.engine
-        self._section, self._fit, self._partition_size = None, None, origin._partition_size
+        self._section, self._fit, self._size = None, None, origin._size
         self._noted, self._rows, self._origin = origin._noted, origin._rows, origin
         self.__dict__ |= {"plan": plan, "frames": frames}
 

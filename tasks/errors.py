@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+MOST_TEXT = 10_000  # characters of each text of a message
+
 
 class MillraceError(Exception):
     """Base of all errors of millrace: what happened, where, why, and what to do next, as one readable message.
@@ -16,12 +18,18 @@ class MillraceError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", why: str = "", do: str = "") -> None:
+        what, where, why, do = (_readable(text) for text in (what, where, why, do))
         self.what, self.where, self.why, self.do = what, where, why, do
         lines = [what, *(f"{label}: {text}" for label, text in (("where", where), ("why", why), ("do", do)) if text)]
         super().__init__("\n  ".join(lines))
 
     def __reduce__(self):  # keyword-only arguments do not survive Exception's own pickling
         return _rebuild, (type(self), self.what, self.where, self.why, self.do)
+
+
+def _readable(text: str) -> str:
+    """The text; of a very long one, such as a value of the data, the beginning and its length."""
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} .. ({len(text):,} characters)"
 
 
 def _rebuild(kind: type[MillraceError], what: str, where: str, why: str, do: str) -> MillraceError:

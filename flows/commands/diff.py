@@ -32,6 +32,8 @@ def diff(
     """
     from flows.commands.launch import importable
     from tasks.gate.diff import difference
+    from tasks.report.diff_page import STYLE, page
+    from tasks.storage.atomic import check_replaceable
     from tasks.storage.own_files import SPLITS
 
     importable(Path.cwd())
@@ -46,12 +48,11 @@ def diff(
         result = difference(_side(one, first), _side(other, second))
         _show(result, all_)
         if html is not None:
-            from tasks.report.diff_page import page
-
             pages.append(page(result))
     if html is not None:
         if not html.parent.is_dir():
             raise JobError("the folder of the page does not exist", where=str(html.parent), do="make it first")
+        check_replaceable(html, "--html", lambda path: STYLE in path.read_text(errors="replace"))
         html.write_text("".join(pages), encoding="utf-8")
         terminal(soft_wrap=True).print(f"\npage     {html}", markup=False)
 

@@ -17,7 +17,7 @@ from flows.job.refit import AnyJob
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster
-from tasks.cluster.parallelism import dividing_threads, partition_limit
+from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_memory
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import Schema
@@ -95,7 +95,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     workers = _workers(job.cluster, refused)
     request, base = _on_base(job, replace(job.request(workers.engine), flow=flow))
     wanted_source = request.source
-    target_of(request.source)
+    target_of(request.source, request.staging.target)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers)
         final, schema = subject(request, plans[request.plan_names[0]].schema)
@@ -193,7 +193,8 @@ def _plans(request: Request, workers: Expected) -> dict[str, Plan]:
             plan = make_plan(
                 source.model_copy(update={"path": path, "valid": None}), parallel_map=pool.map,
                 threads=dividing_threads(request.engine, workers), min_partition_size=run.min_partition_size,
-                null_types=null_types(request), limit=partition_limit(request.engine, workers), fit=request.fit,
+                null_types=null_types(request), limit=partition_limit(request.engine, workers),
+                memory=worker_memory(request.engine, workers), fit=request.fit,
             )  # fmt: skip
             if request.rules is not None:
                 plan = with_missing(plan, request.rules.missing_rules)

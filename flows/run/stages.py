@@ -58,7 +58,7 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
             if attempt == 0:
                 workers = workers_of(future.wrapped_future.client, request.engine)
             try:
-                wait_for(future, name, job.run.stalled_after)
+                wait_for(future, name, job.run.stalled_after, owned=job.cluster.kind != "address")
                 run: StageRun = future.result()
                 _done.get().append(_Done(future.task_run_id, task, run.worker, future.wrapped_future.client))
                 return _reported(run, attempt, future.task_run_id, request)
@@ -178,9 +178,11 @@ def untagged() -> TagsContext:
     return TagsContext(current_tags=set())
 
 
-def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS) -> None:
+def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, owned: bool = False) -> None:
     """Wait until the stage is done; GiveUpError when there was no worker for `NO_WORKERS_SECONDS`, NotBegunError when
     workers are there but none began with the stage, or did anything else, for `stalled_after` seconds.
+
+    On a cluster of the run's own (`owned`), a worker that has sent no sign for that time is lost.
 
     Each wait is short: Python looks for signals between two waits only.
     """
@@ -197,6 +199,8 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS) -> 
         if now - checked >= begins.every and client.status == "running":
             checked = now
             stalled_tasks.expect_workers(client, cluster, 2 * begins.every)
+            if owned:
+                client.run_on_scheduler(stalled_tasks.lose_silent_workers, stalled_after)
             if facts := begins.check():
                 client.cancel([future.wrapped_future], force=True)
                 raise stalled_tasks.stood_still(name, stalled_after, facts, stalled_tasks.NotBegunError)

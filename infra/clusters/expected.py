@@ -33,6 +33,14 @@ class Expected:
     device_memory: int
     text: str
 
+    @property
+    def smallest_memory(self) -> int:
+        return self.memory // max(len(self.workers), 1)
+
+    @property
+    def smallest_device_memory(self) -> int:
+        return self.device_memory // max(len(self.workers), 1)
+
 
 def expected(cluster: Cluster) -> Expected:
     """The workers that `cluster` would start, or that run at its address; GiveUpError without GPUs or an answer."""

@@ -30,6 +30,10 @@ class Workers(Protocol):
     def memory(self) -> int: ...
     @property
     def device_memory(self) -> int: ...
+    @property
+    def smallest_memory(self) -> int: ...
+    @property
+    def smallest_device_memory(self) -> int: ...
 
 
 def workers_at(client: Any) -> dict[str, Any]:
@@ -59,7 +63,8 @@ class DaskPool:
         info = workers_at(client)
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
-        self.memory = sum(w["memory_limit"] or psutil.virtual_memory().total for w in info.values())
+        each = [w["memory_limit"] or psutil.virtual_memory().total for w in info.values()]
+        self.memory, self.smallest_memory = sum(each), min(each, default=0)
         taken = resources or {}
         self.anywhere = all(w["resources"].get(name, 0) >= n for w in info.values() for name, n in taken.items())
 
@@ -93,8 +98,16 @@ class DaskPool:
         return self.here is not None
 
     @cached_property
+    def _device_memories(self) -> list[int]:
+        return list(self.client.run(self._allocatable).values())
+
+    @property
     def device_memory(self) -> int:
-        return sum(self.client.run(self._allocatable).values())
+        return sum(self._device_memories)
+
+    @property
+    def smallest_device_memory(self) -> int:
+        return min(self._device_memories, default=0)
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         answers = self.client.run(function, *arguments, on_error="return")

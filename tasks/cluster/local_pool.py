@@ -23,7 +23,7 @@ class LocalPool:
     def __init__(self, threads: int | None = None, allocatable: Callable[[], int] = engines.allocatable) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.workers: Sequence[str] = ("this process",)
-        self.memory = psutil.virtual_memory().available
+        self.memory = self.smallest_memory = psutil.virtual_memory().available
         self.published: dict[str, list[Any]] = {}  # by name: results that outlive the call that made them
         self._allocatable = allocatable
 
@@ -34,6 +34,10 @@ class LocalPool:
     @property
     def device_memory(self) -> int:
         return self._allocatable()
+
+    @property
+    def smallest_device_memory(self) -> int:
+        return self.device_memory
 
     def map(
         self, function: Callable[[Any, Any], Any], shared: Any, items: Sequence[Any], done: Done | None = None

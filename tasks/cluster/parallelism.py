@@ -21,6 +21,12 @@ def partition_limit(engine: str, workers: Workers) -> int | None:
     return admission.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
 
 
+def worker_memory(engine: str, workers: Workers) -> int:
+    """Bytes of which `part_mem_fraction` is a share: the memory of the smallest worker, with cuDF of its GPU; 0 if
+    unknown yet."""
+    return workers.smallest_device_memory if engine == "cudf" else workers.smallest_memory
+
+
 def _each_gpu(workers: Workers) -> int:
     return workers.device_memory // max(len(workers.workers), 1)
 

@@ -34,6 +34,7 @@ class Pool(Protocol):
     threads: int
     workers: Sequence[str]
     memory: int  # bytes of host memory that all workers together may use
+    smallest_memory: int  # bytes that the smallest of them may use
 
     @property
     def works_here(self) -> bool:
@@ -43,6 +44,11 @@ class Pool(Protocol):
     @property
     def device_memory(self) -> int:
         """Bytes that all workers together may allocate on their GPUs; 0 without."""
+        ...
+
+    @property
+    def smallest_device_memory(self) -> int:
+        """Bytes that the worker with the smallest GPU may allocate there; 0 without."""
         ...
 
     def map(

@@ -106,6 +106,13 @@ def expect_workers(client: Any, cluster: Any, seconds: float) -> None:
             client.set_metadata(EXPECTED, time.time() + seconds)
 
 
+async def lose_silent_workers(seconds: float, dask_scheduler: Any = None) -> None:
+    """In a scheduler: restart the workers that have sent no sign for so long (stopped, or waiting for a dead mount), as
+    Dask does by itself after minutes. Their tasks fail as those of killed workers do."""
+    dask_scheduler.worker_ttl = seconds
+    await dask_scheduler.check_worker_ttl()
+
+
 def moves_of(dask_scheduler: Any = None) -> dict[str, Any]:
     """In a scheduler: how many moves it has made, how many tasks run, and whether workers are expected.
 

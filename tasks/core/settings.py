@@ -285,7 +285,10 @@ class Source(Section):
     )
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
-        None, gt=0, le=1, description="partition size as a part of a worker's memory"
+        None,
+        gt=0,
+        le=1,
+        description="in place of partition_size: a partition as a share of one worker's memory, on GPUs of its GPU",
     )
     max_record_bytes: Bytes | None = Field(None, description="bytes of one line of text, at most; 16MiB if empty")
     max_block_bytes: Bytes | None = Field(
@@ -324,6 +327,12 @@ class Source(Section):
     def plan_name(self, split: str) -> str:
         """The plan that a split is of: the splits of one source share one, whose name is empty."""
         return "" if self.split else split
+
+    @model_validator(mode="after")
+    def _one_partition_size(self) -> Source:
+        if self.partition_size is not None and self.part_mem_fraction is not None:
+            raise ValueError("partition_size and part_mem_fraction both say how large a partition is: give one of them")
+        return self
 
     @field_validator("decimal")
     @classmethod

@@ -11,6 +11,8 @@ from tasks.core.schema import Tags
 from tasks.errors import JobError
 from tasks.ops.base import Operator, make_operator
 
+LONGEST = 400  # operators that follow one another
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -73,16 +75,19 @@ Operator.__rrshift__ = operator_rrshift  # type: ignore[method-assign]
 
 
 def topological(final: Node) -> list[Node]:
-    """All nodes under `final`, parents before children, in a fixed order."""
+    """All nodes under `final`, parents before children, in a fixed order; a JobError for more than `LONGEST` in a row."""
     seen: dict[int, Node] = {}
 
-    def visit(node: Node) -> None:
+    def visit(node: Node, depth: int) -> None:
+        if depth > LONGEST:
+            raise JobError(f"more than {LONGEST} operators follow one another", where="features",
+                           why="each of them works on the result of the one before", do="use fewer")  # fmt: skip
         if id(node) not in seen:
             for parent in node.parents:
-                visit(parent)
+                visit(parent, depth + 1)
             seen[id(node)] = node
 
-    visit(final)
+    visit(final, 0)
     return list(seen.values())
 
 

@@ -14,7 +14,7 @@ from tasks.errors import JobError
 from tasks.sources.formats import FORMATS
 from tasks.sources.formats.text_ranges import BAD
 from tasks.storage.allowed_roots import check_path
-from tasks.storage.atomic import no_space, partial_file
+from tasks.storage.atomic import check_replaceable, no_space, partial_file
 from tasks.storage.files import is_remote, local_path, refuse_inside
 
 ROW = ["file", "line", "why", "text"]
@@ -46,23 +46,21 @@ def bad_lines_text(files: Sequence[Mapping[str, Any]], most: int = 20) -> str:
     return f"{what} left out: {'; '.join([*texts, *more])}"
 
 
-def target_of(source: Source) -> Path | None:
-    """The file that gets the lines which cannot be read; None where there is none. A JobError for a URL, for a folder,
-    and for a file that the next run would read as part of the source."""
+def target_of(source: Source, output: Path | None = None) -> Path | None:
+    """The file that gets the lines which cannot be read; None if there is none. A JobError for a URL, for anything but
+    a file that a run has written, for a file in the output, and for one that the next run would read as part of the
+    source."""
     if source.bad_lines in ("error", "skip"):
         return None
     where = f"source.bad_lines = {source.bad_lines}"
     if is_remote(source.bad_lines):
         raise JobError("bad lines go into a file of this host", where=where, do="give the path of a file")
+    check_path(source.bad_lines, "source.bad_lines")
     path = Path(local_path(source.bad_lines))
-    check_path(path, "source.bad_lines")
-    if path.is_dir():
-        raise JobError(
-            "bad lines go into a file, and this is a folder", where=where, do="give the path of a file in it"
-        )
-    if path.exists() and not _is_own(path):
-        raise JobError("the file for bad lines is there, and no run has written it", where=where,
-                       why="it would be replaced", do="choose another path, or remove the file")  # fmt: skip
+    check_replaceable(path, where, _is_own, "write source.bad_lines: skip to keep none of these lines")
+    if output is not None and Path(os.path.realpath(output)) in (real := Path(os.path.realpath(path)), *real.parents):
+        raise JobError("the file for bad lines lies in the output", where=where,
+                       why="a run publishes its own files only", do="choose a path beside the output")  # fmt: skip
     for part in (source.path, source.valid):
         if part:
             try:

@@ -58,7 +58,7 @@ def make_plan(
 
     `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `threads` of the
     cluster make partitions small enough that each thread gets about four; `memory` of a worker is what
-    `part_mem_fraction` is a part of; no partition of several blocks has more than `limit` bytes.
+    `part_mem_fraction` is a share of; no partition of several blocks has more than `limit` bytes.
     `notes` is a folder in which processes note what they read (`tasks.storage.files_being_read`).
     `needed` columns must exist; `null_types` are those of columns that hold nothing but nulls (string if not named).
     Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
@@ -254,8 +254,11 @@ def read_options(source: Source) -> dict[str, Any]:
     }
 
 
-def largest_partition(source: Source, limit: int | None = None) -> int:
-    """The most decoded bytes of a partition: of the source's settings, else `limit`, else `PARTITION`."""
+def largest_partition(source: Source, limit: int | None = None, memory: int | None = None) -> int:
+    """The most decoded bytes of a partition: of the source's settings, else `limit`, else `PARTITION`. `memory` of one
+    worker is what `part_mem_fraction` is a share of."""
+    if source.part_mem_fraction is not None and memory:
+        return max(1, int(source.part_mem_fraction * memory))
     if source.partition_size is None:
         return limit or PARTITION
     return min(source.partition_size, limit or source.partition_size)
@@ -268,10 +271,8 @@ def partition_size(
     partitions each, and never more than `limit`, which a GPU's memory sets and is taken where the source says nothing:
     each thread then gets two, four, six ..., since every column of a partition costs a GPU's process the same time.
     """
-    largest = largest_partition(source, limit)
-    if source.part_mem_fraction is not None and memory:
-        largest = max(1, int(source.part_mem_fraction * memory))
-    elif threads is not None and _by_limit(source, limit):
+    largest = largest_partition(source, limit, memory)
+    if threads is not None and _by_limit(source, limit):
         rounds = max(1, -(-total // (2 * threads * largest)))
         return max(-(-total // (2 * threads * rounds)), smallest)
     return largest if threads is None else shared_out(total, threads, smallest, largest)

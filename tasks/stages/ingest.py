@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tasks.cluster.parallelism import dividing_threads, partition_limit
+from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
@@ -181,7 +181,7 @@ def _plan(
         and (not request.source.keys or saved.complete(request.plan_names))
         and saved.row_sets_whole(request.plan_names)
     )
-    target = target_of(request.source)
+    target = target_of(request.source, request.staging.target)
     reused = reused and not (target and not target.exists())
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
@@ -261,6 +261,7 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
             min_partition_size=run.min_partition_size,
             null_types=null_types(request),
             limit=partition_limit(request.engine, pool),
+            memory=worker_memory(request.engine, pool),
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
@@ -295,7 +296,8 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     if request.flow != "fit":
         checked_needs(request, {split: plan}, pool)  # before the scratch files of the keys are written
     threads, limit = dividing_threads(request.engine, pool), partition_limit(request.engine, pool)
-    size = partition_size(source, plan.nbytes, threads, run.min_partition_size, limit=limit)
+    memory = worker_memory(request.engine, pool)
+    size = partition_size(source, plan.nbytes, threads, run.min_partition_size, memory, limit)
     folder = request.staging.folder / f"keyed{split}"
     keyed = by_keys(
         plan,

@@ -49,11 +49,15 @@ def limited(roots: Iterable[str] | None) -> Iterator[None]:
 
 
 def check_path(path: str | os.PathLike[str], field: str) -> None:
-    """A JobError for a path, pattern or URL that leads outside of the allowed roots, links and `..` resolved.
+    """A JobError for a path, pattern or URL that leads outside of the allowed roots, links and `..` resolved, and for
+    one with a NUL, which no file has.
 
     `field` says where the path comes from, such as source.path. Of a pattern the folders before its first `*`, `?` or
     `[` count here, and every file that it finds when it is found.
     """
+    if "\0" in os.fsdecode(path):
+        raise JobError("a path holds the character NUL", where=f"{field} = {os.fsdecode(path)!r}",
+                       why="no file has one in its name", do="remove it")  # fmt: skip
     for roots in (allowed_roots(), _also.get()):
         if roots is not None:
             _check(os.fspath(path), field, roots)

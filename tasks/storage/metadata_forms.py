@@ -337,7 +337,7 @@ class GateForm(Form):
 
 class QuestionForm(Form):
     format: Annotated[int, Field(ge=1)]
-    flow: str
+    flow: Literal["preprocess", "fit", "apply", "refit"]
     parameters: dict[str, Any]
     date: str | None
     run: str

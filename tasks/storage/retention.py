@@ -21,6 +21,7 @@ from tasks.storage.staging import Staging, until_of
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+LONGEST = 36_500 * 86_400  # seconds of an age
 log = logging.getLogger("millrace")
 
 
@@ -156,8 +157,10 @@ def seconds_of(text: str) -> float:
         seconds = float(number) * UNITS[unit]
     except ValueError:
         seconds = -1.0
-    if not seconds >= 0 or (unit == "s" and number == text and seconds != 0):
-        raise JobError(f"{text!r} is no age", do="write a number and s, m, h, d or w: 7d, 12h; 0 for any age")
+    if not 0 <= seconds <= LONGEST or (unit == "s" and number == text and seconds != 0):
+        raise JobError(
+            f"{text!r} is no age", do="write a number and s, m, h, d or w, at most 36500d: 7d, 12h; 0 for any age"
+        )
     return seconds
 
 

@@ -65,6 +65,11 @@ def kill_me() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def stop_me() -> None:
+    """Stand still as a whole process, its heartbeats too."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def fall() -> None:
     """End this process with a last line."""
     os.write(2, b"there is no memory for this worker\n")
@@ -116,6 +121,7 @@ def hold() -> None:
 
 ACTIONS: dict[str, Callable[[], None]] = {
     "kill": kill_me,
+    "stop": stop_me,
     "fall": fall,
     "kill-flow": kill_the_flow,
     "out-of-memory": out_of_memory,

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.job.job import load_job
+from flows.job.job import load_job, make_job
 from tasks.dataset import Dataset
 from tasks.errors import JobError, MillraceError
 from tasks.ops import Categorify
+from tasks.storage.retention import seconds_of
 
 JOB = {
     "source": "source: {path: data}",
@@ -116,3 +117,31 @@ def test_mistakes_in_python_are_told_in_the_same_words() -> None:
     assert "Dataset.storage_options: needs a text or a map, it is 3" in str(caught.value)
     with pytest.raises(JobError, match=r"^Categorify\(max_size\): needs a whole number or a map, it is 'x'"):
         Categorify(max_size="x")
+
+
+def test_operators_in_a_row_have_a_bound() -> None:
+    ops = [{"op": "FillMissing"}] * 2000
+    with pytest.raises(JobError, match="more than 400 operators follow one another"):
+        make_job(
+            {"source": {"path": "a"}, "features": [{"columns": ["x"], "ops": ops}], "output": {"path": "o"}}
+        ).request("pandas")
+
+
+@pytest.mark.parametrize("text", ["a: \0", "[" * 5000, "{" * 5000, "\ud800", "!!timestamp x"])
+@pytest.mark.parametrize("field", ["job", "features"])
+def test_a_field_of_the_form_that_is_no_yaml_is_a_mistake(field: str, text: str) -> None:
+    with pytest.raises(JobError):
+        make_job({"source": {"path": "a"}, "output": {"path": "o"}, field: text})
+
+
+def test_a_long_value_is_cut_in_a_message() -> None:
+    error = JobError("there is no column " + "x" * 900_000, where="features[0]", do="there are: x")
+    assert str(error) == "there is no column " + "x" * (10_000 - 19) + " .. (900,019 characters)\n" + (
+        "  where: features[0]\n  do: there are: x"
+    )
+
+
+@pytest.mark.parametrize("age", ["3000000d", "36501d", "-1d", "nan", "infd"])
+def test_an_age_of_more_than_a_century_is_refused(age: str) -> None:
+    with pytest.raises(JobError, match="at most 36500d"):
+        seconds_of(age)

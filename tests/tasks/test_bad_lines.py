@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import logging
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -194,9 +195,13 @@ def test_python_users_get_a_warning_and_the_file(tmp_path: Path, engine: str, ca
     ("bad_lines", "message"),
     [
         ("IN/bad.csv", "the file for bad lines lies in the source"),
-        ("OUT", "bad lines go into a file, and this is a folder"),
+        ("OUT", "OUT is a folder"),
+        ("OUT/pipe", "OUT/pipe is a pipe"),
+        ("OUT/link", "OUT/link is a link"),
+        ("/dev/null", r"(?s)/dev/null is a device.*source.bad_lines: skip"),
         ("s3://bucket/bad", "bad lines go into a file of this host"),
-        ("OUT/mine.txt", "the file for bad lines is there, and no run has written it"),
+        ("OUT/mine.txt", "OUT/mine.txt exists, and no run has written it"),
+        ("OUT/nul\0", "a path holds the character NUL"),
     ],
 )
 def test_a_file_for_bad_lines_that_cannot_be(bad_lines: str, message: str, tmp_path: Path) -> None:
@@ -204,10 +209,22 @@ def test_a_file_for_bad_lines_that_cannot_be(bad_lines: str, message: str, tmp_p
         (tmp_path / name).mkdir()
     (tmp_path / "IN" / "a.csv").write_text("x\n1\n")
     (tmp_path / "OUT" / "mine.txt").write_text("mine\n")
+    (tmp_path / "OUT" / "link").symlink_to("mine.txt")
+    os.mkfifo(tmp_path / "OUT" / "pipe")
     named = bad_lines.replace("IN", f"{tmp_path}/IN").replace("OUT", f"{tmp_path}/OUT")
     with pytest.raises(JobError, match=message):
         _ = Dataset(str(tmp_path / "IN"), bad_lines=named).plan
     assert (tmp_path / "OUT" / "mine.txt").read_text() == "mine\n"
+    assert Path("/dev/null").is_char_device()
+
+
+def test_bad_lines_do_not_go_into_the_output(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("x,y\n1,2\n")
+    for place in ("out", "out/bad.jsonl"):
+        job = make_job(job_of(tmp_path, bad_lines=str(tmp_path / place)))
+        with pytest.raises(JobError, match="the file for bad lines lies in the output"):
+            run_stages(job.request("pandas"))
 
 
 def test_quotes_that_are_never_closed_do_not_leave_out_a_file(tmp_path: Path) -> None:

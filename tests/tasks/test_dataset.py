@@ -113,6 +113,16 @@ def test_left_to_itself_it_has_partitions_for_every_core(asked: str | None, part
     assert Dataset(rows, engine="pandas", partition_size=asked).npartitions == partitions
 
 
+def test_a_share_of_memory_cuts_frames_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.dataset.worker_memory", lambda engine, pool: 32 << 20)
+    rows = pa.table({"x": np.arange(4 << 20)})  # 32 MiB in blocks of 8
+    pq.write_table(rows, tmp_path / "in.parquet", row_group_size=1 << 20, use_dictionary=False, compression="none")
+    for source in (rows, tmp_path / "in.parquet"):
+        assert Dataset(source, engine="pandas", part_mem_fraction=0.55).npartitions == 2
+    with pytest.raises(JobError, match="give one of them"):
+        Dataset(rows, part_mem_fraction=0.5, partition_size="8MiB")
+
+
 def test_what_is_no_source_is_refused() -> None:
     with pytest.raises(JobError, match="is no source"):
         _ = Dataset(3).plan

@@ -37,6 +37,8 @@ class Two:
     workers: tuple[str, ...] = ("one",)
     memory: int = 10**9
     device_memory: int = 0
+    smallest_memory: int = 10**9
+    smallest_device_memory: int = 0
 
 
 @pytest.fixture(scope="module")

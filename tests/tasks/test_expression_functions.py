@@ -121,7 +121,7 @@ def test_strict_expressions_name_value_column_and_row(
 PATTERNS = [
     ("a(?=b)", "invalid perl operator"), ("(a", "missing )"), (r"(a)\1", "invalid escape sequence"),
     ("(?<!a)b", "invalid perl operator"), ("a{2000}", "invalid repetition size"),
-    (r"\Qa", r"\Q has no \E"),
+    (r"\Qa", r"\Q has no \E"), ("[ab]{1000}" * 8, "a pattern that stands for 32,048 characters: at most 5,000"),
 ]  # fmt: skip
 
 

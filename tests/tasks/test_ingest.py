@@ -12,11 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import make_job
+from flows.preview.plan import _plans
+from infra.clusters.expected import Expected
+from tasks.cluster.local_pool import LocalPool
+from tasks.cluster.parallelism import worker_memory
 from tasks.core.plan import Block, Limits, Plan, cut_partitions
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError
-from tasks.sources.planning import make_plan, partition_size
+from tasks.sources.planning import largest_partition, make_plan, partition_size
 from tasks.sources.reader import read
+from tasks.stages.ingest import _planned
 
 
 def write(path: Path, values: list, dtype: pa.DataType | None = None, **options) -> None:
@@ -99,6 +105,29 @@ def test_fingerprint_follows_content_not_partition_size(tmp_path: Path) -> None:
     assert one.fingerprint == many.fingerprint
     write(tmp_path / "a.parquet", list(range(1, 11)), row_group_size=2)
     assert make_plan(Source(path=str(tmp_path)), limits=Limits(join_below=1)).fingerprint != one.fingerprint
+
+
+def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: Path) -> None:
+    write(tmp_path / "in.parquet", list(range(4 * 2**16)), row_group_size=2**16)  # blocks of half a MiB
+    data = {"source": {"path": str(tmp_path / "in.parquet"), "part_mem_fraction": 0.5},
+            "features": [{"columns": ["n"]}],
+            "output": {"path": str(tmp_path / "out")}}  # fmt: skip
+    workers = Expected("pandas", ("a", "b"), 1, 4 * 2**20, 0, "")
+    request = make_job(data).request("pandas")
+
+    pool = LocalPool(1)
+    pool.smallest_memory = workers.smallest_memory  # 2 MiB: a partition of 1 MiB has two blocks
+    assert [part.rows for part in _plans(request, workers)[""].partitions] == [2**17] * 2
+    assert [part.rows for part in _planned(request, "", request.source.path, pool).plan.partitions] == [2**17] * 2
+    with pytest.raises(JobError, match="partition_size and part_mem_fraction both say how large a partition is"):
+        make_job({**data, "source": {**data["source"], "partition_size": "1GB"}})
+
+
+def test_with_cudf_the_memory_is_that_of_the_gpu_of_a_worker() -> None:
+    workers = Expected("cudf", ("a", "b"), 2, 64 * 10**9, 16 * 10**9, "")
+    assert [worker_memory(engine, workers) for engine in ("cudf", "pandas")] == [8 * 10**9, 32 * 10**9]
+    share = Source(path="x", part_mem_fraction=0.25)
+    assert largest_partition(share, limit=10**9, memory=worker_memory("cudf", workers)) == 2 * 10**9
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from tasks.engines.algorithms.text_times import check_zone, format_of
 from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, NANOSECONDS, STRING, UINT64, family, unit_of
 from tasks.engines.expression.nodes import Node, Typed, converted, failure
 from tasks.engines.expression.syntax import learned_name
-from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups
+from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups, regex_size
 from tasks.errors import JobError, near
 
 CHOSEN = ("bool", "int", "float", "string", "time")  # families of values that where, case and coalesce choose from
 EVERY = {"second": "s", "minute": "s", "hour": "s", "day": "day", "week": "day", "month": "month", "quarter": "month",
          "year": "month"}  # fmt: skip
+MOST_PATTERN = 5_000  # of regex_size: a column of long texts then takes seconds, not hours
 LENGTHS = {"second": 1, "minute": 60, "hour": 3600, "day": 1, "week": 7, "month": 1, "quarter": 3, "year": 12}
 
 
@@ -297,6 +298,11 @@ class FunctionRules:
     def _pattern(self, step: Typed) -> str:
         pattern = self.text_of(step, "a pattern")
         assert pattern is not None
+        if (size := regex_size(pattern)) > MOST_PATTERN:
+            why = f"a pattern that stands for {size:,} characters: at most {MOST_PATTERN:,}"
+            raise self.fail(
+                step, why, "repeat less in it ({1000} counts a thousand times); compare whole texts by `in`"
+            )
         if error := regex_error(pattern) or (regex_error(f"({pattern})") and r"\Q has no \E"):
             do = "patterns are those of RE2, without lookaround and backreferences"
             raise self.fail(step, f"this is no regular expression: {error}", do)
