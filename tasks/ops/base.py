@@ -513,6 +513,6 @@ def _cast_hint(kind: str, takes: frozenset[str]) -> str:
         ("string", "time"): "cast(_, 'timestamp[us]')",
         **{(other, "string"): "cast(_, 'string')" for other in ("number", "time")},
     }  # fmt: skip
-    found = next((cast for to in ("number", "time", "string") if to in takes and (cast := casts.get((kind, to)))), "")
-    lambda_ = f', or cast this one first with Lambda(expression="{found}")' if found else ""
+    cast = next((casts[kind, to] for to in ("number", "time", "string") if to in takes and (kind, to) in casts), "")
+    lambda_ = f', or cast this one first with Lambda(expression="{cast}")' if cast else ""
     return f"choose other columns{lambda_}"
