@@ -11,7 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.draft.written_values import TIME, all_match, is_written, marks_in, written_number, written_time
+from flows.draft.written_values import (
+    SIGNS,
+    TIME,
+    all_match,
+    is_written,
+    marks_in,
+    writes,
+    written_number,
+    written_time,
+)
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
 from tasks.engines.expression.text_functions import parse_number
@@ -28,7 +37,7 @@ TIME_NAME = re.compile(r"(^|_)(time|timestamp|ts|date|datetime|at|epoch|unix)(_|
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 YEARS = 631_152_000, 4_102_444_800  # seconds from 1970 to 1990 and to 2100
 DAY = "%Y%m%d"
-SEPARATORS, LISTING = "|;,", 0.2  # of the distinct texts that have one, before the column counts as lists
+SEPARATORS, LISTING = "|;, ", 0.2  # of the distinct texts that have one, before the column counts as lists
 DAY_PARTS = ["weekday", "day", "month", "year"]
 ALL_PARTS = ["hour", "minute", *DAY_PARTS]
 
@@ -60,7 +69,9 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
         return Decision(name, f"the draft has no operator for {dtype_name(column.dtype)}")
     distinct = len(pc.unique(values))
     if distinct == 1 and not nulls and len(sample) > 1:
-        return Decision(name, f"every row{where} has the same value")
+        if whole:
+            return Decision(name, "every row has the same value")
+        kind += ", the same value in every row of the sample (if all rows have it, leave it out)"
     if is_time or (pa.types.is_string(dtype) and all_match(values, TIME)):
         if is_list(column.dtype):
             return Decision(name, f"DateParts takes no {kind}s")
@@ -99,6 +110,8 @@ def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> De
         return Decision(name, why, (parse, {"op": "DateParts", **parts}))
     if signs := written_number(others):
         decimal, group = signs
+        if other := next((s for s in SIGNS if s != signs and writes(pc.unique(others), s)), None):
+            lost += f"; it might be decimal={other[0]!r}, too: look which it is"
         arguments = f"decimal={decimal!r}" + (f", group={group!r}" if group else "")
         numbers = pa.chunked_array([parse_number(others.combine_chunks(), decimal, group)[0]])
         amount = _amount(
@@ -116,17 +129,33 @@ def _separated(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | No
         listing = pc.match_substring(distinct, sign)
         if len(distinct) < UNIQUE_FROM or pc.mean(listing).as_py() < LISTING or _is_prose(distinct, sign):
             continue
-        parts = pc.unique(pc.list_flatten(pc.split_pattern(distinct, sign)))
-        if 2 * len(parts) <= len(distinct):
+        lists = pc.split_pattern(distinct, sign)
+        parts = pc.unique(pc.list_flatten(lists))
+        if 2 * len(parts) <= len(distinct) if sign != " " else _are_words_of_lists(lists):
             seen = f"string, lists of {len(parts):,} value(s){'' if whole else ' of the sample'} with {sign!r} between"
             category = _category(name, seen, len(parts), False, pa.chunked_array([parts]))
             split = {"op": "Lambda", "expression": f"split(_, {sign!r})"}
-            return Decision(name, category.why, (split, *category.ops))
+            lost = "; if each text is one value, write Categorify alone" if sign == " " else ""
+            return Decision(name, f"{category.why}{lost}", (split, *category.ops))
     return None
 
 
 def _is_prose(distinct: pa.Array, sign: str) -> bool:
     return bool(sign == "," and pc.any(pc.match_substring(distinct, ", ")).as_py())
+
+
+def _are_words_of_lists(lists: pa.Array) -> bool:
+    """Whether words with spaces between are values of lists, not names or sentences: none has other signs than letters,
+    digits, - and _, none stands twice in a text, most occur in several texts, and most of those that begin a text stand
+    behind others, too."""
+    words = pc.list_flatten(lists)
+    if not pc.all(pc.match_substring_regex(words, r"^[\p{L}\d_-]+$")).as_py() or 2 * len(pc.unique(words)) > len(words):
+        return False
+    texts = [text for text in lists.to_pylist() if text]
+    if any(len({*text}) < len(text) for text in texts) or len({*map(len, texts)}) < 2:
+        return False
+    first, behind = {text[0] for text in texts}, {word for text in texts for word in text[1:]}
+    return 2 * len(first & behind) > len(first)
 
 
 def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:

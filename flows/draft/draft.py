@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,15 @@ import pyarrow as pa
 import yaml
 
 from flows.draft.decisions import Decision, decide, is_number, joint, without_clashes
-from flows.draft.readable_files import LABELS, OtherTable, Readable, readable, sampled
-from flows.draft.written_values import null_texts
+from flows.draft.readable_files import LABELS, OtherTable, Readable, readable
 from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
+
+NOTED = ("missing", "bad_lines", "header", "columns", "schema")  # settings with a note of their own
 
 
 def draft(dataset: Any, label: str | None = None) -> str:
@@ -31,11 +32,13 @@ def draft(dataset: Any, label: str | None = None) -> str:
     label: the column to be predicted; by default the first number that is named like one (label, target, click, ..).
 
     The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
-    at most, which the draft describes. Texts such as NA between numbers become `source.null_values` of CSV and TSV.
-    Format (where the suffix tells none), delimiter, encoding, decimal comma, lines before the header, and whether there
-    is a header, are those of the first file of a path. Columns that only some files have are null elsewhere, and where
-    lines cannot be read, they are left out: the draft names both. Files that share less than half of their columns with
-    the others are another table; the draft leaves them out, with the entry that joins them.
+    at most, in ranges over all of it. Texts such as NA between numbers become `source.null_values` of CSV and TSV, and
+    a column is text if values further down do not fit the type of the first.
+    Format (where the suffix tells none), delimiter, encoding, decimal comma, lines before the header, quotes that are
+    letters, and whether there is a header, are those of the first file of a path. Columns that only some files have are
+    null elsewhere, and where lines cannot be read, they are left out: the draft names both. Files that share half of
+    their columns with the others, or less, are another table; the draft leaves them out, with the entry that joins
+    them.
     Numbers and times in texts (1.234,50 or 31.01.2026), texts that list values (Comedy|Drama), and numbers that are
     named like a time and count from 1970 or write a day (20260131), are read by an expression. Columns of texts, or of
     numbers whose names end alike, that share half of their values get one vocabulary.
@@ -59,16 +62,12 @@ def draft(dataset: Any, label: str | None = None) -> str:
     label: [click]
     ...
     """
-    source = Readable(dataset) if isinstance(dataset, Dataset) else readable(dataset)
-    data = source.data
+    source = readable(dataset)
+    data, sample = source.data, source.sample
     names = list(data.schema)
     if label is not None and label not in names:
         raise JobError(f"there is no column {label!r}", where="label", do=near(label, names))
-    sample = sampled(data)
-    nulls = null_texts(data, sample)
-    if nulls:
-        data = data.with_null_values([*data.null_values, *nulls])
-        sample = sampled(data)
+    assert sample is not None
     whole = sample.num_rows == data.num_rows
     target, others = _labels(data, label)
     decisions = [
@@ -82,7 +81,7 @@ def draft(dataset: Any, label: str | None = None) -> str:
     if not any(decision.ops for decision in decisions):
         reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
         raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
-    return "\n".join(_written(data, sample, nulls, decisions, target, label is not None, source)) + "\n"
+    return "\n".join(_written(data, sample, decisions, target, label is not None, source)) + "\n"
 
 
 def _labels(data: Dataset, label: str | None) -> tuple[str | None, list[str]]:
@@ -100,7 +99,6 @@ def _labels(data: Dataset, label: str | None) -> tuple[str | None, list[str]]:
 def _written(
     data: Dataset,
     sample: pa.Table,
-    nulls: list[str],
     decisions: list[Decision],
     target: str | None,
     named: bool,
@@ -110,11 +108,12 @@ def _written(
     yield "# yaml-language-server: $schema=job.schema.json"
     yield "# (Editors complete and check the job with that file: millrace schema > job.schema.json.)"
     yield "# A draft by millrace new: read it, mend it, then millrace preview and millrace run."
-    yield f"# Exact: {rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types."
+    counted = f"{rows:,} rows, {len(data.schema):,} columns, {len(data.plan.files):,} file(s), names and types"
+    left_out = ", without the lines that are left out" if (bad := bad_lines_of(data.plan)) else ""
+    yield f"# {'As read below' if seen.doubt else 'Exact'}: {counted}{left_out}."
     if sample.num_rows < rows:
-        blocks = len(data.plan.blocks)
-        yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows, the first of the first,"
-        yield f"# the middle and the last block (of {blocks:,}). What the other rows hold is not known here."
+        yield f"# Sampled: values, nulls and skewness are those of {sample.num_rows:,} rows, in ranges over all of the"
+        yield "# source. What the other rows hold is not known here."
     else:
         yield "# Values, nulls and skewness are exact, too: all rows were read."
     yield "source:"
@@ -123,16 +122,21 @@ def _written(
         yield "  path: data  # the rows came from a frame: name the files here"
         source = {"path": "data"}
     else:
-        if settings := [name for name in seen.layout if name not in ("missing", "bad_lines", "header", "columns")]:
+        if settings := [name for name in seen.layout if name not in NOTED]:
             yield f"  # The first lines of the first file need this: {', '.join(settings)}."
-        if "columns" in seen.layout:
+        if "schema" in seen.layout:
+            misfits = ", ".join(map(_name, seen.layout["schema"]))
+            yield f"  # {misfits}: a value does not fit the type of the first ones, so that they are read as texts."
+        if seen.doubt:
+            yield f"  # Look at the first line of the first file: {_line(seen.doubt)}."
+        elif "columns" in seen.layout:
             yield "  # The first line of the first file has values, no names: here are some, give better ones."
         for other in seen.others:
             yield f"  # {_line(_other_table(other))}."
         yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))
-        if bad := bad_lines_of(data.plan):
+        if bad:
             yield f"  # {_line(bad_lines_text(bad))}."
-        yield from _source_lines(source, nulls)
+        yield from _source_lines(source, seen.nulls)
     yield "features:"
     for other in seen.others:
         yield from _joining_lines(other)
@@ -147,9 +151,9 @@ def _written(
         columns = [member.name for member in members]
         yield f"  - columns: {_flow([columns] if group else columns)}"
         yield f"    ops: {ops}"
-    if left_out := [decision for decision in decisions if not decision.ops]:
+    if without := [decision for decision in decisions if not decision.ops]:
         yield "# Left out:"
-        yield from (f"#   {_name(decision.name)}: {_line(decision.why)}" for decision in left_out)
+        yield from (f"#   {_name(decision.name)}: {_line(decision.why)}" for decision in without)
     if target is None:
         yield "# No column is named like a label: name it with --label COLUMN, or here."
         yield "label: []"
@@ -177,7 +181,7 @@ def _joining_lines(other: OtherTable) -> Iterable[str]:
         yield f"  # - {{columns: {_flow(columns)}, ops: []}}"
 
 
-def _source_lines(source: dict[str, Any], nulls: list[str]) -> Iterable[str]:
+def _source_lines(source: dict[str, Any], nulls: Sequence[str]) -> Iterable[str]:
     for key, value in source.items():
         if key == "null_values" and nulls:
             texts = ", ".join(map(json.dumps, nulls))

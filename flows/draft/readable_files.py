@@ -7,31 +7,39 @@ import csv
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from flows.draft.written_values import NULL_TEXTS, NUMBER, TIME
-from tasks.core.plan import File, Partition
+from flows.draft.header import names_without_header
+from flows.draft.written_values import null_texts
+from tasks.core.plan import Block, File, Partition
+from tasks.core.schema import Schema
 from tasks.dataset import Dataset
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, NoInputError
+from tasks.report.sampling import beginning_of
 from tasks.sources.bad_lines import bad_lines_of
 from tasks.sources.formats import format_by_suffix
 from tasks.sources.reader import read
 from tasks.sources.uniting import ABSENT
-from tasks.storage.files import expand, is_remote, read_all
+from tasks.storage.files import expand, is_remote, read_all, read_range
 
 SAMPLE_ROWS = 20_000
 LABELS = (
     "label", "target", "is_click", "clicked", "click", "is_purchase", "purchased", "converted", "conversion",
     "rating", "stars", "y",
 )  # fmt: skip
-LOOKED_AT, HEAD_LINES = 1 << 16, 200  # bytes and lines of the first file of text
+WHOLE_BYTES, MOST_BLOCKS, RANGES = 1 << 28, 64, 64  # of blocks that are read whole; ranges of rows of a sample
+LOOKED_AT, HEAD_LINES, PLACES = 1 << 16, 200, 16  # bytes and lines of the first file of text; places further down
+QUOTED = re.compile(r'"([^"]|"")*"\s*')
 COMMA, POINT = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?'), re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 
 
@@ -46,44 +54,98 @@ class OtherTable:
 
 @dataclass(frozen=True)
 class Readable:
-    """A data set, the settings with which its files can be read, and files beside them that are another table."""
+    """A data set, the settings with which its files can be read, and files beside them that are another table.
+
+    `nulls` are the texts that mean null, `sample` rows of the data set, and `doubt` is what may be wrong about its
+    header.
+    """
 
     data: Dataset
     layout: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[OtherTable, ...] = ()
+    nulls: tuple[str, ...] = ()
+    sample: pa.Table | None = None
+    doubt: str = ""
 
 
 def readable(source: Any) -> Readable:
-    """What can be read of a source, and how: the layout of its text, null for columns that only some files have, and
-    that lines are left out which cannot be read, where there are any. Files that are another table are set apart."""
-    data = Dataset(source)
-    if data.as_source() is None:
-        return Readable(data)
-    whole = _tried(source, _layout(data))
-    path, others = _main_table(whole.data, source)
-    return replace(_tried(path, _layout(Dataset(path))), others=others) if others else whole
+    """What can be read of a source, and how: the layout of its text, texts that mean null, null for columns that only
+    some files have, and that lines are left out which cannot be read, where there are any. Files that are another table
+    are set apart before any type is judged. A `Dataset` is read as it says."""
+    data = source if isinstance(source, Dataset) else Dataset(source)
+    if isinstance(source, Dataset) or data.as_source() is None:
+        return _looked_through(Readable(data))
+    layout, doubt = _layout(data)
+    if len(_files(data)) > 1:
+        path, others = _main_table(_tried(source, layout, _planned).data, source)
+        if others:
+            layout, doubt = _layout(Dataset(path))
+            source = path
+    else:
+        others = ()
+    return replace(_tried(source, layout, _as_it_fits), others=others, doubt=doubt)
 
 
-def _tried(source: Any, layout: Mapping[str, Any]) -> Readable:
-    """A source as it can be read: with the layout, with null for missing columns, and without bad lines if need be."""
+def _tried(source: Any, layout: Mapping[str, Any], look: Callable[[Any, Mapping[str, Any]], Readable]) -> Readable:
+    """A source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
     try:
-        return _sampled_with(source, layout)
+        return look(source, layout)
     except DataError:
-        if (layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)) not in ("csv", "tsv", "jsonl"):
+        form = layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
+        if form not in ("csv", "tsv", "jsonl"):
             raise
-        without = _sampled_with(source, {**layout, "bad_lines": "skip"})
+        if form != "jsonl" and "quote" not in layout:
+            with suppress(DataError):
+                letters = look(source, {**layout, "quote": ""})
+                if letters.sample is None or not _are_quoted(letters.sample):
+                    return letters
+        without = look(source, {**layout, "bad_lines": "skip"})
         if not bad_lines_of(without.data.plan):
             raise
         return without
 
 
-def _sampled_with(source: Any, layout: Mapping[str, Any]) -> Readable:
+def _planned(source: Any, layout: Mapping[str, Any]) -> Readable:
     data = Dataset(source, **layout)
     if ABSENT in data.plan.options:
         layout = {**layout, "missing": "null"}
         data = Dataset(source, **layout)
-    sampled(data)
     return Readable(data, layout)
+
+
+def _looked_through(seen: Readable) -> Readable:
+    """The same data with a sample of its rows. In text, what means null is looked for before types are inferred."""
+    data, nulls = _with_nulls(seen.data)
+    return replace(seen, data=data, nulls=tuple(nulls), sample=sampled(data))
+
+
+def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
+    if data.plan.format not in ("csv", "tsv"):
+        return data, []
+    texts = Schema(replace(column, dtype=pa.string()) for column in data.plan.schema.columns)
+    nulls = null_texts(data, sampled(data.in_types(texts)))
+    return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
+
+
+def _as_it_fits(source: Any, layout: Mapping[str, Any]) -> Readable:
+    """A source with a sample; columns of text are strings if values further down do not fit the type of the first."""
+    seen = _planned(source, layout)
+    try:
+        return _looked_through(seen)
+    except DataError:
+        data, _ = _with_nulls(seen.data)
+        misfits = [name for name in data.schema if not _fits(data, name)]
+        if data.plan.format not in ("csv", "tsv") or not misfits or len(misfits) == len(data.schema) > 1:
+            raise
+        return _looked_through(_planned(source, {**seen.layout, "schema": dict.fromkeys(misfits, "string")}))
+
+
+def _fits(data: Dataset, name: str) -> bool:
+    try:
+        sampled(data, [name])
+    except DataError:
+        return False
+    return True
 
 
 def _files(data: Dataset) -> list[File]:
@@ -97,7 +159,7 @@ def _main_table(data: Dataset, source: Any) -> tuple[Any, tuple[OtherTable, ...]
     """What names the files of the main table of a data set, and the other tables in it.
 
     Files of the same columns are a table. The main one is the largest, of tables with a label if any has one; another
-    is one of its own if the two share less than half of the columns of either.
+    is one of its own if the two share half of the columns of either, or less.
     """
     absent = data.plan.options.get(ABSENT, {})
     tables: dict[tuple[str, ...], list[File]] = {}
@@ -109,7 +171,7 @@ def _main_table(data: Dataset, source: Any) -> tuple[Any, tuple[OtherTable, ...]
         return any(name.lower() in LABELS for name in columns), sum(file.size for file in tables[columns])
 
     main = max(tables, key=worth)
-    apart = [c for c in tables if 2 * len({*c} & {*main}) < min(len(c), len(main))]
+    apart = [c for c in tables if c != main and 2 * len({*c} & {*main}) <= min(len(c), len(main))]
     if not apart:
         return source, ()
     shared = {name for columns in tables if columns not in apart for name in columns}
@@ -147,40 +209,80 @@ def _naming(files: Sequence[File], source: Any) -> str | list[str]:
 # text
 
 
-def _layout(data: Dataset) -> dict[str, Any]:
-    """The settings with which the first file of text can be read, where those by default do not fit it: format,
-    encoding, delimiter, lines before the header, columns where there is none, decimal comma, by its first 64 KiB."""
+def _layout(data: Dataset) -> tuple[dict[str, Any], str]:
+    """The settings with which the first file of text can be read, where those by default do not fit it, and what is
+    doubtful about its header: format, encoding, delimiter, lines before the header, columns where there is none and
+    decimal comma by its first 64 KiB; encoding, values of the first line, decimal comma and quotes also by more of
+    it."""
     files = _files(data)
     formats = {format_by_suffix(file.path) for file in files}
     if not formats <= {"csv", "tsv"} and formats != {None}:
-        return {}
+        return {}, ""
     start = read_all(files[0], length=LOOKED_AT)
     layout: dict[str, Any] = {}
-    encoding = _encoding(start)
+    further = _further(files[0], start)
+    encoding = _encoding(start if not further else start[: start.rfind(b"\n") + 1] + further)
     text = start.decode(encoding or "utf-8", errors="replace").removeprefix("\ufeff")
-    lines = text.splitlines()[: -1 if len(start) == LOOKED_AT else None][:HEAD_LINES]
+    every = text.splitlines()[: -1 if len(start) == LOOKED_AT else None]
+    lines = every[:HEAD_LINES]
+    every += further.decode(encoding or "utf-8", errors="replace").splitlines()
     usual = "\t" if formats == {"tsv"} else ","
+    named = re.fullmatch('"?sep=(.)"?', lines[0]) if lines else None  # Excel's own line
     delimiter = usual if usual == "\t" else max(_signs(lines), key=lambda sign: _regular(lines, sign))
+    delimiter = named[1] if named else delimiter
     if formats == {None}:
         if lines and _is_json(lines[0]):
-            return {"format": "jsonl"}
+            return {"format": "jsonl"}, ""
         if "\0" in text or not _regular(lines, delimiter):
-            return {}
+            return {}, ""
         layout["format"] = "tsv" if delimiter == "\t" else "csv"
         usual = "\t" if delimiter == "\t" else ","
     if encoding:
         layout["encoding"] = encoding
     if delimiter != usual:
         layout["delimiter"] = delimiter
-    before = _lines_before_header(lines, delimiter)
+    before = 1 if named else _lines_before_header(lines, delimiter)
     if before:
         layout["skip_rows"] = before
-    if columns := _names_without_header(lines[before:], delimiter):
+    every = every[before:]
+    if _quotes_are_letters(every, delimiter):
+        layout["quote"] = ""
+    quoted = csv.reader(every, delimiter=delimiter, quotechar=None if "quote" in layout else '"')
+    rows = [row for row in quoted if row]
+    columns, doubt = names_without_header(rows)
+    if columns:
         layout |= {"header": False, "columns": columns}
-    fields = [value for line in lines[before + 1 :] for value in line.split(delimiter)] if delimiter != "," else []
+    fields = [value for line in every[1:] for value in line.split(delimiter)] if delimiter != "," else []
     if any(COMMA.fullmatch(value) for value in fields) and not any(POINT.fullmatch(value) for value in fields):
         layout["decimal"] = ","
-    return layout
+    return layout, doubt
+
+
+def _further(file: File, start: bytes) -> bytes:
+    """Whole lines of `PLACES` places behind the start of a file of text; none of a file that has no other bytes, or
+    whose bytes are not those of the text."""
+    if len(start) < LOOKED_AT or b"\0" in start or read_range(file, 0, LOOKED_AT) != start:
+        return b""
+    step = max((file.size - LOOKED_AT) // PLACES, 1)
+    parts = [read_range(file, at, at + min(step, LOOKED_AT)) for at in range(LOOKED_AT, file.size, step)]
+    return b"".join(part[part.find(b"\n") + 1 : part.rfind(b"\n") + 1] for part in parts)
+
+
+def _quotes_are_letters(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether every line has as many values as the others if quotes are letters, and one begins but does not end with
+    a quote."""
+    rows = [line.split(delimiter) for line in lines if line]
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) < 2:
+        return False
+    return any(value.startswith('"') and not QUOTED.fullmatch(value) for row in rows for value in row)
+
+
+def _are_quoted(sample: pa.Table) -> bool:
+    """Whether half of the texts that begin with a quote, or more, are quoted as a whole."""
+    texts = [column for column in sample.columns if pa.types.is_string(column.type)]
+    begun = [column.filter(pc.starts_with(column, '"')) for column in texts]
+    whole = sum(pc.sum(pc.match_substring_regex(some, f"^{QUOTED.pattern}$")).as_py() or 0 for some in begun)
+    return bool(whole and 2 * whole >= sum(map(len, begun)))
 
 
 def _signs(lines: Sequence[str]) -> str:
@@ -193,28 +295,6 @@ def _is_json(line: str) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return False
-
-
-def _names_without_header(lines: Sequence[str], delimiter: str) -> list[str]:
-    """Names for the columns of text whose first line has values; none where it names the columns.
-
-    A number or a time in the first line is a value, unless a column has a text there and such values below.
-
-    >>> _names_without_header(["7,x", "8,y"], ","), _names_without_header(["id,2026", "8,5"], ",")
-    (['column_1', 'column_2'], [])
-    """
-    first, *rows = [row for row in csv.reader(lines, delimiter=delimiter) if row] or [[]]
-    if not rows or not any(_is_value(text) for text in first):
-        return []
-    for place, text in enumerate(first):
-        below = [row[place] for row in rows if place < len(row) and row[place] and row[place] not in NULL_TEXTS]
-        if text and not _is_value(text) and below and all(map(_is_value, below)):
-            return []
-    return [f"column_{number}" for number in range(1, len(first) + 1)]
-
-
-def _is_value(text: str) -> bool:
-    return bool(re.match(NUMBER, text) or re.match(TIME, text))
 
 
 def _encoding(start: bytes) -> str | None:
@@ -242,12 +322,40 @@ def _lines_before_header(lines: Sequence[str], delimiter: str) -> int:
     return before if before < len(lines) and all(delimiter in line for line in lines[before:] if line) else 0
 
 
-def sampled(data: Dataset) -> pa.Table:
-    """All rows if they are few, else as many of the first, the middle and the last block."""
-    blocks = data.plan.blocks
-    if data.num_rows > SAMPLE_ROWS:
-        blocks = tuple(blocks[i] for i in sorted({0, len(blocks) // 2, len(blocks) - 1}))
-        most = SAMPLE_ROWS // len(blocks)
-        parts = [read(data.handle, Partition(0, (block,))).slice(0, most) for block in blocks]
-        return pa.concat_tables([libraries.decoded(part) for part in parts])
-    return libraries.decoded(read(data.handle, Partition(0, blocks)))
+def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
+    """All rows if they are few, else ranges of rows that are spread over the blocks and within each.
+
+    Blocks are read whole as far as `WHOLE_BYTES` allow, but three at least. Of the others, `MOST_BLOCKS` with them at
+    most, the first rows are read.
+    """
+    plan = data.plan
+    names = list(plan.schema if columns is None else columns)
+    if plan.rows <= SAMPLE_ROWS:
+        return libraries.decoded(read(data.handle, Partition(0, plan.blocks), names))
+    blocks = _spread(plan.blocks, MOST_BLOCKS)
+    whole = {b.number for b in _spread(blocks, max(3, WHOLE_BYTES // max(b.nbytes for b in blocks)))}
+    schema, rows = pa.schema([(name, plan.schema[name].dtype) for name in names]), sum(b.rows for b in blocks)
+    tables: list[pa.Table] = []
+    for block in blocks:
+        most = max(1, SAMPLE_ROWS * block.rows // rows)
+        if block.number in whole:
+            part = read(data.handle, Partition(0, (block,)), names)
+            tables += map(libraries.decoded, _ranges(part, most, max(1, RANGES * block.rows // rows)))
+        elif plan.files:
+            heads = beginning_of(plan, block, most, schema) or []
+            tables += [libraries.decoded(head.slice(0, most)) for head in heads]
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def _spread(blocks: Sequence[Block], most: int) -> list[Block]:
+    """As many of the blocks at most, from the first to the last in equal steps."""
+    return [blocks[i] for i in np.unique(np.linspace(0, len(blocks) - 1, min(most, len(blocks))).astype(int))]
+
+
+def _ranges(table: pa.Table, rows: int, number: int) -> list[pa.Table]:
+    """About as many rows of a table, in ranges that are spread over it; all if it has no more."""
+    if table.num_rows <= rows:
+        return [table]
+    length = max(1, rows // number)
+    starts = np.linspace(0, table.num_rows - length, number).astype(int)
+    return [table.slice(start, length) for start in starts]

@@ -15,7 +15,7 @@ TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)
 # Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
 SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
 DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
-CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
@@ -51,7 +51,12 @@ def written_number(values: pa.ChunkedArray) -> tuple[str, str | None] | None:
     distinct = pc.unique(values)
     if not len(distinct) or not pc.any(pc.match_substring_regex(distinct, "[.,]")).as_py():
         return None
-    return next((s for s in SIGNS if not parse_number(distinct, *s)[0].null_count), None)
+    return next((s for s in SIGNS if writes(distinct, s)), None)
+
+
+def writes(distinct: pa.Array, signs: tuple[str, str | None]) -> bool:
+    """Whether texts are numbers with a decimal sign and a sign between groups of digits."""
+    return not parse_number(distinct, *signs)[0].null_count
 
 
 def written_time(values: pa.ChunkedArray) -> str | None:

@@ -14,7 +14,7 @@ from infra.gpus import Gpu
 from tasks.cluster.dask_pool import workers_at
 from tasks.core.units import amount
 from tasks.errors import MillraceError, TransientError
-from tasks.storage.files_being_read import listed
+from tasks.storage.files_being_read import RAN, doing
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,25 @@ def workers_of(client: Any, engine: str) -> Workers:
     return Workers(len(workers), threads, memory, tuple(gpus.visible()) if engine == "cudf" else ())
 
 
-def in_every_attempt(name: str, attempts: int, before: Workers, files: Sequence[str] = ()) -> MillraceError:
-    """The error for a stage that lost a worker in each of its attempts; `files` were being read in the last one."""
+def in_every_attempt(name: str, attempts: int, before: Workers, notes: Sequence[str] = ()) -> MillraceError:
+    """The error for a stage that lost a worker in each of its attempts; `notes` say what was going on in the last
+    one."""
     if gone := missing(before.gpus):
         return disappeared(gone, before.gpus, f"during {name}")
+    ran = any(note.startswith(RAN) for note in notes)
     host = psutil.virtual_memory()
     return TransientError(
         f"a worker was lost in each of {attempts} attempts of {name}",
-        where=f"while it read {listed(files)}" if files else "",
+        where=doing(notes),
         why=f"workers were killed from outside, or by the host for want of memory; there were {before.text}, "
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
         do="look at the host's memory, give workers less to do at once (fewer cluster.threads_per_worker, a smaller "
         "source.partition_size) or more memory (cluster.memory_limit); raise run.retries if they are killed by others; "
         "run the same job again: what is done is kept"
-        + ("; if memory is not short, the files that were read may end it: try the job without them" if files else ""),
+        + (
+            "; if memory is not short, what it did may end it: try the job without "
+            + ("that function, or call it on the rows of that file" if ran else "these files")
+            if notes
+            else ""
+        ),
     )

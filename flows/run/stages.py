@@ -30,7 +30,7 @@ from tasks.errors import GiveUpError
 from tasks.graph.failed_casts import sentence
 from tasks.job.request import Request
 from tasks.stages import task as stages_task
-from tasks.storage.files_being_read import FOLDER, listed, notes_left
+from tasks.storage.files_being_read import FOLDER, doing, notes_left
 
 RECORDED_SECONDS = 5.0  # in which the server usually hears of a task run
 NO_WORKERS_SECONDS = 60.0
@@ -49,7 +49,7 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
     name = " ".join(filter(None, (function.name, split)))
     attempts = job.run.retries + 1
     check_workers(job, request, function.name)
-    workers, files = Workers(0, 0, 0), notes_left(request.staging.folder / FOLDER)  # notes of an earlier run, if any
+    workers, notes = Workers(0, 0, 0), notes_left(request.staging.folder / FOLDER)  # notes of an earlier run, if any
     for attempt in range(attempts):
         task = function.with_options(
             retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"
@@ -64,8 +64,8 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
                 return _reported(run, attempt, future.task_run_id, request)
             except stages_task.LOST as error:
                 _mark_crashed(future.task_run_id, error, task)
-                files = notes_left(request.staging.folder / FOLDER)
-                read = f" while it read {listed(files)}" if files else ""
+                notes = notes_left(request.staging.folder / FOLDER)
+                read = f" {doing(notes)}" if notes else ""
                 log.warning("a worker was lost during %s (attempt %s of %s)%s", name, attempt + 1, attempts, read)
             except stalled_tasks.NotBegunError as error:
                 _mark_crashed(future.task_run_id, error, task)
@@ -76,7 +76,7 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
                 if future.wrapped_future.status == "pending":
                     _mark_crashed(future.task_run_id, error, task)
                 raise
-    raise in_every_attempt(name, attempts, workers, files)
+    raise in_every_attempt(name, attempts, workers, notes)
 
 
 @contextmanager

@@ -88,6 +88,16 @@ def dtype_name(dtype: pa.DataType) -> str:
     return names.get(dtype, str(dtype))
 
 
+def schema_advice(name: str, dtype: pa.DataType) -> str:
+    """The setting that gives a column a type, as a job writes it: in YAML, [ , and spaces need quotes.
+
+    >>> schema_advice("x", pa.string()), schema_advice("a, b", pa.timestamp("us"))
+    ('source.schema: {x: string}', 'source.schema: {"a, b": "timestamp[us]"}')
+    """
+    key, value = (text if text.isidentifier() else json.dumps(text) for text in (name, dtype_name(dtype)))
+    return f"source.schema: {{{key}: {value}}}"
+
+
 def parse_dtype(name: str | pa.DataType) -> pa.DataType:
     """The Arrow type of a name as written in a job; a JobError names near ones."""
     if isinstance(name, pa.DataType):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,8 @@ from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
+from tasks.ops.user_code import users_code
+from tasks.storage.files_being_read import RAN, noted
 
 
 class Evaluation:
@@ -24,8 +27,9 @@ class Evaluation:
 
     def __init__(
         self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
-        failed: FailedCasts | None = None,
+        failed: FailedCasts | None = None, notes: tuple[Mapping[str, Any], str] | None = None,
     ) -> None:  # fmt: skip
+        self.notes = notes  # the options that say where to note which user's function runs, and its rows in words
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
         self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
@@ -62,6 +66,14 @@ class Evaluation:
         columns = {name: self.column(*place) for name, place in places.items()}
         return columns if step.op.encoded else {name: self.context.engine.decode(c) for name, c in columns.items()}
 
+    def noted(self, step: Step) -> AbstractContextManager[None]:
+        """A note while code of a user runs: it may end the process."""
+        called = users_code(step.op)
+        if called is None or self.notes is None:
+            return nullcontext()
+        options, rows = self.notes
+        return noted(options, f"{RAN}{called} ({titled(step)}) on {rows}")
+
     def _run(self, step: Step) -> None:
         engine = self.context.engine
         inputs = self.inputs(step, self.context.training)
@@ -69,11 +81,13 @@ class Evaluation:
         try:
             if step.op.groups_rows:
                 before = self.contexts[step.within]
-                out, after = step.op.regroup(inputs, step.unit, before)
+                with self.noted(step):
+                    out, after = step.op.regroup(inputs, step.unit, before)
                 self.contexts[step.space] = _with_own(after, before, step)
             else:
                 context = self._counting(self.contexts[step.space])
-                out = step.op.apply(inputs, step.unit, fitted, context)
+                with self.noted(step):
+                    out = step.op.apply(inputs, step.unit, fitted, context)
                 self._note(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
@@ -114,7 +128,8 @@ class Evaluation:
             try:
                 inputs = self.inputs(step, fitting=False)
                 context = self._counting(self.contexts[step.within])
-                mask_of_step = step.op.keep(inputs, step.unit, context)
+                with self.noted(step):
+                    mask_of_step = step.op.keep(inputs, step.unit, context)
                 self._note(step, context)
             except Exception as error:
                 raise explained(error, step, self.where) from error
@@ -214,9 +229,10 @@ def explained(error: Exception, step: Step, where: str) -> Exception:
 def filtered(
     bound: Bound, source: Columns, state: State, context: Context, where: str = "",
     filters: Sequence[Step] | None = None, failed: FailedCasts | None = None,
+    notes: tuple[Mapping[str, Any], str] | None = None,
 ) -> Evaluation:  # fmt: skip
     """The evaluation of the rows that the graph's filters keep: all of them, or `filters`."""
-    evaluation = Evaluation(bound, source, state, context, where, failed)
+    evaluation = Evaluation(bound, source, state, context, where, failed, notes)
     for together in bound.filter_rounds(bound.filters if filters is None else filters):
         places = evaluation.rows_kept(together)
         if places is not None:

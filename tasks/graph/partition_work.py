@@ -20,7 +20,7 @@ from tasks.cluster import column_cache
 from tasks.cluster.column_cache import CacheKey
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.pickled_fields import PickledFields
-from tasks.core.plan import Partition
+from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.host_arrays import on_host
@@ -40,6 +40,7 @@ from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.reader import read, read_side_by_side
 from tasks.sources.row_places import row_place
+from tasks.storage.files_being_read import listed
 
 SOURCE_FILTER, SOURCE_SPLIT, SOURCE_DOWNSAMPLE = "source.filter", "source.split", "source.downsample"
 _loaded: dict[tuple[str, str], State] = {}
@@ -143,7 +144,8 @@ class Work(PickledFields):
         context = Context(self.kernels, rows, self.training, order, met=met, origin=self._origin, own=own)
         read = {name: source[name] for name in self.profile or ()}
         frame = {name: source[name] for name in needed} if more else source
-        evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted)
+        evaluation = filtered(bound, frame, self.learned, context, where, self.filters_for(targets), noted,
+                              self._notes(partition))  # fmt: skip
         if own is not None:
             with at(where):
                 evaluation.keep_own(targets)
@@ -151,6 +153,13 @@ class Work(PickledFields):
         evaluation.read = read, context
         evaluation.left_out = left
         return evaluation
+
+    def _notes(self, partition: Partition) -> tuple[Mapping[str, Any], str] | None:
+        """Where to note what a user's function works on, and what that is in words."""
+        if not isinstance(self.source, Plan):
+            return None
+        files = dict.fromkeys(self.source.files[piece.file].path for b in partition.blocks for piece in b.pieces)
+        return self.source.options, f"{_place(partition)} of {listed([*files])}"
 
     def _own_of(self, columns: Columns, context: Context) -> tuple[Columns, Context]:
         """The columns and the context without the rows of earlier splits."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, schema_advice
 from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
 from tasks.core.settings import Source, SplitRule
 from tasks.engines.expression.syntax import parse
@@ -94,9 +94,17 @@ def check_splitting(schema: Schema, source: Source) -> None:
         try:
             typed(condition, schema)
         except MillraceError as error:
-            raise type(error)(
-                error.what, where=f"source.split.{name}: {error.where}", why=error.why, do=error.do
-            ) from None
+            alike = moments and rule.column and ("cast(" in error.do or "another column" in error.do)
+            do = _moment_hint(schema[str(rule.column)]) if alike else error.do
+            raise type(error)(error.what, where=f"source.split.{name}: {error.where}", why=error.why, do=do) from None
+
+
+def _moment_hint(column: Column) -> str:
+    """How to give moments of a column, for values of another type: a moment is a value, no expression."""
+    if pa.types.is_decimal(column.dtype):
+        return f"read the column as a number: {schema_advice(column.name, pa.float64())}"
+    how = {"number": "a number, as the column has", "time": "a time: '2026-11-01'", "string": "a text in quotes"}
+    return f"give {how[column.kind]}" if column.kind in how else "choose a column of times or numbers"
 
 
 def check_shares(schema: Schema, rule: SplitRule) -> None:

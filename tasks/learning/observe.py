@@ -220,9 +220,12 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         starts = offsets[step.space]
         try:
             if order_free(step, work.bound):
-                tree = {(-1, 0): large_tables.split_if_large(op, op.observe_unit(columns, step.unit, context))}
+                with evaluation.noted(step):
+                    observed = op.observe_unit(columns, step.unit, context)
+                tree = {(-1, 0): large_tables.split_if_large(op, observed)}
             else:
-                by_block = op.observe_blocks(columns, step.unit, context, starts)
+                with evaluation.noted(step):
+                    by_block = op.observe_blocks(columns, step.unit, context, starts)
                 if isinstance(op, Normalize) and work.profile and not work.filters:
                     place, name = work.bound.origin(*step.fit_inputs[step.unit[0]])
                     moments |= {name: by_block} if place == SOURCE else {}

@@ -213,7 +213,7 @@ class Operator(BaseModel):
                     why=f"it takes columns of {', '.join(sorted(self.takes))}{lists}",
                     do=f"if its bytes are text, say so: source.schema: {{{name}: string}}"
                     if text
-                    else "choose other columns, or cast this one first with Lambda(expression='cast(..)')",
+                    else _cast_hint(kind_of(dtype), self.takes),
                 )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
@@ -503,3 +503,16 @@ def refuse_infinite(operator: str, names: Sequence[str], columns: Columns, conte
         why=f"{context.place(place)} holds it; {why}",
         do="limit the values with Clip first, or leave such rows out with a filter",
     )
+
+
+def _cast_hint(kind: str, takes: frozenset[str]) -> str:
+    """What to do with a column of a kind that an operator does not take: the cast that makes one of another kind."""
+    casts = {
+        ("string", "number"): "cast(_, 'float64')", ("time", "number"): "cast(_, 'int64')",
+        ("bool", "number"): "cast(_, 'int64')", ("number", "time"): "cast(cast(_, 'int64'), 'timestamp[s]')",
+        ("string", "time"): "cast(_, 'timestamp[us]')",
+        **{(other, "string"): "cast(_, 'string')" for other in ("number", "time")},
+    }  # fmt: skip
+    cast = next((casts[kind, to] for to in ("number", "time", "string") if to in takes and (kind, to) in casts), "")
+    lambda_ = f', or cast this one first with Lambda(expression="{cast}")' if cast else ""
+    return f"choose other columns{lambda_}"

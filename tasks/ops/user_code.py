@@ -53,6 +53,16 @@ def import_path(path: str) -> Any:
     return named
 
 
+def users_code(op: Any) -> str | None:
+    """What an operator runs that is not millrace's: its function, or its class, as an import path; else None."""
+    called = getattr(op, "function", None)
+    if called is None and not type(op).__module__.startswith("tasks."):
+        called = type(op)
+    if called is None or isinstance(called, str):
+        return called
+    return f"{getattr(called, '__module__', '')}:{getattr(called, '__qualname__', type(called).__name__)}"
+
+
 def refuse_reordered(result: Any, frame: Any) -> None:
     """Raise a JobError for a Series whose index says that its rows are in another order than the frame's.
 

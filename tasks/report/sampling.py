@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from tasks.core.plan import File, Piece, Plan
+from tasks.core.plan import Block, File, Piece, Plan
 from tasks.core.schema import ROW
 from tasks.sources.formats import FORMATS, whole_records
 from tasks.sources.formats.conform import conform
@@ -33,16 +33,27 @@ def of_source(plan: Plan, rows: int = ROWS) -> pa.Table | None:
     schema = pa.schema([(c.name, c.dtype) for c in plan.schema.columns if c.name != ROW])
     tables: list[pa.Table] = []
     for block in (blocks[i * len(blocks) // number] for i in range(number)):
-        wanted = -(-rows // number)
-        for piece in block.pieces:
-            head = _first_rows(plan, piece, block.nbytes, wanted, schema)
-            if head is None:
-                return None
-            tables.append(conform(head, schema))
-            wanted -= head.num_rows
-            if wanted <= 0 or len(tables) >= MOST_PIECES:
-                break
+        heads = beginning_of(plan, block, -(-rows // number), schema, max(1, MOST_PIECES - len(tables)))
+        if heads is None:
+            return None
+        tables += heads
     return pa.concat_tables(tables) if tables else None
+
+
+def beginning_of(
+    plan: Plan, block: Block, rows: int, schema: pa.Schema, pieces: int = MOST_PIECES
+) -> list[pa.Table] | None:
+    """The first rows of a block, out of as many of its pieces at most; None where that costs too much."""
+    tables: list[pa.Table] = []
+    for piece in block.pieces[:pieces]:
+        head = _first_rows(plan, piece, block.nbytes, rows, schema)
+        if head is None:
+            return None
+        tables.append(conform(head, schema))
+        rows -= head.num_rows
+        if rows <= 0:
+            break
+    return tables
 
 
 def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:

@@ -85,7 +85,7 @@ def make_plan(
             "the input has no rows at all",
             where=_some(listed[0].path, len(listed)),
             why=f"none of {sum(bad[0] for bad in bad_lines.values()):,} lines can be read" if bad_lines else "",
-            do="check source.path and how the files were written",
+            do=_rows_hint(source, name, [file for file in listed if file.size]),
         )
     skipped = (*empty, *left, *(item.file.path for item in inspected if not item.rows))
     folders = _folders(full, source)
@@ -121,6 +121,18 @@ def make_plan(
     )
     check_together(plan, needed or ())
     return plan
+
+
+def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:
+    """What may make rows of files that have none."""
+    hints = [
+        "set source.header: false, if the first line has values" if source.header and not source.columns else "",
+        "lower source.skip_rows" if source.skip_rows else "",
+        "leave out source.comment" if source.comment else "",
+        "set source.bad_lines: error, which says what is wrong with a line" if source.bad_lines != "error" else "",
+    ]
+    known = [hint for hint in hints if hint] if files and name in TEXTS else []
+    return "; ".join(known) or "check source.path and how the files were written"
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type
+from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type, schema_advice
 from tasks.core.plan import Plan
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert.type_widening import widest
@@ -108,14 +108,22 @@ def _absent(inspected: Sequence[Inspected], types: Mapping[str, pa.DataType]) ->
 
 
 def _different(name: str, here: pa.DataType, path: str, dtype: pa.DataType, first: str) -> Apart:
-    wide = widest([dtype, here])
-    common = dtype_name(dtype if wide == pa.string() and wide not in (dtype, here) else wide)
     return (
         f"column {name!r} has different types",
         path,
         f"{dtype_name(here)} here, {dtype_name(dtype)} in {first}",
-        f"write the files with one type, or give it: source.schema: {{{name}: {common}}}",
+        in_one_type(name, dtype, here),
     )
+
+
+def in_one_type(name: str, *dtypes: pa.DataType) -> str:
+    """What to do with files that have a column in two types."""
+    wide = widest(list(dtypes))
+    if pa.uint64() in dtypes and wide == pa.int64():  # which does not hold all of them
+        wide = pa.string()
+    elif wide == pa.string() and wide not in dtypes:
+        return "write the files with one type, or leave some out of source.path"
+    return f"write the files with one type, or give it: {schema_advice(name, wide)}"
 
 
 def _lacking(name: str, item: Inspected, first: str) -> Apart:

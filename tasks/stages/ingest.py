@@ -40,7 +40,7 @@ from tasks.sources.planning import (
     partition_size,
     read_options,
 )
-from tasks.sources.uniting import differ, uniting_notes, with_missing, without_unused
+from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missing, without_unused
 from tasks.stages.needs import checked_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.statistics import modes_of
@@ -345,5 +345,5 @@ def same_schema(train: Schema, valid: Schema) -> None:
                 f"column {name!r} has different types",
                 where="source.path and source.valid",
                 why=f"{column.dtype} in the training data, {valid[name].dtype} in the validation data",
-                do=f"write the files with one type, or give it in source.schema: {{{name}: ..}}",
+                do=in_one_type(name, column.dtype, valid[name].dtype),
             )

@@ -1,4 +1,5 @@
-"""Notes which files a process is reading: if a native reader ends the process, the notes name the file."""
+"""Notes which files a process is reading and which function of a user it runs: if that ends the process, the notes name
+it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any
 from tasks.core.plan import OPTION
 
 FOLDER = "reading"  # in a run's staging folder
+RAN = "ran "  # how the note on a function of a user begins
 
 _into: list[Path] = []
 
@@ -25,7 +27,8 @@ def note_into(folder: Path) -> None:
 
 @contextmanager
 def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
-    """Note that this thread reads these files, in a small file that is removed when the block ends.
+    """Note that this thread reads these files, or does what begins with `RAN`, in a small file that is removed when the
+    block ends.
 
     Without a folder for it among the options nothing is noted. Notes are for people:
     one that cannot be written is left out.
@@ -48,13 +51,24 @@ def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
 
 
 def notes_left(folder: Path) -> list[str]:
-    """The files that processes were reading when they ended, sorted; the notes are removed."""
+    """What processes were reading, and the functions that they ran, when they ended, sorted; the notes are removed."""
     paths: set[str] = set()
     with suppress(OSError):
         for note in folder.iterdir():
             paths |= {os.fsdecode(line) for line in note.read_bytes().split(b"\n") if line}
         shutil.rmtree(folder, ignore_errors=True)
     return sorted(paths)
+
+
+def doing(notes: Sequence[str]) -> str:
+    """What processes did that left these notes, for a message.
+
+    >>> doing(["/data/a.parquet", "ran mine:f of partition 0"]), doing([])
+    ('while it read /data/a.parquet; while it ran mine:f of partition 0', '')
+    """
+    files = [note for note in notes if not note.startswith(RAN)]
+    parts = [*([f"read {listed(files)}"] if files else []), *(note for note in notes if note.startswith(RAN))]
+    return "; ".join(f"while it {part}" for part in parts[:5])
 
 
 def listed(files: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask
+import distributed  # noqa: F401 - without its defaults, the end of a `set` would remove them
 import pytest
 
 from tests.faults import chaos

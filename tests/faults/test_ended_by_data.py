@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from millrace.cli import app
 from typer.testing import CliRunner
@@ -94,3 +96,30 @@ def test_a_run_names_the_file_that_its_worker_was_reading(
     assert "a worker was lost in each of 1 attempts of statistics" in state.message
     assert f"while it read {tmp_path / 'in' / '0.parquet'}" in state.message
     assert not (tmp_path / "out").exists()
+
+
+FUNCTION = """
+import os, signal
+
+def ends(values):
+    if (values == 77).any():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values
+"""
+
+
+def test_a_run_names_the_function_that_ended_its_worker_with_partition_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: Any
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "my_module.py").write_text(FUNCTION)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "lib"), python_path()]))
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    job = job_of(tmp_path, run={"retries": 0})
+    pq.write_table(pa.table({"x": [1, 77], "name": ["a", "b"], "label": [0, 1]}), tmp_path / "in" / "0.parquet")
+    job["features"] = [{"columns": ["x"], "ops": [{"op": "Lambda", "function": "my_module:ends", "name": "y"}]}]
+    state = run_flow(job)
+    assert "a worker was lost in each of 1 attempts of transform" in state.message
+    assert "while it ran my_module:ends (Lambda of 'x') on partition 0 (rows from 0) of " in state.message
+    assert str(tmp_path / "in" / "0.parquet") in state.message
+    assert "try the job without that function, or call it on the rows of that file" in state.message

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -15,9 +17,11 @@ from millrace import Dataset, draft
 from millrace.cli import app
 from typer.testing import CliRunner
 
+from flows.draft import readable_files
 from flows.job.job import load_job
 from flows.sample import make_sample
 from tasks.errors import DataError, JobError, NoInputError
+from tasks.sources.formats import text_ranges
 from tests.stages import run_stages
 
 ROWS = 100
@@ -267,7 +271,7 @@ def test_another_table_in_the_folder_is_named_and_not_read(folder: Path, engine:
     assert set(ran(joined, folder, engine)["brand"].to_pylist()) == {"brand 0", "brand 1", "brand 2"}
 
 
-def test_files_that_share_half_of_their_columns_are_one_table(folder: Path) -> None:
+def test_files_that_share_most_of_their_columns_are_one_table(folder: Path) -> None:
     for name, columns in (("a", "x,y,z"), ("b", "x,y,w")):
         (folder / f"{name}.csv").write_text(columns + "\n" + "1,2,3\n2,3,5\n" * 30)
     assert yaml.safe_load(draft(["a.csv", "b.csv"]))["source"] == {"path": ["a.csv", "b.csv"], "missing": "null"}
@@ -370,6 +374,193 @@ def test_an_output_does_not_lie_in_its_source(folder: Path, engine: str) -> None
     assert load_job(yaml.safe_load(text)).output.path == f"{folder}-out"
 
 
+# the whole file
+
+
+def flights(rows: int, late: str = "5") -> str:
+    """Flights by month, as CSV: the last ones have another delay."""
+    lines = [f"{1 + 12 * i // rows},{'NA' if i == 5 else i % 300},N{i % 90}" for i in range(rows)]
+    return "\n".join(["month,delay,tail", *lines[:-1], f"12,{late},N7"]) + "\n"
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "utf-16", "parquet", "frame"])
+def test_a_column_that_changes_late_is_no_constant(folder: Path, engine: str, form: str) -> None:
+    text = flights(60_000)
+    name: Any = f"rows.{form}"
+    if form == "csv.gz":
+        (folder / name).write_bytes(gzip.compress(text.encode()))
+    elif form in ("csv", "utf-16"):
+        name = "rows.csv"
+        (folder / name).write_text(text, encoding=form if form == "utf-16" else "utf-8")
+    else:
+        rows = pa.csv.read_csv(
+            pa.BufferReader(text.encode()), convert_options=pa.csv.ConvertOptions(null_values=["NA"])
+        )
+        pq.write_table(rows, folder / "rows.parquet", row_group_size=20_000)
+        name = Dataset(rows) if form == "frame" else name
+    found = draft(name)
+    assert "# month: int64, 12 value(s) of the sample: few" in found
+    assert ops_of(found)["month"] == ["Categorify"]
+    assert found == draft(name)
+
+
+def test_blocks_that_are_too_large_to_be_read_whole_show_their_first_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 1_000_000
+    pq.write_table(pa.table({"x": np.arange(rows)}), folder / "rows.parquet", row_group_size=100_000)
+    monkeypatch.setattr(readable_files, "WHOLE_BYTES", 1)
+    sample = readable_files.sampled(Dataset("rows.parquet"))["x"].to_numpy()
+    read = [{int(x) // 10_000 % 10 for x in sample if x // 100_000 == block} for block in range(10)]
+    assert len(sample) == 19_994
+    assert [len(places) for places in read] == [10, 1, 1, 1, 10, 1, 1, 1, 1, 10]
+
+
+def test_null_texts_and_types_are_those_of_the_whole_file(
+    folder: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_ranges, "SAMPLE", 1000)  # bytes that types are inferred from
+    lines = [f"{i},{i % 50},{i % 9}" for i in range(60_000)]
+    lines[40_000] = "NA,A7,2"
+    (folder / "rows.csv").write_text("\n".join(["amount,code,x", *lines]) + "\n")
+    text = draft("rows.csv")
+    assert yaml.safe_load(text)["source"] == {
+        "path": "rows.csv", "schema": {"code": "string"}, "null_values": ["", "NA"],
+    }  # fmt: skip
+    assert "code: a value does not fit the type of the first ones, so that they are read as texts." in text
+    rows = ran(text, folder, engine)
+    assert rows.num_rows == 60_000
+    assert len(rows["code"].unique()) == 51
+
+
+def test_of_the_tables_of_a_folder_the_largest_is_drafted_whatever_the_others_hold(folder: Path, engine: str) -> None:
+    (folder / "air").mkdir()
+    (folder / "air" / "airlines.csv").write_text("tail,name\n" + "".join(f"N{i},Air {i}\n" for i in range(20)))
+    planes = "".join(f"N{i},{'NA' if i == 87 else 1950 + i % 60},{i},x\n" for i in range(90))
+    (folder / "air" / "planes.csv").write_text("tail,month,seats,maker\n" + planes)
+    of_months = flights(200).splitlines()
+    wide = ["year,day," + of_months[0], *(f"2013,{i % 28 + 1},{line}" for i, line in enumerate(of_months[1:]))]
+    (folder / "air" / "flights.csv").write_text("\n".join(wide) + "\n")
+    text = draft("air")
+    source = yaml.safe_load(text)["source"]
+    assert source == {"path": "air/flights.csv", "null_values": ["", "NA"]}
+    assert "# air/planes.csv is another table and not read: it has " in text
+    assert "# air/airlines.csv is another table and not read: it has tail, name." in text
+    assert ran(text, folder, engine).num_rows == 200
+
+
+COLORS, SIZES = ("red", "blue", "green"), ("S", "M", "L")
+CATEGORIES = "".join(f"{COLORS[i % 3]},{SIZES[i // 2 % 3]},{'yn'[i // 5 % 2]}\n" for i in range(60))
+WORDS = "This was a really good film {0}, I think.,{0}\n"
+
+
+FIRST_LINES = {  # content, whether the first line names the columns, rows, what is doubtful
+    "values come again": (CATEGORIES, False, 60, ""),
+    "names do not": ("color,size,answer\n" + CATEGORIES, True, 60, ""),
+    "an index": ('"",1940,1945\n' + "".join(f'"row {i}",{i},{i / 2}\n' for i in range(60)), True, 60, ""),
+    "years": ("country,1940,1945\n" + "".join(f"c{i},{i}.5,{i / 2}\n" for i in range(60)), True, 60, ""),
+    "numbers of pandas": ("0,1,2\n" + "".join(f"{i}.5,{i / 2},{i}.1\n" for i in range(60)), True, 60, ""),
+    "lives": ("".join(f"name {i},{1700 + i},{1750 + i}\n" for i in range(60)), False, 60, ""),
+    "addresses": ("".join(f"https://a.b/{i},title {i}\n" for i in range(60)), False, 60, ""),
+    "sentences": ("".join(f"This was the film of {i} years.,k{i}\n" for i in range(60)), False, 60, "as the others"),
+    "questions": ("How old are you?,Where do you live at the moment?\n" + "9,x\n8,y\n" * 30, True, 60, ""),
+    "texts": ("word,meaning\n" + "".join(f"w{i} v,m{i} n\n" for i in range(60)), True, 60, "say header: false"),
+    "one comes again": ("a,b,c\n" + "".join(f"{'a' if i == 7 else f'x{i}'},b{i}x,c{i}x\n" for i in range(60)), False,
+                        61, "'a' of the first line comes again below it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+def test_the_first_line_has_names_or_values(folder: Path, name: str) -> None:
+    content, named, rows, doubt = FIRST_LINES[name]
+    (folder / "rows.csv").write_text(content)
+    seen = readable_files.readable("rows.csv")
+    assert ("header" not in seen.layout) == named
+    assert seen.data.num_rows == rows
+    assert (doubt in seen.doubt) if doubt else not seen.doubt
+
+
+def test_rows_are_exact_where_the_first_line_is_sure(folder: Path, engine: str) -> None:
+    content = FIRST_LINES["one comes again"][0]
+    (folder / "rows.csv").write_text(content.replace("x\n", "x,k\n").replace("a,b,c\n", "a,b,c,d\n"))
+    text = draft("rows.csv")
+    assert "# As read below: 61 rows, 4 columns" in text
+    assert "# Look at the first line of the first file: 'a' of the first line comes again below it" in text
+    (folder / "rows.csv").write_text(CATEGORIES + "red\n")
+    text = draft("rows.csv")
+    assert "# Exact: 60 rows, 3 columns, 1 file(s), names and types, without the lines that are left out." in text
+    assert ran(text, folder, engine).num_rows == 60
+
+
+def test_quotes_in_text_of_tabs_may_be_letters(folder: Path, engine: str) -> None:
+    lines = [f"{i}\t{COLORS[i % 3]}\t{i % 7}" for i in range(30_000)]
+    lines[20_000] = '7\t"Hello" he said\t3'
+    lines[25_000] = '8\t"open\t3'
+    (folder / "rows.tsv").write_text("\n".join(["n\twords\tx", *lines]) + "\n")
+    text = draft("rows.tsv")
+    assert yaml.safe_load(text)["source"] == {"path": "rows.tsv", "quote": ""}
+    rows = Dataset("rows.tsv", quote="").to_ddf().compute()
+    assert (len(rows), rows["words"][20_000], rows["words"][25_000]) == (30_000, '"Hello" he said', '"open')
+    (folder / "quoted.csv").write_text("n,words\n" + '1,"a, b"\n2,"c\nd"\n' * 30)
+    assert yaml.safe_load(draft("quoted.csv"))["source"] == {"path": "quoted.csv"}
+
+
+def test_the_line_of_excel_that_names_the_delimiter_is_no_header(folder: Path, engine: str) -> None:
+    (folder / "rows.csv").write_text("\ufeffsep=;\r\nday;amount\r\n" + "2,5;1,5\r\n3,5;2,5\r\n" * 30)
+    text = draft("rows.csv")
+    assert yaml.safe_load(text)["source"] == {"path": "rows.csv", "delimiter": ";", "skip_rows": 1, "decimal": ","}
+    assert ran(text, folder, engine).num_rows == 60
+
+
+def test_an_encoding_that_shows_late_is_seen(folder: Path, engine: str) -> None:
+    lines = [f"{i},{COLORS[i % 3]}" for i in range(30_000)]
+    lines[15_000:] = [f"{i},grün" for i in range(15_000)]
+    (folder / "rows.csv").write_text("\n".join(["n,color", *lines]) + "\n", encoding="latin-1")
+    text = draft("rows.csv")
+    assert yaml.safe_load(text)["source"] == {"path": "rows.csv", "encoding": "latin-1"}
+    assert "# color: string, 4 value(s) of the sample" in text
+
+
+def test_words_with_spaces_between_are_lists_or_names(folder: Path, engine: str) -> None:
+    kinds = ["action", "crime", "drama", "horror", "war"]
+    number = range(ROWS)
+    first, last = ("Ann", "Bob", "Cem", "Dan"), ("Ng", "Ot", "Pi", "Que", "Roe", "Sy", "Tam", "Ur")
+    pq.write_table(
+        table(
+            kinds=[" ".join(k for j, k in enumerate(kinds) if (i % 31 + 1) >> j & 1) for i in number],
+            clicks=[" ".join(f"N{j}" for j in range(i % 20, i % 20 + 1 + i % 7)) for i in number],
+            people=[f"{first[i % 4]} {last[i // 4 % 8]}" for i in number],
+            said=[f"we saw {i % 40} of the kind, and more" for i in number],
+            moment=[f"{i % 12 + 1}/14/2019 9:05:{i % 60:02} {'AP'[i % 2]}M" for i in number],
+            price=["1,234", "2,345"] * (ROWS // 2),
+        ),
+        folder / "rows.parquet",
+    )
+    text = draft("rows.parquet")
+    rows = ran(text, folder, engine)
+    assert ops_of(text) == {
+        "number": ["Normalize"],
+        "kinds": ["Lambda", "Categorify"],
+        "clicks": ["Lambda", "Categorify"],
+        "people": ["Categorify"],
+        "said": ["Categorify"],
+        "moment": ["Lambda", "DateParts"],
+        "price": ["Lambda", "Normalize"],
+    }
+    assert "# kinds: string, lists of 5 value(s) with ' ' between; if each text is one value" in text
+    assert "# moment: string, a time as %m/%d/%Y %I:%M:%S %p" in text
+    assert "# price: string, a number with decimal='.', group=','" in text
+    assert "it might be decimal=',', too: look which it is" in text
+    assert sorted(map(len, rows["clicks"].to_pylist())) == sorted(1 + i % 7 for i in number)
+    assert {*rows["moment_hour"].to_pylist()} == {9, 21}
+
+
+def test_a_column_that_is_constant_in_the_sample_stays(folder: Path, engine: str) -> None:
+    text = draft(pa.table({"x": np.arange(50_000.0), "year": [2013] * 50_000}))
+    assert ops_of(text)["year"] == ["Categorify"]
+    assert "the same value in every row of the sample (if all rows have it, leave it out)" in text
+
+
 # what it says
 
 
@@ -379,7 +570,7 @@ def test_it_says_what_is_exact_and_what_is_sampled(folder: Path) -> None:
     text = draft("rows.parquet")
     assert "# Exact: 50,000 rows, 2 columns, 1 file(s), names and types." in text
     assert "nulls and skewness are those of " in text
-    assert "the first of the first,\n# the middle and the last block (of " in text
+    assert "in ranges over all of the\n# source. What the other rows hold is not known here." in text
     assert "no null in the sample" in text
     assert ops_of(text)["x"] == ["FillMissing", "Normalize"]
     few = draft(Dataset(table()))

@@ -144,8 +144,10 @@ class FunctionRules:
         is_time = family(column.dtype) == "time"
         if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
             what = f"{node.verb} learns from a column of {'numbers or times' if is_end else 'numbers'}"
-            hint = 'make a column of its seconds first: Lambda(expression="epoch(_)")' if is_time else ""
-            raise self.fail(column, f"{what}, this is {column.dtype}", hint or _number_hint(column))
+            hints = {"time": 'make a column of its seconds first: Lambda(expression="epoch(_)")',
+                     "string": "make a column of numbers first: Lambda(expression=\"cast(_, 'float64')\")"}  # fmt: skip
+            hint = hints.get("time" if is_time else family(column.dtype), "")
+            raise self.fail(column, f"{what}, this is {column.dtype}", hint)
         dtype = plain_type(column.dtype) if is_end else FLOAT64
         return Typed("learned", (), dtype, learned_name(node), node.place)
 
@@ -450,8 +452,8 @@ class FunctionRules:
             raise self.fail(name, "cast takes the type as text", "write cast(x, 'int64')")
         try:
             dtype = plain_type(parse_dtype(name.value))
-        except (JobError, ValueError) as error:
-            raise self.fail(name, f"{name.value!r} is no type", getattr(error, "do", "")) from None
+        except (JobError, ValueError):
+            raise self.fail(name, f"{name.value!r} is no type", near(name.value, CASTS.values())) from None
         if step.is_literal:
             raise self.fail(step, "a literal needs no cast", "write it as it should be")
         here, there = family(step.dtype), family(dtype)
@@ -460,8 +462,13 @@ class FunctionRules:
                    "string": numbers | {"string", "time"}, "time": {"int", "string", "time"},
                    "decimal": {"float", "int", "string"}}  # fmt: skip
         if step.dtype != dtype and there not in allowed.get(here, ()):
-            raise self.fail(node, f"{step.dtype} cannot be cast to {dtype}")
+            known = [name for kind, name in CASTS.items() if kind in allowed.get(here, ())]
+            hint = f"cast it to {' or '.join(known)}" if known else "name another column"
+            raise self.fail(node, f"{step.dtype} cannot be cast to {dtype}", hint)
         return step if step.dtype == dtype else Typed("convert", (step,), dtype, place=node.place)
+
+
+CASTS = {"bool": "bool", "int": "int64", "float": "float64", "string": "string", "time": "timestamp[us]"}
 
 
 def literal_type(value: Any) -> pa.DataType:

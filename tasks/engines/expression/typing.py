@@ -5,6 +5,8 @@ A typed step has the exact operation and the type of its result, so that engines
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from tasks.core.dtypes import plain_type
@@ -96,7 +98,7 @@ class _Rules(FunctionRules):
             return "text " + verb, args, BOOL
         if "string" in kinds or not kinds <= {"bool", "int", "float", "decimal"}:
             types = " with ".join(str(arg.dtype) for arg in args[:2])
-            raise self.fail(node, f"cannot compare {types}", "write cast(x, 'type') to make them alike")
+            raise self.fail(node, f"cannot compare {types}", _alike(args, kinds))
         dtype = self.common(list(args))
         return verb, tuple(converted(arg, dtype) for arg in args), BOOL
 
@@ -125,3 +127,14 @@ class _Rules(FunctionRules):
         if args[0].is_literal:
             raise self.fail(node, "asks whether a literal is None", "name a column")
         return Typed("is None", args, BOOL, place=node.place)
+
+
+def _alike(args: Sequence[Typed], kinds: set[str]) -> str:
+    """How to make values comparable."""
+    if "time" in kinds and kinds <= {"time", "int", "float", "bool"}:
+        return "write cast(x, 'int64') of the time, for the count of its unit"
+    if not kinds <= {"string", "bool", "int", "float", "decimal"}:
+        return "name another column: these values are not compared"
+    texts = [arg for arg in args if family(arg.dtype) == "string"]
+    number = all(not arg.is_literal for arg in texts)  # a text of the job stays one
+    return "write cast(x, 'float64') of the text" if number else "write cast(x, 'string') of the other"

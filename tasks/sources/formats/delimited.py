@@ -128,7 +128,8 @@ class Delimited:
         piece = Piece(0, head.start, head.start + len(data))
         if sieve := self._sieve(len(names), options):
             data = sieve.sift(data).data
-        table = self._parse(data, names, {}, names, options, head.file, piece)
+        wanted = [name for name in names if name not in options["schema"]]
+        table = self._parse(data, names, {}, wanted, options, head.file, piece) if wanted else pa.table({})
         types = {name: _inferred(table[name]) for name in table.column_names}
         floats = [n for n, t in types.items() if pa.types.is_floating(t)]
         if floats:  # whole numbers beyond int64 are ids, which a float would change

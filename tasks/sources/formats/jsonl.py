@@ -29,6 +29,7 @@ KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
 NO_TEXT = "a line is no UTF-8"
+TWICE = "was specified twice"  # in a message of Arrow
 IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
 
 
@@ -210,12 +211,20 @@ def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
     """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text."""
     lines = []
     for line in data.removeprefix(text_ranges.BOM).split(b"\n"):
-        row = json.loads(line, parse_int=_Number, parse_float=_Number) if line.strip() else None
+        numbers: Any = {"parse_int": _Number, "parse_float": _Number}
+        row = json.loads(line, object_pairs_hook=_once, **numbers) if line.strip() else None
         if isinstance(row, dict):
             row |= {n: str(_written(row[n])) for n in names if row.get(n) is not None and type(row[n]) is not str}
             line = _written(row).encode()
         lines.append(line)
     return b"\n".join(lines)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; ValueError for a key that is there twice: of two values one would be lost."""
+    if len(row := dict(pairs)) < len(pairs):
+        raise ValueError("a key is there twice")
+    return row
 
 
 def _written(value: Any) -> str:
@@ -281,6 +290,8 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         why=message + (f" in {value}" if value else ""),
         do="write the file as UTF-8"
         if message.startswith(NO_TEXT)
+        else "mend the line: each key of an object is there once"
+        if TWICE in message
         else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
         if column
         else "mend the line, or leave such lines out: source.bad_lines: skip",

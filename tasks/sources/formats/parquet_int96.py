@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.dtypes import is_list, leaf_type
+from tasks.core.dtypes import is_list, leaf_type, schema_advice
 from tasks.errors import DataError
 
 LAST = (2**63 - 1) // 1000  # microseconds since 1970 that are as many whole nanoseconds in 64 bits; also before 1970
@@ -47,10 +47,10 @@ def _bounds(times: pa.ChunkedArray) -> tuple[int, int]:
 
 def _beyond(name: str, dtype: pa.DataType, micros: int, path: str) -> DataError:
     shown = pc.strftime(pa.scalar(micros, pa.timestamp("us")), "%Y-%m-%d").as_py()
-    wanted = "list<timestamp[us]>" if is_list(dtype) else "timestamp[us]"
+    wanted = pa.list_(pa.timestamp("us")) if is_list(dtype) else pa.timestamp("us")
     return DataError(
         f"column {name!r} has times that nanoseconds cannot hold",
         where=path,
         why=f"{shown} is not between 1677-09-21 and 2262-04-11; files of Spark and Hive (INT96) can hold it",
-        do=f"read microseconds: source.schema: {{{name}: {wanted}}}",
+        do=f"read microseconds: {schema_advice(name, wanted)}",
     )
