@@ -273,3 +273,5 @@ def cut_blocks(
 
 
 OPTION = "reading_notes"  # in a plan's options: the folder for notes on files being read; not part of the fingerprint
+MADE = "made"  # in a plan's options: the columns that expressions of `source.schema` make: [expression, type as read]
+SELF = "_"  # in such an expression: the column as it is read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.plan import LIMITS, OPTION, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
+from tasks.core.dtypes import dtype_name
+from tasks.core.plan import LIMITS, MADE, OPTION, SELF, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
+from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import DELIMITED, FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
@@ -66,6 +69,10 @@ def make_plan(
     """
     listed = expand(source.path, read_options(source)["storage_options"])
     source = with_layout(source, fit, listed) if fit else source
+    original, expressions = source, expressions_of(source.schema_ or {})
+    source = source.model_copy(
+        update={"schema_": {n: t for n, t in (source.schema_ or {}).items() if n not in expressions}}
+    )
     options, optional = read_options(source) | ({OPTION: notes} if notes else {}), fit.optional if fit else set()
     if optional:
         options["optional"] = sorted(optional)
@@ -98,8 +105,10 @@ def make_plan(
     whole = united(full, declared, null_types or {}, source.missing, folders)
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
+    computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
+    schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
     check_needed(schema, needed or ())
-    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host)
+    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed})
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
     plan = Plan(
@@ -115,12 +124,29 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
+            **({MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in computed.items()}} if computed else {}),
             **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
-        reading=reading_of(source, name, listed),
+        reading=reading_of(original, name, listed),
     )
     check_together(plan, needed or ())
     return plan
+
+
+def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
+    """The entries of `source.schema` that are no types, but expressions of the column as it is read, `_`."""
+    parsed = {name: parse(text) for name, text in types.items() if re.search(r"\(.*\b_\b", text)}
+    for name, expression in parsed.items():
+        if expression.columns != (SELF,):
+            what = f"an expression of source.schema is of its own column alone, which is called {SELF}"
+            raise JobError(what, where=f"source.schema.{name}: {expression.text}", do="use Lambda for other columns")
+    return parsed
+
+
+def _made(expression: Expression, column: Column) -> Column:
+    """The column that an expression of `source.schema` makes of one."""
+    dtype = dtype_of(expression, Schema([replace(column, name=SELF)]))
+    return replace(column, dtype=dtype)
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.dtypes import parse_dtype, plain_type
+from tasks.core.units import microseconds
 from tasks.engines.algorithms.text_times import check_zone, format_of
 from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, NANOSECONDS, STRING, UINT64, family, unit_of
 from tasks.engines.expression.nodes import Node, Typed, converted, failure
@@ -87,14 +87,11 @@ class FunctionRules:
         if not step.is_literal:
             raise self.fail(step, "a column of text does not compare with a time", "write cast(x, 'timestamp[us]')")
         try:
-            moment = datetime.datetime.fromisoformat(step.value)
+            ticks = microseconds(step.value)
         except ValueError:
             raise self.fail(
                 step, f"{step.value!r} is no time", "write it as 2020-01-31 or 2020-01-31T12:30:00"
             ) from None
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-        moment = moment.replace(tzinfo=moment.tzinfo or datetime.UTC)
-        ticks = (moment - epoch) // datetime.timedelta(microseconds=1)
         whole = ticks % 10**6 == 0
         return Typed(
             "literal", (), pa.timestamp("s" if whole else "us"), ticks // 10**6 if whole else ticks, step.place
