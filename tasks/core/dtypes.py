@@ -142,7 +142,7 @@ def _named_type(text: str) -> pa.DataType:
         unit, _, zone = text[len("timestamp[") : -1].partition(",")
         return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
     alias = {"str": "string", "object": "string", "datetime64[us]": "timestamp[us]", "datetime": "timestamp[us]",
-             "float": "float64", "int": "int64", "date": "date32"}  # fmt: skip
+             "float": "float64", "double": "float64", "int": "int64", "date": "date32"}  # fmt: skip
     if text in alias:
         return parse_dtype(alias[text])
     known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",

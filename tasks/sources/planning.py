@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, plain_type
 from tasks.core.plan import LIMITS, MADE, OPTION, SELF, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
@@ -109,6 +109,7 @@ def make_plan(
     schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
     check_needed(schema, needed or ())
     on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed})
+    on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
     plan = Plan(
@@ -147,6 +148,12 @@ def _made(expression: Expression, column: Column) -> Column:
     """The column that an expression of `source.schema` makes of one."""
     dtype = dtype_of(expression, Schema([replace(column, name=SELF)]))
     return replace(column, dtype=dtype)
+
+
+def _is_parsed(field: pa.Field, declared: Collection[str], schema: Schema) -> bool:
+    """Whether a column is nested and read as text, or text and read as lists."""
+    nested = pa.types.is_nested(plain_type(field.type))
+    return field.name in declared and nested != pa.types.is_nested(schema[field.name].dtype)
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:

@@ -450,7 +450,8 @@ class FunctionRules:
         allowed = {"bool": numbers | {"string"}, "int": numbers | {"string", "time"}, "float": numbers | {"string"},
                    "string": numbers | {"string", "time"}, "time": {"int", "string", "time"},
                    "decimal": {"float", "int", "string"}}  # fmt: skip
-        if step.dtype != dtype and there not in allowed.get(here, ()):
+        numbers_in_text = here == "string" and there == "list" and family(dtype.value_type) in ("int", "float")
+        if step.dtype != dtype and there not in allowed.get(here, ()) and not numbers_in_text:
             raise self.fail(node, f"{step.dtype} cannot be cast to {dtype}")
         return step if step.dtype == dtype else Typed("convert", (step,), dtype, place=node.place)
 

@@ -4,13 +4,18 @@ dictionary, no NaN.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.dtypes import dtype_name, is_list, is_uuid, leaf_type, plain_type
+from tasks.core.dtypes import dtype_name, is_list, is_uuid, kind_of, leaf_type, plain_type
+from tasks.engines.algorithms.text_casts import parse_text
+from tasks.engines.convert.python_values import listed
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
 from tasks.errors import DataError
@@ -51,6 +56,11 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """One column in the type that tables carry for `dtype`."""
     target = carried_type(dtype)
+    here = plain_type(column.type)
+    if target == STRINGS and pa.types.is_nested(here):
+        column = pa.chunked_array([json_texts(chunk, here) for chunk in column.cast(here).chunks], pa.string())
+    elif is_list(target) and pa.types.is_string(here):
+        column = lists_in(column.cast(here), target)
     if isinstance(leaf_type(column.type), pa.BaseExtensionType):
         column = pa.chunked_array([_stored(chunk) for chunk in column.chunks] or [pa.array([], target)])
     if target == STRINGS:
@@ -66,6 +76,48 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         check_range(column, target)
         column = column.cast(target)
     return nans_to_nulls(column)
+
+
+class NoListError(pa.ArrowInvalid):
+    """A text is no list of numbers: the text, and its row."""
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(f"{text!r} is no list of numbers, such as [0.5, 1.5] or 1|2|3")
+        self.text, self.row = text, row
+
+
+def lists_in(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    """The lists of numbers that texts write; NoListError for another text."""
+    if kind_of(dtype.value_type) != "number":
+        raise pa.ArrowInvalid("texts are read as lists of numbers alone; a Lambda makes others: split(x, '|')")
+    texts = column.combine_chunks()
+    lists = parse_text(texts, dtype)
+    if lists.null_count > texts.null_count:
+        row = pc.index(pc.and_not(lists.is_null(), texts.is_null()), pa.scalar(True)).as_py()
+        raise NoListError(texts[row].as_py(), row)
+    return pa.chunked_array([lists])
+
+
+def json_texts(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Structs, maps and lists as JSON: times and decimals as texts, NaN and infinities as null.
+
+    >>> json_texts(pa.array([{"a": 1, "b": ["x"]}, None]), pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}))[0]
+    <pyarrow.StringScalar: '{"a": 1, "b": ["x"]}'>
+    """
+    values = [_json_value(value, dtype) for value in listed(array)]
+    texts = [None if value is None else json.dumps(value, default=str, ensure_ascii=False) for value in values]
+    return pa.array(texts, pa.string())
+
+
+def _json_value(value: Any, dtype: pa.DataType) -> Any:
+    """A value as JSON has it."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if pa.types.is_struct(dtype):
+        return {field.name: _json_value(value[field.name], field.type) for field in dtype}
+    if pa.types.is_map(dtype):
+        return {str(key): _json_value(item, dtype.item_type) for key, item in value}
+    return [_json_value(item, dtype.value_type) for item in value] if is_list(dtype) else value
 
 
 def _stored(array: pa.Array) -> pa.Array:

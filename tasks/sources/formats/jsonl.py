@@ -188,10 +188,13 @@ def _parse(
         return _table(data, schema, unexpected)
     except pa.ArrowException as error:
         texts = [name for name, dtype in options["schema"].items() if parse_dtype(dtype) == pa.string()]
-        dates = schema and pa.schema([(field.name, _with_text_dates(field.type)) for field in schema])
+        lists = [name for name, dtype in options["schema"].items() if is_list(parse_dtype(dtype))]
+        dates = schema and pa.schema(
+            [(field.name, pa.string() if field.name in lists else _with_text_dates(field.type)) for field in schema]
+        )
         try:
             if texts or dates != schema:
-                return _table(_with_texts(data, texts) if texts else data, dates, unexpected)
+                return _table(_with_texts(data, texts + lists) if texts or lists else data, dates, unexpected)
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
