@@ -21,7 +21,7 @@ from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.parallelism import dividing_threads
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Partition, Plan, cut_partitions
+from tasks.core.plan import Partition, Plan, cut_partitions, with_fields
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked, parse_bytes
 from tasks.engines.convert import libraries
@@ -435,7 +435,8 @@ class Dataset:
 
     def in_types(self, schema: Schema) -> Dataset:
         """The same rows with their columns in the types of a schema that has the same names."""
-        plan = replace(self.plan, schema=schema)
+        fields = [c for c in schema.columns if c.name not in {*self.plan.schema} and self.plan.schema.root(c.name)]
+        plan = replace(with_fields(self.plan, fields), schema=schema)
         object.__setattr__(plan, "scratch", getattr(self.plan, "scratch", None))
         return _Replanned(self, plan, self.frames and replace(self.frames, schema=schema))
 

@@ -51,7 +51,7 @@ def _ordered_by(section: Source, bound: Bound | None, output_sort: Sequence[str]
     for name in section.sort_by:
         yield name, "source.sort_by", False
     for name in output_sort:
-        column = bound.output.get(name) if bound else None
+        column = bound.output[name] if bound and name in bound.output else None
         if column is None or pa.types.is_string(column.dtype):
             yield name, "output.sort_by", False
 

@@ -12,8 +12,21 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.dtypes import dtype_name, plain_type
-from tasks.core.plan import LIMITS, MADE, OPTION, SELF, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
+from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.plan import (
+    FIELDS,
+    LIMITS,
+    MADE,
+    OPTION,
+    SELF,
+    Block,
+    File,
+    Limits,
+    Plan,
+    Unit,
+    cut_blocks,
+    cut_partitions,
+)
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.evaluation import true_mask
@@ -73,6 +86,7 @@ def make_plan(
     source = source.model_copy(
         update={"schema_": {n: t for n, t in (source.schema_ or {}).items() if n not in expressions}}
     )
+    said_of = [*(source.schema_ or {}), *expressions]
     options, optional = read_options(source) | ({OPTION: notes} if notes else {}), fit.optional if fit else set()
     if optional:
         options["optional"] = sorted(optional)
@@ -101,14 +115,18 @@ def make_plan(
         check_depth(item.schema, item.file.path)
     there = {name for item in full for name in item.schema.names}
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
+    structs = [Schema.from_arrow(item.schema) for item in full] if any("." in n for n in said_of) else []
+    fields = [n for n in said_of if n not in there and any(schema.root(n) for schema in structs)]
+    types = {n: known.pop(n) for n in fields if n in known}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
     whole = united(full, declared, null_types or {}, source.missing, folders)
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
+    schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])
     computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
     schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
     check_needed(schema, needed or ())
-    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed})
+    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed, *fields})
     on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
@@ -125,6 +143,7 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
+            **({FIELDS: fields} if fields else {}),
             **({MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in computed.items()}} if computed else {}),
             **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
@@ -142,6 +161,11 @@ def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
             what = f"an expression of source.schema is of its own column alone, which is called {SELF}"
             raise JobError(what, where=f"source.schema.{name}: {expression.text}", do="use Lambda for other columns")
     return parsed
+
+
+def _of_type(column: Column, name: str | None) -> Column:
+    """The column in a type of this name, if any."""
+    return replace(column, dtype=plain_type(parse_dtype(name))) if name else column
 
 
 def _made(expression: Expression, column: Column) -> Column:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.core.dtypes import parse_dtype
-from tasks.core.plan import MADE, SELF, Block, Partition, Piece, Plan, runs_of
+from tasks.core.plan import FIELDS, MADE, SELF, Block, Partition, Piece, Plan, runs_of
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.expression import verbs_arrow
@@ -25,7 +25,7 @@ from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, near
 from tasks.sources.formats import FORMATS
-from tasks.sources.formats.conform import conform_column
+from tasks.sources.formats.conform import conform_column, with_fields
 from tasks.sources.frames import Frames
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
@@ -61,12 +61,10 @@ def read(
     if isinstance(source, Plan) and (computed := {n: m for n, m in source.options.get(MADE, {}).items() if n in names}):
         stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
         as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))
-        table = read_pieces(as_read, pieces, names, [n for n in plain if n not in computed])
+        table = _rows(as_read, pieces, names, [n for n in plain if n not in computed])
         table = _with_made(table, source, computed, partition.first_row, pieces)
-    elif isinstance(source, Plan):
-        table = read_pieces(source, pieces, names, plain)
     else:
-        table = source.frames.read(pieces, names)
+        table = _rows(source, pieces, names, plain)
     if names and table.num_rows != partition.rows:
         files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
         raise DataError(
@@ -76,6 +74,22 @@ def read(
             do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
         )
     return table
+
+
+def _rows(source: Plan | FramePlan, pieces: Sequence[Piece], names: Sequence[str], plain: Collection[str]) -> pa.Table:
+    """The rows of pieces; fields of structs are taken out of these."""
+    plan = source if isinstance(source, Plan) else source.plan
+    columns = {*plan.schema}.difference(plan.options.get(FIELDS, ()))
+    fields = [name for name in names if name not in columns]
+    stored = list(dict.fromkeys(name if name in columns else plan.schema.root(name) or name for name in names))
+    if isinstance(source, Plan):
+        table = read_pieces(source, pieces, stored, plain)
+    else:
+        table = source.frames.read(pieces, stored)
+    if not fields:
+        return table
+    table = with_fields(table, fields)
+    return pa.table({n: conform_column(table[n], plan.schema[n].dtype) if n in fields else table[n] for n in names})
 
 
 def _with_made(

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.dtypes import dtype_name, is_list, is_uuid, kind_of, leaf_type, plain_type
+from tasks.core.dtypes import dtype_name, field_type, is_list, is_uuid, kind_of, leaf_type, plain_type
+from tasks.core.schema import Schema
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.engines.convert.python_values import listed
 from tasks.engines.convert.type_widening import check_range
@@ -76,6 +77,32 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         check_range(column, target)
         column = column.cast(target)
     return nans_to_nulls(column)
+
+
+def with_fields(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The table with columns of those names that are paths of fields of its structs; other names are passed over."""
+    schema = Schema.from_arrow(table.schema)
+    for name in names:
+        if name not in table.column_names and (root := schema.root(name)) is not None:
+            column = table.column(root).cast(schema[root].dtype)
+            chunks = [_field(chunk, name[len(root) + 1 :]) for chunk in column.chunks]
+            table = table.append_column(name, pa.chunked_array(chunks, schema[name].dtype))
+    return table
+
+
+def _field(array: pa.Array, path: str) -> pa.Array:
+    """The values at the path of a struct, null where a struct on the way is."""
+    if is_list(array.type):
+        return _lists(array, _field(array.flatten(), path))
+    if pa.types.is_null(array.type):
+        return array
+    for place, field in enumerate(array.type):
+        values = pc.struct_field(array, [place])
+        if path == field.name:
+            return values
+        if path.startswith(f"{field.name}.") and field_type(field.type, path[len(field.name) + 1 :]):
+            return _field(values, path[len(field.name) + 1 :])
+    raise ValueError(f"there is no field {path}")
 
 
 class NoListError(pa.ArrowInvalid):

@@ -15,6 +15,7 @@ import pyarrow.json as pajson
 
 from tasks.core.dtypes import is_list, leaf_type, parse_dtype
 from tasks.core.plan import File, Limits, Piece
+from tasks.core.schema import Column, Schema
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
@@ -47,6 +48,8 @@ def survey(
             _check_lines(head)
     types, grown = text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
+    inferred = Schema(Column(name, dtype) for name, dtype in types.items())
+    optional |= {name for name in options["schema"] if name not in types and inferred.root(name)}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
     lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True)) if keys else {}
@@ -193,7 +196,7 @@ def _parse(
             [(field.name, pa.string() if field.name in lists else _with_text_dates(field.type)) for field in schema]
         )
         try:
-            if texts or dates != schema:
+            if texts or lists or dates != schema:
                 return _table(_with_texts(data, texts + lists) if texts or lists else data, dates, unexpected)
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
