@@ -219,3 +219,10 @@ def test_expressions_cast_texts_to_lists_of_numbers() -> None:
     assert listed(out, "v_sum") == [2.0, 3.0, -1.0, -1.0]
     with pytest.raises(JobError, match="string cannot be cast to list"):
         Workflow(["v"] >> ops.Lambda(expression="cast(_, 'list<string>')")).fit(data)
+
+
+def test_a_line_of_json_whose_text_is_no_list_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"v": "1|2"}\n{"v": "1|x"}\n')
+    with pytest.raises(DataError, match="a line of JSON does not fit") as error:
+        Dataset(str(tmp_path / "x.jsonl"), schema={"v": "list<double>"}, engine="pandas").head()
+    assert error.value.where == f"{tmp_path / 'x.jsonl'}, column v, row 2"
