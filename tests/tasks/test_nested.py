@@ -15,12 +15,13 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job.job import make_job
+from flows.job.job import make_application, make_job
 from flows.preview.plan import preview
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.errors import DataError, JobError
+from tasks.job.base_version import newest_good
 from tasks.sources.formats.conform import json_texts
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
@@ -226,3 +227,26 @@ def test_a_line_of_json_whose_text_is_no_list_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a line of JSON does not fit") as error:
         Dataset(str(tmp_path / "x.jsonl"), schema={"v": "list<double>"}, engine="pandas").head()
     assert error.value.where == f"{tmp_path / 'x.jsonl'}, column v, row 2"
+
+
+def test_nights_with_profiles_a_base_and_an_application_read_fields_of_structs(tmp_path: Path) -> None:
+    nights = (
+        [{"u": 1, "item": {"id": 5, "t": "30.11.2023"}}, {"u": 2, "item": {"id": 5, "t": "30.11.2023"}},
+         {"u": 2, "item": {"id": 7, "t": "30.11.2023"}}],
+        [{"u": 1, "item": {"t": "01.12.2023", "id": 9, "new": 1}}, {"u": 2, "item": None}],
+    )  # fmt: skip
+    out = tmp_path / "out"
+    for number, rows in enumerate(nights):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{number}.parquet")
+        job = {"source": {"path": str(tmp_path / f"{number}.parquet"), "schema": DATES},
+               "features": [{"columns": ["item.id"], "ops": [{"op": "Categorify"}]}, {"columns": ["item.t"]}],
+               "output": {"path": str(out), "on_existing": "version", "files": 1, "shuffle": "none"},
+               "base": str(out) if number else None}  # fmt: skip
+        made = make_job({name: value for name, value in job.items() if value is not None})
+        run_stages(made.request("pandas", newest_good(made.base_path).version if made.base_path else None))
+    assert rows_of(out / "v0001")["item.id"].to_pylist() == [3, 3, 4]
+    assert rows_of(out / "v0002").to_pydict() == {"item.id": [5, 1], "item.t": [dt.datetime(2023, 12, 1), None]}
+    output = {"path": str(tmp_path / "applied"), "files": 1, "shuffle": "none"}
+    later = {"fitted": str(out), "source": {"path": str(tmp_path / "0.parquet")}, "output": output}
+    run_stages(make_application(later).request("pandas"))
+    assert rows_of(tmp_path / "applied")["item.id"].to_pylist() == [3, 3, 4]
