@@ -21,7 +21,7 @@ from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Partition, Plan, cut_partitions
+from tasks.core.plan import Partition, Plan, cut_partitions, with_fields
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
 from tasks.engines.convert import libraries
@@ -33,9 +33,10 @@ from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
 from tasks.job.row_rules import check_splitting, described, downsampling_of, looks, splitting_of, with_weight
+from tasks.job.text_order import check_text_order
 from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
-from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
+from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.frames import Frames, frames_of
 from tasks.sources.planning import SMALLEST, make_plan, partition_size
@@ -254,6 +255,7 @@ class Dataset:
     def split(
         self, by: str, valid: Any = None, test: Any = None, *, column: str | None = None,
         together: str | Sequence[str] = (), seed: int = 0, look_back: bool | None = None,
+        unit: Literal["s", "ms", "us", "ns"] | None = None,
     ) -> dict[str, Dataset]:  # fmt: skip
         """The rows as data sets by name: `train`, then `valid` and `test` as far as they are named.
 
@@ -266,9 +268,11 @@ class Dataset:
             workflow.transform(splits["test"]).to_parquet("out/test")
 
         With "last", histories and groups of valid and test see the rows of earlier splits as the past, unless
-        `look_back` is False; with "time" if it is True. Rows may be brought together (`shuffle_by_keys`) before or
+        `look_back` is False; with "time" if it is True. Moments split numbers, too, that count s, ms, us or ns since
+        1970: all values tell which, unless `unit` does. Rows may be brought together (`shuffle_by_keys`) before or
         after. Nothing is read before the rows are needed. Errors: a JobError for parameters that contradict each other
-        and, once the rows are needed, for a column that does not exist; a DataError for a split without a row.
+        and, once the rows are needed, for a column that does not exist, for texts as times, and for numbers that do not
+        tell what they count; a DataError for a split without a row.
 
         >>> splits = Dataset(pa.table({"t": [3, 1, 2, 4]}), engine="pandas").split("time", column="t", test=0.25)
         >>> {name: rows.head()["t"].tolist() for name, rows in splits.items()}
@@ -276,7 +280,7 @@ class Dataset:
         """
         names = [together] if isinstance(together, str) else list(together)
         values = {"by": by, "column": column, "together": names, "valid": valid, "test": test, "seed": seed,
-                  "look_back": look_back}  # fmt: skip
+                  "look_back": look_back, "unit": unit}  # fmt: skip
         whole = self._ruled("split", values)
         assert whole._rows is not None
         splits: dict[str, Dataset] = {}
@@ -364,6 +368,7 @@ class Dataset:
         engine, size = libraries.resolve_engine(self.engine), self._bytes_of_a_partition(self.plan.nbytes)
         try:
             pool = current_pool(gpu_setup.allocatable)
+            check_text_order(self.handle, self.plan, Source(path=".", sort_by=sort), pool)
             fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
             plan = by_keys(self.handle, self.plan, names, sort, engine, pool, Path(folder.path), size, rules=fresh)
         except BaseException:
@@ -437,7 +442,8 @@ class Dataset:
 
     def in_types(self, schema: Schema) -> Dataset:
         """The same rows with their columns in the types of a schema that has the same names."""
-        plan = replace(self.plan, schema=schema)
+        fields = [c for c in schema.columns if c.name not in {*self.plan.schema} and self.plan.schema.root(c.name)]
+        plan = replace(with_fields(self.plan, fields), schema=schema)
         object.__setattr__(plan, "scratch", getattr(self.plan, "scratch", None))
         return _Replanned(self, plan, self.frames and replace(self.frames, schema=schema))
 
@@ -586,19 +592,22 @@ class _ChosenRows:
         plan, engine = data.plan, libraries.resolve_engine(data.engine)
         if source.unique:
             check_unique(plan.schema, source.unique)
+        pool = current_pool(gpu_setup.allocatable)
+        check_text_order(data.handle, plan, source, pool)
         check_splitting(plan.schema, source)
-        if not looks(source):
+        if not looks(source, plan.schema):
             return None, 0, None
-        data.warn_of_differences(name for look in looks(source) for name in look.columns)
-        scratch, pool = _Scratch(tempfile.mkdtemp(prefix="millrace-rows-")), current_pool(gpu_setup.allocatable)
+        data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
+        scratch = _Scratch(tempfile.mkdtemp(prefix="millrace-rows-"))
         folder = Path(scratch.path)
         if source.unique:
             repeated, count = repeated_rows(
                 data.handle, plan, source.unique, None, engine, pool, folder / "repeated.bits"
             )
             log.info("unique leaves out %s rows, whose keys other rows have", f"{count:,}")
-        if source.split and source.split.looks_at_all_rows:
-            division = divided(data.handle, plan, source.split, None, repeated, engine, pool, folder)
+        if source.split:
+            division = split_division(data.handle, plan, source.split, None, repeated, engine, pool, folder)
+        if division:
             log.info("split: %s", division.text)
         check_unchanged(plan.files, plan.options.get("storage_options"))
         for rows in [*([repeated] if repeated else []), *(rows for _, rows in (division.sets if division else ()))]:

@@ -37,7 +37,7 @@ from tasks.manifest import Manifest, current
 from tasks.ops.base import Context, Night
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
-from tasks.sources.formats.conform import conform
+from tasks.sources.formats.conform import conform, with_fields
 from tasks.stages.without_prefect import write_transformed
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
@@ -252,7 +252,9 @@ class Workflow:
         if self._bound is None:
             self._bound = Bound(self.final, schema, state.values)
         bound, needed = self._bound, self._needed
-        table, engine, restore = open_frame(data, needed)
+        roots = {root for name in needed if (root := schema.root(name))}
+        table, engine, restore = open_frame(data, [*needed, *sorted(roots.difference(needed))])
+        table = with_fields(table, needed)
         if not {*needed} <= {*table.column_names}:
             bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
             table = table.select(needed)
@@ -270,7 +272,8 @@ class Workflow:
         a DataError where anything else needs one."""
         if missing not in self._bound_without:
             columns = table.column_names if isinstance(data, pa.Table) else getattr(data, "columns", table.column_names)
-            there = Schema(Column(str(name), pa.null()) for name in columns)
+            others = (str(name) for name in columns if str(name) not in table.column_names)
+            there = Schema([*Schema.from_arrow(table.schema).columns, *(Column(name, pa.string()) for name in others)])
             left_out = self._left_out(there, "the frame")
             fitted = self._fitted_columns
             bound = Bound(without(self.final, fitted, fitted, left_out)[0], fitted, self._fitted().values)

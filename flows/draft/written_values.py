@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
-from tasks.engines.algorithms.text_times import format_of, times_in
+from tasks.engines.algorithms.text_times import written_time
 from tasks.engines.expression.text_functions import parse_number
 
 NULL_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "Null", "None", "none", "nil", "-", "?", "\\N")
@@ -14,8 +14,6 @@ NUMBER = r"^[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*$"
 TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( UTC|Z|[+-][0-9]{2}:[0-9]{2})?)?$"
 # Of numbers in texts: the decimal sign, and the sign between groups of digits. 1,234 is read as 1234.
 SIGNS = ((".", None), (".", ","), (",", None), (",", "."))
-DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
-CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
@@ -57,22 +55,6 @@ def written_number(values: pa.ChunkedArray) -> tuple[str, str | None] | None:
 def writes(distinct: pa.Array, signs: tuple[str, str | None]) -> bool:
     """Whether texts are numbers with a decimal sign and a sign between groups of digits."""
     return not parse_number(distinct, *signs)[0].null_count
-
-
-def written_time(values: pa.ChunkedArray) -> str | None:
-    """The format of texts that are all times, but not of ISO 8601; None for other texts.
-
-    >>> written_time(pa.chunked_array([["31.01.2026 12:30", "01.02.2026 00:00"]]))
-    '%d.%m.%Y %H:%M'
-    """
-    distinct = pc.unique(values)
-    formats = (f"{day}{clock}" for day in DAYS for clock in CLOCKS)
-    return next((f for f in formats if len(distinct) and is_written(distinct, f)), None)
-
-
-def is_written(distinct: pa.Array, format: str) -> bool:
-    first = distinct.slice(0, 100)
-    return not any(times_in(texts, format_of(format)).null_count for texts in (first, distinct))
 
 
 def all_match(values: pa.ChunkedArray, pattern: str) -> bool:

@@ -17,6 +17,7 @@ from flows.job.refit import AnyJob
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster
+from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import dividing_threads, partition_limit, worker_memory
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_bytes
@@ -26,13 +27,16 @@ from tasks.engines.expression.syntax import parse
 from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import wants_unit
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text
 from tasks.job.request import Request
 from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
+from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.order import carried_columns, make_order, number_of_files
+from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
@@ -102,7 +106,13 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         used = used_columns(request, Bound(final, schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
         bound = Bound(*subject(request, plans[request.plan_names[0]].schema))
+        first = plans[request.plan_names[0]]
+        sort = request.output.sort_by if flow != "fit" else []
+        check_text_order(first, first, request.source, LocalPool(), bound, sort)
         check_columns(request, bound)
+        if request.source.split and wants_unit(first.schema, request.source.split):
+            some = replace(first, partitions=tuple({first.partitions[0], first.partitions[-1]}))
+            unit_of_numbers(some, some, request.source.split, request.source.filter, None, "pandas", LocalPool())
         sample = sampled(request, plans[request.plan_names[0]])
     files = {
         s: number_of_files(request.output, int(plans[request.source.plan_name(s)].rows * scale), len(workers.workers))
@@ -216,7 +226,7 @@ def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: 
     """The passes over the source, with the share of its bytes that their columns are."""
     source, first, always = request.source, plans[request.plan_names[0]], condition_columns(request.source, False)
     readings = []
-    for look in looks(source):
+    for look in looks(source, first.schema):
         filtered_by = parse(source.filter).columns if source.filter else ()
         names = [n for n in first.schema if n in {*look.columns, *filtered_by}]
         nbytes = int(first.nbytes * _share(first, names) * scale)

@@ -18,6 +18,27 @@ def leaf_type(dtype: pa.DataType) -> pa.DataType:
     return leaf_type(dtype.value_type) if is_list(dtype) else dtype
 
 
+def field_type(dtype: pa.DataType, path: str) -> pa.DataType | None:
+    """The type of a field of a struct, or of the structs in a list, by the names that lead to it; None without it.
+
+    A null has any field.
+
+    >>> field_type(pa.list_(pa.struct({"a": pa.struct({"b": pa.int8()})})), "a.b")
+    ListType(list<item: int8>)
+    """
+    if is_list(dtype):
+        leaf = field_type(dtype.value_type, path)
+        return None if leaf is None else pa.list_(leaf)
+    if pa.types.is_null(dtype):
+        return dtype
+    for field in dtype if pa.types.is_struct(dtype) else ():
+        if path == field.name:
+            return field.type
+        if path.startswith(f"{field.name}.") and (leaf := field_type(field.type, path[len(field.name) + 1 :])):
+            return leaf
+    return None
+
+
 def plain_type(dtype: pa.DataType) -> pa.DataType:
     """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
 
@@ -152,7 +173,7 @@ def _named_type(text: str) -> pa.DataType:
         unit, _, zone = text[len("timestamp[") : -1].partition(",")
         return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
     alias = {"str": "string", "object": "string", "datetime64[us]": "timestamp[us]", "datetime": "timestamp[us]",
-             "float": "float64", "int": "int64", "date": "date32"}  # fmt: skip
+             "float": "float64", "double": "float64", "int": "int64", "date": "date32"}  # fmt: skip
     if text in alias:
         return parse_dtype(alias[text])
     known = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core.schema import Schema
+from tasks.core.schema import Column, Schema
 
 MOST_ROWS = 1 << 30  # of a partition on a GPU: cuDF's columns have less than 2^31
 
@@ -273,3 +273,15 @@ def cut_blocks(
 
 
 OPTION = "reading_notes"  # in a plan's options: the folder for notes on files being read; not part of the fingerprint
+MADE = "made"  # in a plan's options: the columns that expressions of `source.schema` make: [expression, type as read]
+SELF = "_"  # in such an expression: the column as it is read
+FIELDS = "fields"  # in a plan's options: columns of its schema that are fields of structs, read in a type of their own
+
+
+def with_fields(plan: Plan, columns: Sequence[Column]) -> Plan:
+    """The plan with fields of structs as columns of its schema, in these types."""
+    if not columns:
+        return plan
+    names = {*plan.options.get(FIELDS, ()), *(column.name for column in columns)}
+    schema = Schema([*plan.schema.columns, *columns])
+    return replace(plan, schema=schema, options={**plan.options, FIELDS: sorted(names)})

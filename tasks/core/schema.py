@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, is_bytes, is_list, kind_of, leaf_type, parse_dtype, plain_type
+from tasks.core.dtypes import dtype_name, field_type, is_bytes, is_list, kind_of, leaf_type, parse_dtype, plain_type
 from tasks.core.strict_json import decoded, encoded
 from tasks.errors import DataError, JobError, near
 
@@ -92,16 +92,28 @@ def check_names(names: Sequence[str], where: str) -> None:
 class Schema(Mapping[str, Column]):
     """The columns of a frame in their order: a mapping from name to `Column`.
 
-    `schema[name]` raises a JobError with near names for a column that does not exist.
+    `schema[name]` raises a JobError with near names for a column that does not exist. Fields of structs are there by
+    their path (`item.id`), unless a column has this name or `fields` is False; they are no columns to iterate over.
     """
 
-    def __init__(self, columns: Iterable[Column] = ()) -> None:
-        self._columns = {c.name: c for c in columns}
+    def __init__(self, columns: Iterable[Column] = (), fields: bool = True) -> None:
+        self._columns, self._fields = {c.name: c for c in columns}, fields
+
+    def root(self, name: str) -> str | None:
+        """The column of structs of which a name is the path of a field; None for any other name."""
+        ends = [place for place, letter in enumerate(name) if letter == "."]
+        return next((name[:end] for end in ends if self._field(name[:end], name[end + 1 :]) is not None), None)
+
+    def _field(self, root: str, path: str) -> pa.DataType | None:
+        return field_type(self._columns[root].dtype, path) if root in self._columns else None
 
     def __getitem__(self, name: str) -> Column:
         try:
             return self._columns[name]
         except KeyError:
+            root = self.root(name) if self._fields else None
+            if root is not None:
+                return Column(name, field_type(self._columns[root].dtype, name[len(root) + 1 :]))
             raise JobError(f"there is no column {name!r}", do=near(name, self._columns)) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -111,7 +123,9 @@ class Schema(Mapping[str, Column]):
         return len(self._columns)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns
+        if name in self._columns or not self._fields or not isinstance(name, str):
+            return name in self._columns
+        return self.root(name) is not None
 
     def __repr__(self) -> str:
         return "Schema(" + ", ".join(f"{c.name}: {dtype_name(c.dtype)}" for c in self._columns.values()) + ")"

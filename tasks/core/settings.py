@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from tasks.core.units import microseconds
 from tasks.errors import JobError
 
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their order
@@ -168,6 +170,11 @@ class SplitRule(Section):
         "many rows of each key (last)",
     )
     test: SplitValue = Field(None, description="the same of test; either may be left out")
+    unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        None,
+        description="of by: time, where column has numbers and valid and test are times: what the numbers count "
+        "since 1970; decided by all values if empty",
+    )
     seed: Seed = Field(0, description="of by: hash and by: fraction")
     look_back: bool | None = Field(
         None,
@@ -187,6 +194,8 @@ class SplitRule(Section):
             raise ValueError(f"by: {self.by} takes no together; by: hash goes by it")
         if self.look_back is not None and self.by not in ("time", "last"):
             raise ValueError(f"by: {self.by} takes no look_back: its splits do not follow one another")
+        if self.unit is not None and not self.moments:
+            raise ValueError("unit is for by: time with times as valid and test, such as '2026-11-01'")
         values = [value for value in (self.valid, self.test) if value is not None]
         if not values:
             raise ValueError("give valid, test or both")
@@ -210,12 +219,14 @@ class SplitRule(Section):
             raise ValueError("valid and test are both shares of the rows, or both moments")
         if shares:
             return self._check_shares(values)
-        texts = [value for value in values if isinstance(value, str)]
+        texts: list[Any] = [value for value in values if isinstance(value, str)]
         numbers = [value for value in values if isinstance(value, (int, float))]
         if len(texts) + len(numbers) < len(values):
             raise ValueError("valid and test are the moments at which they begin: '2026-11-01'; or shares: 0.1")
         if texts and numbers:
             raise ValueError("valid and test are both texts, or both numbers")
+        with suppress(ValueError):  # a text that is no time is refused where the type of the column is known
+            texts = [microseconds(text) for text in texts]
         if len(values) == 2 and (texts != sorted({*texts}) or numbers != sorted({*numbers})):
             raise ValueError("test begins after valid: give it the later moment")
         return None
@@ -234,6 +245,11 @@ class SplitRule(Section):
     def by_shares(self) -> bool:
         """Whether valid and test are the last shares of the rows by time."""
         return self.by == "time" and any(_is_share(value) for value in (self.valid, self.test))
+
+    @property
+    def moments(self) -> bool:
+        """Whether valid and test are times, as texts."""
+        return self.by == "time" and any(isinstance(value, str) for value in (self.valid, self.test))
 
     @property
     def looks_at_all_rows(self) -> bool:

@@ -1,8 +1,9 @@
-"""Numbers with their units as text: bytes, rows, rates."""
+"""Numbers with their units as text (bytes, rows, rates), and the units in which numbers count time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 DECIMAL = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
 BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
@@ -47,3 +48,35 @@ def _scaled(nbytes: float, units: Sequence[tuple[str, float]]) -> tuple[float, s
 def rate(rows: float, seconds: float) -> str:
     """Rows in a second; a dash where no time was measured."""
     return f"{rows / seconds:,.0f} rows/s" if seconds > 0 else "-"
+
+
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def microseconds(text: str) -> int:
+    """The microseconds since 1970 of a time in ISO 8601, in UTC if it names no zone; ValueError for other texts.
+
+    >>> microseconds("2024-01-02"), microseconds("2024-01-02T01:00+01:00")
+    (1704153600000000, 1704153600000000)
+    """
+    time = datetime.fromisoformat(text)
+    return (time.replace(tzinfo=time.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def counted(text: str, unit: str) -> int | float:
+    """A time in ISO 8601 as a number of units since 1970; whole where it is whole.
+
+    >>> counted("2024-01-02", "s"), counted("2024-01-02T00:00:00.5", "s"), counted("2024-01-02", "ns")
+    (1704153600, 1704153600.5, 1704153600000000000)
+    """
+    number, rest = divmod(microseconds(text) * PER_SECOND[unit], 10**6)
+    return number + rest / 10**6 if rest else number
+
+
+def unit_of_times(number: float) -> str | None:
+    """The unit in which a number counts time since 1970, if it is a time between 1973 and 2286 in one of them.
+
+    >>> [unit_of_times(number) for number in (1_704_153_600, -1_704_153_600_000, 20_240_102)]
+    ['s', 'ms', None]
+    """
+    return next((unit for unit, per in PER_SECOND.items() if 1e8 * per <= abs(number) < 1e10 * per), None)

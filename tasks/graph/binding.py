@@ -68,7 +68,8 @@ class Bound:
     @cached_property
     def output(self) -> Schema:
         """The output columns, in the types in which files hold them."""
-        return Schema(replace(c, dtype=written_type(c.dtype)) for c in self.schemas[len(self.nodes) - 1].columns)
+        last = self.schemas[len(self.nodes) - 1]
+        return Schema((replace(c, dtype=written_type(c.dtype)) for c in last.columns), fields=False)
 
     @cached_property
     def finer(self) -> dict[str, pa.DataType]:
@@ -151,7 +152,7 @@ class Bound:
             self.origins[i, name] = (place, name)
             columns[name] = self.schemas[place][name]
         self.selections[i] = tuple(entries)
-        self.schemas[i] = Schema(columns.values())
+        self.schemas[i] = Schema(columns.values(), fields=False)
 
     def _named(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
         """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns that it matches, in the order of the places.
@@ -181,7 +182,7 @@ class Bound:
                 self.origins[i, name] = (p, name)
         self.gone[i] = frozenset().union(*(self.gone[self.number[id(p)]] for p in node.parents)) - set(columns)
         self.selections[i] = tuple(dict.fromkeys(entries))
-        self.schemas[i] = Schema(columns.values())
+        self.schemas[i] = Schema(columns.values(), fields=False)
 
     def _bind_drop(self, i: int, node: Node) -> None:
         p = self.number[id(node.parents[0])]
@@ -191,7 +192,7 @@ class Bound:
         self.gone[i] = self.gone[p]
         for name in sorted(gone - set(self.schemas[p]) - self.gone[p]):
             raise JobError(f"cannot drop {name!r}: there is no such column", do=near(str(name), self.schemas[p]))
-        self.schemas[i] = Schema(c for c in self.schemas[p].columns if c.name not in gone)
+        self.schemas[i] = Schema((c for c in self.schemas[p].columns if c.name not in gone), fields=False)
         self.selections[i] = tuple(e for entry in self.selections[p] for e in _without(entry, gone))
         self.origins.update({(i, name): (p, name) for name in self.schemas[i]})
 
@@ -230,7 +231,7 @@ class Bound:
                 columns[column.name] = column
                 self.steps[i, column.name] = step
             check_names([column.name for column in outputs], type(op).__name__)
-        self.schemas[i] = Schema(columns.values())
+        self.schemas[i] = Schema(columns.values(), fields=False)
         self.selections[i] = tuple(columns)
         self.gone[i] = frozenset(gone - set(columns))
 
@@ -407,7 +408,7 @@ class Bound:
         return [s for s in self.needed_steps(self.targets) if isinstance(s.op, Learned) and not s.op.passes]
 
     def source_columns(self, targets: Iterable[tuple[int, str]], training: bool) -> list[str]:
-        """The source columns that have to be read for the targets, in the order of the source."""
+        """The source columns that have to be read for the targets, in the order of the source, then its fields."""
         needed: set[str] = set()
         visited: set[str] = set()
         seen: set[tuple[int, str]] = set()
@@ -422,7 +423,7 @@ class Bound:
             elif (step := self.steps[place, name]).key not in visited:
                 visited.add(step.key)
                 todo += [self.origin(*t) for t in (step.fit_inputs if training else step.inputs).values()]
-        return [name for name in self.source if name in needed]
+        return [*(name for name in self.source if name in needed), *sorted(needed.difference(self.source))]
 
 
 def _without(entry: Entry, gone: Iterable[str]) -> list[Entry]:

@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from tasks.core.dtypes import parse_dtype
 from tasks.core.pickled_fields import PickledFields
+from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
 from tasks.core.strict_json import decoded
+from tasks.core.units import counted
 from tasks.engines.expression.syntax import Expression, parse
 
 HASHES = 1 << 32
@@ -149,9 +151,12 @@ class Division:
     def text(self) -> str:
         """Where splits begin and how many rows they have, in one line."""
         figures, parts = self.figures, []
+        if "unit" in figures:
+            parts.append(f"times are numbers that count {figures['unit']} since 1970")
         if cuts := figures.get("cuts"):
             parts.append(", ".join(f"{name} begins at {cuts[name]}" for name in reversed([*cuts])))
-        parts.append(", ".join(f"{count:,} rows are {name}" for name, count in figures["rows"].items()))
+        if "rows" in figures:
+            parts.append(", ".join(f"{count:,} rows are {name}" for name, count in figures["rows"].items()))
         if figures.get("keys_in_train"):
             keys, rows = figures["keys_in_train"], figures["rows_of_keys_in_train"]
             parts.append(f"{keys:,} keys with too few rows ({rows:,} rows) stay in train")
@@ -177,9 +182,25 @@ def stored(time: pa.Scalar) -> int:
 
 
 def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:
-    """(split, the condition that a row is as late as its beginning), the later split first."""
+    """(split, the condition that a row is as late as its beginning), the later split first.
+
+    >>> moment_conditions(SplitRule(by="time", column="t", valid="2024-01-02", unit="s"))
+    (('valid', "col('t') >= 1704153600"),)
+    """
     ends = [(name, getattr(rule, name)) for name in LATER_FIRST]
+    if rule.unit:
+        ends = [(name, value and counted(value, rule.unit)) for name, value in ends]
     return tuple((name, f"col({rule.column!r}) >= {value!r}") for name, value in ends if value is not None)
+
+
+def with_unit(rule: SplitRule, unit: str | None) -> SplitRule:
+    """The rule with the unit of the numbers in its column, where all rows had to tell."""
+    return rule.model_copy(update={"unit": unit}) if unit else rule
+
+
+def wants_unit(schema: Schema, rule: SplitRule | None) -> bool:
+    """Whether the column has numbers, valid and test are times, and the rule does not say what the numbers count."""
+    return bool(rule and rule.moments and not rule.unit and schema[rule.column or ""].kind == "number")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.core.plan import Plan
+import pyarrow as pa
+
+from tasks.core.dtypes import leaf_type
+from tasks.core.plan import FIELDS, Plan, with_fields
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
 from tasks.errors import DataError, near
@@ -72,13 +75,15 @@ def _as_base(request: Request, plan: Plan) -> Plan:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
     plan = in_fitted_types(plan, request.fitted_schema, needed, request.fit.own_types if request.fit else ())
-    return replace(plan, schema=Schema(plan.schema[name] for name in schema if name in plan.schema))
+    names = [*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())]
+    return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
 
 def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> Plan:
     """The plan that reads the needed columns in the types of the fit; those of another kind are refused, in text only
     those whose types the source itself says: the values of text are read as whatever type is asked for."""
     needed = {*needed}
+    plan = with_fields(plan, [fitted[n] for n in sorted(needed.difference(plan.schema)) if n in plan.schema])
     if plan.format in TEXTS:
         check_kinds(fitted, plan.schema, sorted(needed & {*own_types}))
         needed = {*fitted}
@@ -122,13 +127,12 @@ def labels_without(
     final: Node, fitted: Schema, source: Schema, labels: Collection[str], where: str = "source.path", do: str = ""
 ) -> list[str]:
     """The labels that cannot be made of the columns of `source`; any other output that cannot is a DataError."""
-    missing = set(fitted) - set(source)
-    if not missing:
+    if {*fitted} <= {*source} and not any(pa.types.is_struct(leaf_type(c.dtype)) for c in fitted.columns):
         return []
     bound = Bound(final, fitted)
     left_out = []
     for place, name in bound.targets:
-        lacking = [n for n in bound.source_columns([(place, name)], training=False) if n in missing]
+        lacking = [n for n in bound.source_columns([(place, name)], training=False) if n not in source]
         if lacking and name in labels:
             left_out.append(name)
         elif lacking:
@@ -136,7 +140,7 @@ def labels_without(
             raise _missing(lacking[0], source, why, where, do.format(lacking[0]))
     for step in bound.filters:
         for name in bound.source_columns(step.inputs.values(), training=False):
-            if name in missing:
+            if name not in source:
                 raise _missing(name, source, f"{type(step.op).__name__} keeps rows by it", where)
     if len(left_out) == len(bound.targets):
         raise DataError("the source has no column that the workflow needs", where=where,

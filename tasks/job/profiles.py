@@ -34,7 +34,7 @@ def whole_name(split: str) -> str:
 
 def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record]) -> Profile:
     """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed."""
-    types = {name: column.dtype for name, column in bound.source.items()}
+    types = {name: bound.source[name].dtype for name in seen.columns}
     return Profile(seen.rows, column_profiles(types, seen.columns), _steps(seen, bound, failed), seen.seconds)
 
 

@@ -14,7 +14,16 @@ from tasks.core.settings import Source, SplitRule
 from tasks.engines.expression.syntax import parse
 from tasks.engines.expression.typing import typed
 from tasks.errors import JobError, MillraceError
-from tasks.graph.row_rules import LATER_FIRST, Division, Downsampling, RowRules, Splitting, moment_conditions
+from tasks.graph.row_rules import (
+    LATER_FIRST,
+    Division,
+    Downsampling,
+    RowRules,
+    Splitting,
+    moment_conditions,
+    wants_unit,
+    with_unit,
+)
 from tasks.job.request import PlanOf
 
 
@@ -65,6 +74,7 @@ def splitting_of(source: Source, split: str, division: Division | None = None) -
     rule = source.split
     if rule is None:
         return None
+    rule = with_unit(rule, division.figures.get("unit") if division else None)
     if rule.looks_at_all_rows:
         known = division or Division()
         return Splitting(split, column=rule.column, keys=tuple(rule.together), cuts=known.cuts, sets=known.sets,
@@ -88,7 +98,16 @@ def check_splitting(schema: Schema, source: Source) -> None:
         return
     check_ordered(schema, split_columns(source), "source.split")
     check_shares(schema, rule)
-    moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
+    if rule.unit and (column := schema[rule.column or ""]).kind != "number":
+        what = f"unit is for a column of numbers, and {column.name!r} is {dtype_name(column.dtype)}"
+        raise JobError(what, where="source.split.unit", do="leave it out")
+    if wants_unit(schema, rule):
+        rule = with_unit(rule, "s")
+    try:
+        moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
+    except ValueError as error:
+        raise JobError("valid and test are no times in ISO 8601", where="source.split", why=str(error),
+                       do="write them as 2020-01-31 or 2020-01-31T12:30:00") from None  # fmt: skip
     splitting = Splitting("train", moments) if moments else splitting_of(source, "train")
     for name, condition in splitting.parsed if splitting else ():
         try:
@@ -115,7 +134,7 @@ def check_shares(schema: Schema, rule: SplitRule) -> None:
     column = schema[rule.column]
     if column.kind not in ("number", "time") or pa.types.is_decimal(column.dtype):
         what = f"shares by time need a column of times or numbers, and {rule.column!r} is {dtype_name(column.dtype)}"
-        do = f"read it as a time (source.schema: {{{rule.column}: 'timestamp[us]'}}), or give moments: '2026-11-01'"
+        do = f"read it as a time: source.schema: {{{rule.column}: timestamp[us]}} for ISO 8601"
         raise JobError(what, where="source.split", do=do)
 
 
@@ -136,12 +155,15 @@ class Look:
     noted: int = 0
 
 
-def looks(source: Source) -> list[Look]:
-    """The looks at all rows that ingest takes for `source.unique` and `source.split`."""
+def looks(source: Source, schema: Schema | None = None) -> list[Look]:
+    """The looks at all rows that ingest takes for `source.unique` and `source.split`, as far as the columns of the
+    source are known."""
     several, unique, rule = list[Look](), source.unique, source.split
     if unique:
         names = dict.fromkeys([*unique.keys, *([unique.by] if unique.by else [])])
         several.append(Look("rows with equal keys", [*names]))
+    if rule and schema and wants_unit(schema, rule):
+        several.append(Look("the unit of times", [*split_columns(source)], by_keys=False))
     if rule and rule.looks_at_all_rows:
         what = "rows of each split" if rule.together else "moments at which splits begin"
         noted = 16 if rule.together and rule.by_shares else 0  # number and time

@@ -13,6 +13,7 @@ from pydantic import field_validator, model_validator
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms.key_runs import Aggregate, Histories, Runs, difference, find_runs, lagged, rolling
+from tasks.engines.algorithms.text_times import unsorted_times
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
 from tasks.ops.continuous import _as_stored, _fits
@@ -272,8 +273,8 @@ class Groupby(_RunOperator):
 
     The new row has the smallest row number of its key, and the place of the key's first row. Errors: a JobError unless
     `source.keys` (in Python `Dataset.shuffle_by_keys`) are some of `groupby_cols`, for a length below 1, and for `last`
-    without `max_length`; a DataError for a sum of integers beyond 64 bits, and for an aggregation that the column's
-    type does not have.
+    without `max_length`; a DataError for a sum of integers beyond 64 bits, for an aggregation that the column's
+    type does not have, and for `sort_cols` with texts that are times and do not sort as such (31.12.2023).
 
     >>> from millrace import Dataset, Workflow
     >>> table = pa.table({"user": ["u", "u", "u"], "t": [2, 1, 3], "item": [7, 8, 9]})
@@ -339,6 +340,7 @@ class Groupby(_RunOperator):
         rows, _ = engine.extremes_by(runs.codes, len(runs.lengths), numbers)
         own = None if context.own is None else _any_of(context.own, runs)
         if _several(self.sort_cols):
+            _check_text_order(columns, _several(self.sort_cols), engine)
             runs = runs.sorted([columns[name] for name in _several(self.sort_cols)], self.ascending)
         if self.min_length > 1 or self.max_length is not None:
             runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
@@ -350,6 +352,17 @@ class Groupby(_RunOperator):
                 taken[name] = Aggregate(columns[name], runs)
             keys[title] = getattr(taken[name], agg)()
         return keys, replace(context, rows=rows, order=order[first], own=own)
+
+
+def _check_text_order(columns: Columns, names: Sequence[str], engine: Any) -> None:
+    """A DataError for texts to sort by that are times and do not sort as such, as far as some rows show it."""
+    for name in names:
+        if engine.dtype(columns[name]) == pa.string():
+            some = engine.xp.arange(min(1000, len(columns[name])))
+            table = engine.host_columns(engine.take({name: columns[name]}, some), Schema([Column(name, pa.string())]))
+            if unsorted := unsorted_times(table.column(name).combine_chunks().cast(pa.string())):
+                do = f"make times of them before: Lambda(expression={unsorted.expression!r}) {unsorted.tried}"
+                raise DataError(f"Groupby sorts by {name!r}, and its times are texts", why=unsorted.why, do=do)
 
 
 def _any_of(flags: Any, runs: Runs) -> Any:

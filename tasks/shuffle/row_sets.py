@@ -8,6 +8,7 @@ at which valid and test begin.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +24,26 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import SplitRule, Unique
+from tasks.core.units import PER_SECOND, unit_of_times
 from tasks.engines.algorithms import radix_selection
 from tasks.engines.algorithms.radix_selection import Counted, ordered_keys
+from tasks.engines.algorithms.text_times import is_written
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import parse
-from tasks.errors import DataError
+from tasks.errors import DataError, JobError
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, LATER_FIRST, Division, RowRules, RowSet, moment, moment_conditions
+from tasks.graph.row_rules import (
+    ALL_ROWS,
+    LATER_FIRST,
+    Division,
+    RowRules,
+    RowSet,
+    moment,
+    moment_conditions,
+    wants_unit,
+    with_unit,
+)
 from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, array_of, reduced_ranges, row_set
 from tasks.storage.atomic import no_space
 
@@ -80,6 +93,23 @@ def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
     return np.where(latest < 0, last, latest)
 
 
+def split_division(
+    source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str, pool: Pool,
+    folder: Path, exchange: str = "auto", floor: int = 0,
+) -> Division | None:  # fmt: skip
+    """What all rows have to tell of the splits: the unit of the numbers that are times, and `divided`; None where
+    nothing is asked for."""
+    unit, division = None, None
+    if wants_unit(plan.schema, rule):
+        unit = unit_of_numbers(source, plan, rule, filter, repeated, engine, pool)
+    if rule.looks_at_all_rows:
+        division = divided(source, plan, with_unit(rule, unit), filter, repeated, engine, pool, folder, exchange, floor)
+    if unit:
+        division = division or Division()
+        division = replace(division, figures={"unit": unit, **division.figures})
+    return division
+
+
 def divided(
     source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str, pool: Pool,
     folder: Path, exchange: str = "auto", floor: int = 0,
@@ -118,6 +148,52 @@ def divided(
     named: dict[str, Any] = {name: count for name, count in figures.items() if count}
     named |= {"without_key_are": are} if figures["without_key"] else {}
     return Division(tuple(sets), figures={**more, "rows": of_splits, **named})
+
+
+def unit_of_numbers(source: Any, plan: Plan, rule: SplitRule, filter: str | None, repeated: RowSet | None, engine: str,
+                    pool: Pool) -> str:  # fmt: skip
+    """The unit in which all numbers of the rule's column count time since 1970; a JobError if they do not tell.
+
+    Zero is 1970 in every unit. Numbers that write a time in their digits (20240131) count nothing.
+    """
+    column = rule.column or ""
+    work = Work(source, Node("pick", selection=(column,), name="source"), plan.schema, engine, filter=filter,
+                rules=RowRules(repeated))  # fmt: skip
+    ends = pool.map(_extremes, work, plan.partitions)
+    least, most = min(low for low, _ in ends), max(high for _, high in ends)
+    units = unit_of_times(least), unit_of_times(most)
+    written = [f"{least:.0f}", f"{most:.0f}"]
+    digits = DIGITS.get(len(written[0])) if "1900" <= written[0][:4] <= written[1][:4] <= "2100" else None
+    digits = digits if digits and is_written(pa.array(written), digits) else None
+    if units[0] and units[0] == units[1] and not digits:
+        return units[0]
+    number = "cast(_, 'int64')" if pa.types.is_floating(plan.schema[column].dtype) else "_"
+    expression, why = "", "all of them are null or 0"
+    if digits:
+        why = f"{written[0]} may be a time as {digits} writes it"
+        expression = f"parse_time(cast({number}, 'string'), '{digits}')"
+    elif most:
+        counts = [f"{n} {f'counts {u} since 1970' if u else 'is no time from 1973 to 2286 in any unit'}"
+                  for n, u in zip(written, units, strict=True)]  # fmt: skip
+        why = " and ".join(dict.fromkeys(counts))
+        if units[0] and units[1]:
+            border, times = 10**10 * PER_SECOND[units[0]], PER_SECOND[units[1]] // PER_SECOND[units[0]]
+            expression = f"cast(where(_ < {border}, {number} * {times}, {number}), 'timestamp[{units[1]}]')"
+    read = f'; or read them as times, source.schema: {{{column}: "{expression}"}}' if expression else ""
+    what, do = f"the numbers of column {column!r} do not tell what they count", "set source.split.unit: s, ms, us or ns"
+    raise JobError(what, where=f"source.split, column {column}", why=why, do=f"{do}{read}")
+
+
+DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+
+
+def _extremes(work: Work, partition: Partition) -> tuple[float, float]:
+    """The least and the largest absolute value of the numbers other than 0."""
+    ((place, name),) = work.bound.targets
+    values, valid = work.kernels.numbers(work.opened(partition, [(place, name)]).column(place, name))
+    sizes = abs((values if valid is None else values[valid]).astype("float64"))
+    sizes = sizes[sizes > 0]
+    return (float(sizes.min()), float(sizes.max())) if len(sizes) else (float("inf"), 0.0)
 
 
 FIGURES = ("rows", "keys_in_train", "rows_of_keys_in_train", "without_key", "null_in_train")

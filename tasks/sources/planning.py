@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,26 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.plan import LIMITS, OPTION, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
+from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.plan import (
+    FIELDS,
+    LIMITS,
+    MADE,
+    OPTION,
+    SELF,
+    Block,
+    File,
+    Limits,
+    Plan,
+    Unit,
+    cut_blocks,
+    cut_partitions,
+)
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
+from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import DELIMITED, FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
@@ -66,6 +82,11 @@ def make_plan(
     """
     listed = expand(source.path, read_options(source)["storage_options"])
     source = with_layout(source, fit, listed) if fit else source
+    original, expressions = source, expressions_of(source.schema_ or {})
+    source = source.model_copy(
+        update={"schema_": {n: t for n, t in (source.schema_ or {}).items() if n not in expressions}}
+    )
+    said_of = [*(source.schema_ or {}), *expressions]
     options, optional = read_options(source) | ({OPTION: notes} if notes else {}), fit.optional if fit else set()
     if optional:
         options["optional"] = sorted(optional)
@@ -94,12 +115,19 @@ def make_plan(
         check_depth(item.schema, item.file.path)
     there = {name for item in full for name in item.schema.names}
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
+    structs = [Schema.from_arrow(item.schema) for item in full] if any("." in n for n in said_of) else []
+    fields = [n for n in said_of if n not in there and any(schema.root(n) for schema in structs)]
+    types = {n: known.pop(n) for n in fields if n in known}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
     whole = united(full, declared, null_types or {}, source.missing, folders)
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
+    schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])
+    computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
+    schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
     check_needed(schema, needed or ())
-    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host)
+    on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed, *fields})
+    on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
     plan = Plan(
@@ -115,9 +143,11 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
+            **({FIELDS: fields} if fields else {}),
+            **({MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in computed.items()}} if computed else {}),
             **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
-        reading=reading_of(source, name, listed),
+        reading=reading_of(original, name, listed),
     )
     check_together(plan, needed or ())
     return plan
@@ -133,6 +163,33 @@ def _rows_hint(source: Source, name: str, files: Sequence[File]) -> str:
     ]
     known = [hint for hint in hints if hint] if files and name in TEXTS else []
     return "; ".join(known) or "check source.path and how the files were written"
+
+
+def expressions_of(types: Mapping[str, str]) -> dict[str, Expression]:
+    """The entries of `source.schema` that are no types, but expressions of the column as it is read, `_`."""
+    parsed = {name: parse(text) for name, text in types.items() if re.search(r"\(.*\b_\b", text)}
+    for name, expression in parsed.items():
+        if expression.columns != (SELF,):
+            what = f"an expression of source.schema is of its own column alone, which is called {SELF}"
+            raise JobError(what, where=f"source.schema.{name}: {expression.text}", do="use Lambda for other columns")
+    return parsed
+
+
+def _of_type(column: Column, name: str | None) -> Column:
+    """The column in a type of this name, if any."""
+    return replace(column, dtype=plain_type(parse_dtype(name))) if name else column
+
+
+def _made(expression: Expression, column: Column) -> Column:
+    """The column that an expression of `source.schema` makes of one."""
+    dtype = dtype_of(expression, Schema([replace(column, name=SELF)]))
+    return replace(column, dtype=dtype)
+
+
+def _is_parsed(field: pa.Field, declared: Collection[str], schema: Schema) -> bool:
+    """Whether a column is nested and read as text, or text and read as lists."""
+    nested = pa.types.is_nested(plain_type(field.type))
+    return field.name in declared and nested != pa.types.is_nested(schema[field.name].dtype)
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:

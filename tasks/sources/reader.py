@@ -6,19 +6,26 @@ A GPU's partitions are large and few: where the host reads them, the thread of e
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
 import pyarrow as pa
 
-from tasks.core.plan import Block, Partition, Piece, Plan, runs_of
-from tasks.core.schema import ROW
+from tasks import engines
+from tasks.core.dtypes import parse_dtype
+from tasks.core.plan import FIELDS, MADE, SELF, Block, Partition, Piece, Plan, runs_of
+from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
+from tasks.engines.expression import verbs_arrow
+from tasks.engines.expression.evaluation import evaluate
+from tasks.engines.expression.nodes import UnreadError
+from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, near
 from tasks.sources.formats import FORMATS
-from tasks.sources.formats.conform import conform_column
+from tasks.sources.formats.conform import conform_column, with_fields
 from tasks.sources.frames import Frames
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
@@ -51,10 +58,13 @@ def read(
         partition = plan.partitions[partition]
     names = checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    if isinstance(source, Plan):
-        table = read_pieces(source, pieces, names, plain)
+    if isinstance(source, Plan) and (computed := {n: m for n, m in source.options.get(MADE, {}).items() if n in names}):
+        stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
+        as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))
+        table = _rows(as_read, pieces, names, [n for n in plain if n not in computed])
+        table = _with_made(table, source, computed, partition.first_row, pieces)
     else:
-        table = source.frames.read(pieces, names)
+        table = _rows(source, pieces, names, plain)
     if names and table.num_rows != partition.rows:
         files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
         raise DataError(
@@ -63,6 +73,42 @@ def read(
             why="the files changed since they were counted, or quotes in them do not match, or a line has two objects",
             do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
         )
+    return table
+
+
+def _rows(source: Plan | FramePlan, pieces: Sequence[Piece], names: Sequence[str], plain: Collection[str]) -> pa.Table:
+    """The rows of pieces; fields of structs are taken out of these."""
+    plan = source if isinstance(source, Plan) else source.plan
+    columns = {*plan.schema}.difference(plan.options.get(FIELDS, ()))
+    fields = [name for name in names if name not in columns]
+    stored = list(dict.fromkeys(name if name in columns else plan.schema.root(name) or name for name in names))
+    if isinstance(source, Plan):
+        table = read_pieces(source, pieces, stored, plain)
+    else:
+        table = source.frames.read(pieces, stored)
+    if not fields:
+        return table
+    table = with_fields(table, fields)
+    return pa.table({n: conform_column(table[n], plan.schema[n].dtype) if n in fields else table[n] for n in names})
+
+
+def _with_made(
+    table: pa.Table, plan: Plan, computed: Mapping[str, Sequence[str]], first_row: int, pieces: Sequence[Piece]
+) -> pa.Table:
+    """The table with the columns that expressions of `source.schema` make; a DataError for a value that one cannot
+    read."""
+    for name, (text, _) in computed.items():
+        column = engines.engine("pandas").from_arrow(table.select([name]))[name]
+        try:
+            made_column = verbs_arrow.array(evaluate(parse(text), {SELF: verbs_arrow.decoded(column)}, strict=True))
+        except UnreadError as error:
+            what = error.what.replace(f"column {SELF!r}", f"column {name!r}")
+            paths = listed(list(dict.fromkeys(plan.files[p.file].path for p in pieces)))
+            where, why = f"{paths}, row {first_row + error.row + 1:,} of the source", f"source.schema.{name} is {text}"
+            do = "correct the value, or answer for it: coalesce(.., ..) takes the first of several that is read"
+            raise DataError(what, where=where, why=why, do=do) from None
+        chunks = conform_column(pa.chunked_array([made_column]), plan.schema[name].dtype)
+        table = table.set_column(table.column_names.index(name), name, chunks)
     return table
 
 

@@ -29,9 +29,10 @@ from tasks.job.learned_files import check_new, learned_before, sampled_digest
 from tasks.job.refitting import copied_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.job.row_rules import check_splitting, condition_columns
+from tasks.job.text_order import check_text_order
 from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
-from tasks.shuffle.row_sets import check_unique, divided, repeated_rows
+from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.planning import (
     NoRowsError,
@@ -275,6 +276,8 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
     bound = Bound(*subject(request, plan.schema))
     used = used_columns(request, bound)
     plan = without_unused(plan, used)
+    sort = request.output.sort_by if request.flow != "fit" else []
+    check_text_order(plan, plan, source, pool, bound, sort)
     check_columns(request, bound)  # columns and types, before any row is read
     learns = split == request.plan_names[0] and not request.fitted
     learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
@@ -287,9 +290,9 @@ def _planned(request: Request, split: str, path: Any, pool: Pool) -> Planned:
         file = {"path": "", "digest": ""} if source.keys else {"path": rows.path, "digest": rows.digest}
         repeated = {**file, "rows": count}  # rows brought together by keys are written without them
         planned = replace(planned, repeated=repeated)
-    if source.split and source.split.looks_at_all_rows:
-        division = divided(plan, plan, source.split, source.filter, rows, request.engine, pool, request.staging.folder,
-                           run.exchange, run.min_partition_size)  # fmt: skip
+    if source.split:
+        division = split_division(plan, plan, source.split, source.filter, rows, request.engine, pool,
+                                  request.staging.folder, run.exchange, run.min_partition_size)  # fmt: skip
         planned = replace(planned, division=division)
     if not source.keys:
         return planned

@@ -147,6 +147,7 @@ def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: 
     if output.shuffle == "key":
         names |= {n for n in (*output.keys, *output.sort_by) if n in bound.source}
     weight = request.source.downsample.weight if request.source.downsample else None
+    names |= {root for name in names if name not in {*bound.source} and (root := bound.source.root(name))}
     return [name for name in bound.source if name in names and name not in (ROW, weight)]
 
 
@@ -191,4 +192,5 @@ def used_columns(request: Request, bound: Bound) -> set[str]:
     written = bound.source_columns([*bound.targets, *filters], training=not request.fitted)
     order = [] if request.flow == "fit" else [*output.keys, *output.sort_by]
     rows = [*condition_columns(source), *(name for look in looks(source) for name in look.columns)]
-    return {*learned, *written, *rows, *source.keys, *source.sort_by, *order}
+    used = {*learned, *written, *rows, *source.keys, *source.sort_by, *order}
+    return used | {root for name in used if (root := bound.source.root(name))}

@@ -460,7 +460,7 @@ ERRORS = [
     ("x and True", "needs true or false, this is int64", "^", "x != 0"),
     ("abs(x, x)", "takes 1 arguments, not 2", "^" * 9, ""),
     ('cast(x, "int65")', "'int65' is no type", "^" * 7, "did you mean 'int64'"),
-    ('cast(name, "list<int64>")', "cannot be cast", "^" * 25, ""),
+    ('cast(name, "list<bool>")', "cannot be cast", "^" * 24, ""),
     ("contains(name, name)", "literal text", "^^^^", "contains"),
     ("lower(x)", "needs a column of strings", "^", "cast"),
     ('t > "soon"', "'soon' is no time", "^" * 6, "2020-01-31"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.dtypes import is_list
 from tasks.engines.hashing.canonical import decimal_floats, decimal_text
 
 
@@ -15,14 +17,47 @@ def parse_text(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
     Whole numbers are written as 12, +12, -12, never as 0x0c; other numbers as 12, -0.5, 1e3; booleans as true, false,
     1, 0; times as 2020-01-31 or 2020-01-31 12:30:00, also with a fraction, with T, and with Z, UTC or an offset
-    (+02:00) at the end. White space at both ends is ignored. Each distinct text is parsed once.
+    (+02:00) at the end; lists of numbers as [0.5, 1.5], 1|2|3, 1;2 or 1 2, in brackets or without. White space at both
+    ends is ignored. Each distinct text is parsed once.
     """
     encoded = array.dictionary_encode() if not pa.types.is_dictionary(array.type) else array
     texts = pc.utf8_trim_whitespace(encoded.dictionary.cast(pa.string()))
+    if is_list(dtype):
+        return _lists(texts, dtype).take(encoded.indices)
     if pa.types.is_integer(dtype):
         texts = _with_digits(texts)
     values = times_of(texts, dtype, _lenient) if pa.types.is_timestamp(dtype) else _lenient(texts, dtype)
     return values.take(encoded.indices)
+
+
+_ELEMENT = r"[^\s,|;\[\]]+"
+_RUNS = [f"{_ELEMENT}(?:{sign}{_ELEMENT})*" for sign in (r"\s*,\s*", r"\s*[|]\s*", r"\s*;\s*", r"\s+")]
+_ELEMENTS = r"\s*(?:" + "|".join(_RUNS) + r")?\s*"
+
+
+def _lists(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Lists of numbers of distinct texts, with one sign between all elements of a text; null where a text is no such
+    list. `null`, `None` and `nan` are null elements.
+
+    >>> _lists(pa.array(["[0.5, null]", "1|2", "[]", "1|2,3"]), pa.list_(pa.float64())).to_pylist()
+    [[0.5, None], [1.0, 2.0], [], None]
+    """
+    right = pc.match_substring_regex(texts, rf"^(?:\[{_ELEMENTS}\]|{_ELEMENTS})$")
+    bare = pc.utf8_trim_whitespace(pc.replace_substring_regex(pc.if_else(right, texts, ""), r"[\[\],|;\s]+", " "))
+    parts = pc.split_pattern(pc.fill_null(bare, ""), " ")
+    elements = parts.values.filter(pc.not_equal(parts.values, ""))
+    lengths = pc.if_else(pc.equal(pc.fill_null(bare, ""), ""), 0, pc.list_value_length(parts))
+    nothing = pc.match_substring_regex(elements, "^(?i:null|none|nan)$")
+    numbers = parse_text(pc.if_else(nothing, pa.scalar(None, pa.string()), elements), dtype.value_type)
+    unread = pc.and_not(numbers.is_null(), nothing)
+    if pa.types.is_floating(dtype.value_type):  # a number beyond the type is no infinity
+        beyond = pc.and_not(pc.is_inf(numbers), pc.match_substring_regex(elements, "(?i)inf"))
+        unread = pc.or_(unread, pc.fill_null(beyond, False))
+    offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False))]).astype(np.int32)
+    counts = np.concatenate([[0], np.cumsum(unread.to_numpy(zero_copy_only=False))])
+    wrong = pa.array(counts[offsets[1:]] > counts[offsets[:-1]])
+    mask = pc.or_(pc.invert(pc.fill_null(right, False)), wrong)
+    return pa.ListArray.from_arrays(pa.array(offsets), numbers.cast(dtype.value_type), type=dtype, mask=mask)
 
 
 def times_of(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
@@ -31,6 +33,10 @@ ISO = (
     r"(?P<Y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
     r"(?:[T ](?P<H>\d\d):?(?P<M>\d\d)(?::?(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?)?)?\s*(?P<z>" + _OFFSET + ")?"
 )
+
+# Formats beside ISO 8601 in which people write times, in the order in which they are tried.
+DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
+CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 
 @dataclass(frozen=True)
@@ -194,3 +200,73 @@ def _shift(text: str) -> int | None:
         return _WRONG
     sign = -1 if text[0] == "-" else 1
     return sign * int(datetime.timedelta(hours=hours, minutes=minutes) / datetime.timedelta(microseconds=1))
+
+
+def written_time(values: pa.Array | pa.ChunkedArray) -> str | None:
+    """The format of texts that are all times, but not of ISO 8601; None for other texts.
+
+    >>> written_time(pa.chunked_array([["31.01.2026 12:30", "01.02.2026 00:00"]]))
+    '%d.%m.%Y %H:%M'
+    """
+    distinct = pc.unique(values)
+    formats = (f"{day}{clock}" for day in DAYS for clock in CLOCKS)
+    return next((f for f in formats if len(distinct) and is_written(distinct, f)), None)
+
+
+def is_written(distinct: pa.Array, format: str | None) -> bool:
+    first = distinct.slice(0, 100)
+    return not any(times_in(texts, format_of(format)).null_count for texts in (first, distinct))
+
+
+def sort_as_times(distinct: pa.Array, written: str | None) -> bool:
+    """Whether texts that are all times in a format, None for ISO 8601, have the order of time by their bytes: those
+    that begin with the year, without offsets, of one form up to where some end earlier.
+
+    >>> sort_as_times(pa.array(["2024-01-31", "2024-01-31T12:00"]), None)
+    True
+    """
+    if written and (not written.startswith("%Y") or "%I" in written):
+        return False
+    forms = sorted(pc.unique(pc.replace_substring_regex(distinct, "[0-9]", "9")).to_pylist(), key=len)
+    one = all(after.startswith(form) for form, after in pairwise(forms))
+    return one and not any(":" in form and re.search(r"[+-]99(:?99)?$", form) for form in forms)
+
+
+class Unsorted(NamedTuple):
+    """Texts that are times and do not sort as times: one of them, the time that an expression makes of it, and why."""
+
+    text: str
+    time: str
+    expression: str
+    why: str
+    format: str | None = None
+
+    @property
+    def tried(self) -> str:
+        """What the expression makes of the text."""
+        return f"makes {self.time} of {self.text!r}"
+
+
+def unsorted_times(texts: pa.Array, sorted_too: bool = False) -> Unsorted | None:
+    """What to do about texts that are times, of which the order of bytes is not the order of time; with `sorted_too`
+    about any texts that are times. None for other texts.
+
+    >>> unsorted_times(pa.array(["31.12.2023", "01.01.2024"])).why
+    "texts are compared byte by byte: '31.12.2023' comes after '01.01.2024'"
+    """
+    distinct = pc.unique(texts.drop_null())
+    distinct = distinct.filter(pc.match_substring_regex(distinct, "[0-9]"))
+    written = written_time(distinct)
+    if not len(distinct) or (written is None and not is_written(distinct, None)):
+        return None
+    if not sorted_too and sort_as_times(distinct, written):
+        return None
+    ordered, why = distinct.take(pc.sort_indices(distinct)), "texts are compared byte by byte"
+    times = times_in(ordered, format_of(written))
+    if (back := pc.index(pc.greater(times[:-1], times[1:]), pa.scalar(True)).as_py()) >= 0:
+        why += f": {ordered[back + 1].as_py()!r} comes after {ordered[back].as_py()!r}"
+    either = (written or "").replace("%d", "%_").replace("%m", "%d").replace("%_", "%m")
+    if "%d" in either and not either.startswith("%Y") and is_written(distinct, either):
+        why += f"; the format may be {either!r} too: no value tells days from months"
+    expression = f"parse_time(_, {written!r})" if written else "parse_time(_)"
+    return Unsorted(ordered[0].as_py(), str(times[0]), expression, why, written)

@@ -410,7 +410,8 @@ class _Runner:
         parsed = (
             decimal_numbers(arrow, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(arrow, step.dtype)
         )
-        flat = self.engine.from_arrow(parsed, step.dtype)
+        is_flat = there in FLAT
+        flat = self.engine.from_arrow(parsed, step.dtype) if is_flat else self.engine.nested_from_arrow(parsed)
         if parsed.null_count == arrow.null_count:
             return with_lost(flat, lost_in(value))
         gone = pc.and_(arrow.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)

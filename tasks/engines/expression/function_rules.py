@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.dtypes import parse_dtype, plain_type
+from tasks.core.units import microseconds
 from tasks.engines.algorithms.text_times import check_zone, format_of
 from tasks.engines.expression.dtypes import BOOL, FLOAT64, INT64, NANOSECONDS, STRING, UINT64, family, unit_of
 from tasks.engines.expression.nodes import Node, Typed, converted, failure
@@ -88,14 +88,11 @@ class FunctionRules:
         if not step.is_literal:
             raise self.fail(step, "a column of text does not compare with a time", "write cast(x, 'timestamp[us]')")
         try:
-            moment = datetime.datetime.fromisoformat(step.value)
+            ticks = microseconds(step.value)
         except ValueError:
             raise self.fail(
                 step, f"{step.value!r} is no time", "write it as 2020-01-31 or 2020-01-31T12:30:00"
             ) from None
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-        moment = moment.replace(tzinfo=moment.tzinfo or datetime.UTC)
-        ticks = (moment - epoch) // datetime.timedelta(microseconds=1)
         whole = ticks % 10**6 == 0
         return Typed(
             "literal", (), pa.timestamp("s" if whole else "us"), ticks // 10**6 if whole else ticks, step.place
@@ -461,7 +458,8 @@ class FunctionRules:
         allowed = {"bool": numbers | {"string"}, "int": numbers | {"string", "time"}, "float": numbers | {"string"},
                    "string": numbers | {"string", "time"}, "time": {"int", "string", "time"},
                    "decimal": {"float", "int", "string"}}  # fmt: skip
-        if step.dtype != dtype and there not in allowed.get(here, ()):
+        numbers_in_text = here == "string" and there == "list" and family(dtype.value_type) in ("int", "float")
+        if step.dtype != dtype and there not in allowed.get(here, ()) and not numbers_in_text:
             known = [name for kind, name in CASTS.items() if kind in allowed.get(here, ())]
             hint = f"cast it to {' or '.join(known)}" if known else "name another column"
             raise self.fail(node, f"{step.dtype} cannot be cast to {dtype}", hint)

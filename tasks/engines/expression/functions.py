@@ -160,8 +160,12 @@ CHOICE = (
         "cast(x, dtype)",
         "dtype",
         "The value in another type; null, and counted, where the type cannot hold it or a text is no such value. "
-        "Floats are cut towards zero. Texts of whole numbers are digits with or without a sign, `0x10` is none.",
-        (("cast(x, 'int64')", {"x": ["12", "twelve", None]}, [12, None, None]),),
+        "Floats are cut towards zero. Texts of whole numbers are digits with or without a sign, `0x10` is none. A list "
+        "of numbers in a text has commas, bars, semicolons or blanks between them, in brackets or without.",
+        (
+            ("cast(x, 'int64')", {"x": ["12", "twelve", None]}, [12, None, None]),
+            ("cast(x, 'list<double>')", {"x": ["[0.5, 1.5]", "1|2", "a"]}, [[0.5, 1.5], [1.0, 2.0], None]),
+        ),
     ),
 )
 

@@ -15,7 +15,7 @@
     product     = sign { ("*" | "/" | "//" | "%") sign }
     sign        = "-" sign | term
     term        = literal | column | function "(" arguments ")" | "(" expression ")"
-    column      = a name, or col("any name")
+    column      = a name, or col("any name"); item.id is a field of a struct, or a column of this name
     literal     = 12 | 0.5 | 1e3 | "text" | 'text' | True | False | None
     arguments   = expressions by position, then by name: parse_number(x, decimal=",")
 
@@ -256,6 +256,8 @@ class _Reader:
         match tree:
             case ast.Name(id=name):
                 return Node("column", (), name, place)
+            case ast.Attribute(value=ast.Name() | ast.Attribute() as struct, attr=field):
+                return Node("column", (), f"{self.read(struct).value}.{field}", place)
             case ast.Constant(value=value):
                 return self.literal(tree, value)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):

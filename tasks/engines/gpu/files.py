@@ -78,6 +78,8 @@ def _is_read(plan: Any, name: str) -> bool:
     96 bits and lacks the types that need a mark."""
     if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
         return False
+    if name not in {*plan.schema}:  # a field of a struct
+        return False
     dtype = plan.schema[name].dtype
     return name not in plan.options.get("on_host", ()) and mark_of(dtype) is None and _readable(leaf_type(dtype))
 

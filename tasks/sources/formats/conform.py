@@ -4,13 +4,19 @@ dictionary, no NaN.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.dtypes import dtype_name, is_list, is_uuid, leaf_type, plain_type
+from tasks.core.dtypes import dtype_name, field_type, is_list, is_uuid, kind_of, leaf_type, plain_type
+from tasks.core.schema import Schema
+from tasks.engines.algorithms.text_casts import parse_text
+from tasks.engines.convert.python_values import listed
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
 from tasks.errors import DataError
@@ -51,6 +57,11 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """One column in the type that tables carry for `dtype`."""
     target = carried_type(dtype)
+    here = plain_type(column.type)
+    if target == STRINGS and pa.types.is_nested(here):
+        column = pa.chunked_array([json_texts(chunk, here) for chunk in column.cast(here).chunks], pa.string())
+    elif is_list(target) and pa.types.is_string(here):
+        column = lists_in(column.cast(here), target)
     if isinstance(leaf_type(column.type), pa.BaseExtensionType):
         column = pa.chunked_array([_stored(chunk) for chunk in column.chunks] or [pa.array([], target)])
     if target == STRINGS:
@@ -66,6 +77,74 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         check_range(column, target)
         column = column.cast(target)
     return nans_to_nulls(column)
+
+
+def with_fields(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The table with columns of those names that are paths of fields of its structs; other names are passed over."""
+    schema = Schema.from_arrow(table.schema)
+    for name in names:
+        if name not in table.column_names and (root := schema.root(name)) is not None:
+            column = table.column(root).cast(schema[root].dtype)
+            chunks = [_field(chunk, name[len(root) + 1 :]) for chunk in column.chunks]
+            table = table.append_column(name, pa.chunked_array(chunks, schema[name].dtype))
+    return table
+
+
+def _field(array: pa.Array, path: str) -> pa.Array:
+    """The values at the path of a struct, null where a struct on the way is."""
+    if is_list(array.type):
+        return _lists(array, _field(array.flatten(), path))
+    if pa.types.is_null(array.type):
+        return array
+    for place, field in enumerate(array.type):
+        values = pc.struct_field(array, [place])
+        if path == field.name:
+            return values
+        if path.startswith(f"{field.name}.") and field_type(field.type, path[len(field.name) + 1 :]):
+            return _field(values, path[len(field.name) + 1 :])
+    raise ValueError(f"there is no field {path}")
+
+
+class NoListError(pa.ArrowInvalid):
+    """A text is no list of numbers: the text, and its row."""
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(f"{text!r} is no list of numbers, such as [0.5, 1.5] or 1|2|3")
+        self.text, self.row = text, row
+
+
+def lists_in(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    """The lists of numbers that texts write; NoListError for another text."""
+    if kind_of(dtype.value_type) != "number":
+        raise pa.ArrowInvalid("texts are read as lists of numbers alone; a Lambda makes others: split(x, '|')")
+    texts = column.combine_chunks()
+    lists = parse_text(texts, dtype)
+    if lists.null_count > texts.null_count:
+        row = pc.index(pc.and_not(lists.is_null(), texts.is_null()), pa.scalar(True)).as_py()
+        raise NoListError(texts[row].as_py(), row)
+    return pa.chunked_array([lists])
+
+
+def json_texts(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Structs, maps and lists as JSON: times and decimals as texts, NaN and infinities as null.
+
+    >>> json_texts(pa.array([{"a": 1, "b": ["x"]}, None]), pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}))[0]
+    <pyarrow.StringScalar: '{"a": 1, "b": ["x"]}'>
+    """
+    values = [_json_value(value, dtype) for value in listed(array)]
+    texts = [None if value is None else json.dumps(value, default=str, ensure_ascii=False) for value in values]
+    return pa.array(texts, pa.string())
+
+
+def _json_value(value: Any, dtype: pa.DataType) -> Any:
+    """A value as JSON has it."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if pa.types.is_struct(dtype):
+        return {field.name: _json_value(value[field.name], field.type) for field in dtype}
+    if pa.types.is_map(dtype):
+        return {str(key): _json_value(item, dtype.item_type) for key, item in value}
+    return [_json_value(item, dtype.value_type) for item in value] if is_list(dtype) else value
 
 
 def _stored(array: pa.Array) -> pa.Array:

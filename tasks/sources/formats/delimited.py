@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
-from tasks.sources.formats.conform import carried_type, conform, infinite_columns
+from tasks.sources.formats.conform import STRINGS, NoListError, carried_type, conform, infinite_columns, lists_in
 from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
@@ -146,12 +146,20 @@ class Delimited:
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
             wanted = schema.names or names[:1]
-            types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
+            types = {f.name: STRINGS if is_list(f.type) else carried_type(f.type) for f in schema}
+            types = types or {wanted[0]: pa.string()}
             data = text_ranges.piece_bytes(file, piece, options)
             sieve = parser._sieve(len(names), options)
             if sieve and text_ranges.is_sifted(file, options):
                 data = sieve.sift(data).data
-            tables.append(parser._parse(data, names, types, wanted, options, file, piece))
+            table = parser._parse(data, names, types, wanted, options, file, piece)
+            for field in (f for f in schema if is_list(f.type) and kind_of(f.type.value_type) == "number"):
+                try:
+                    lists_in(table[field.name].cast(pa.string()), field.type)
+                except NoListError as error:
+                    row = parser._before(file, piece, options) + error.row
+                    raise _no_value(field.name, field.type, error.text, file, row, str(error)) from None
+            tables.append(table)
         return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
 
     def _parse(

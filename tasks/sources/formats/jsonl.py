@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from tasks.core.dtypes import is_list, leaf_type, parse_dtype
+from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype
 from tasks.core.plan import File, Limits, Piece
+from tasks.core.schema import Column, Schema
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
-from tasks.sources.formats.conform import conform, infinite_columns
+from tasks.sources.formats.conform import NoListError, conform, infinite_columns, lists_in
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
@@ -48,6 +49,8 @@ def survey(
             _check_lines(head)
     types, grown = text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
+    inferred = Schema(Column(name, dtype) for name, dtype in types.items())
+    optional |= {name for name in options["schema"] if name not in types and inferred.root(name)}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
     lacking = dict(zip(full, parallel_map(partial(_lacking, options, keys), full), strict=True)) if keys else {}
@@ -188,11 +191,22 @@ def _parse(
     try:
         return _table(data, schema, unexpected)
     except pa.ArrowException as error:
-        texts = [name for name, dtype in options["schema"].items() if parse_dtype(dtype) == pa.string()]
-        dates = schema and pa.schema([(field.name, _with_text_dates(field.type)) for field in schema])
+        types = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
+        texts = [name for name, dtype in types.items() if dtype == pa.string()]
+        lists = [n for n, t in types.items() if is_list(t) and kind_of(t.value_type) == "number"]
+        dates = schema and pa.schema(
+            [(field.name, pa.string() if field.name in lists else _with_text_dates(field.type)) for field in schema]
+        )
+        name = ""
         try:
-            if texts or dates != schema:
-                return _table(_with_texts(data, texts) if texts else data, dates, unexpected)
+            if texts or lists or dates != schema:
+                table = _table(_with_texts(data, texts + lists) if texts or lists else data, dates, unexpected)
+                for name in (n for n in lists if n in table.column_names):
+                    lists_in(table[name].cast(pa.string()), types[name])
+                return table
+        except NoListError as wrong:
+            message = f"Column(/{name}): {wrong}, in row {wrong.row}"
+            raise _misfit(message, data, file, piece, options) from None
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None

@@ -123,7 +123,9 @@ def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: dict
             footer = pq.read_metadata(source)
             chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
             plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
-            encoded = [name for name in strings if name not in plain and not _are_delta(chunks.get(name, []))]
+            encoded = [
+                name for name in strings if name in chunks and name not in plain and not _are_delta(chunks[name])
+            ]
             with pq.ParquetFile(
                 source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
             ) as opened:
