@@ -2,8 +2,9 @@
 
 The verdict on a line depends on its own bytes alone, so that rows have the same numbers for any ranges and partitions.
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
-open at the end of the file, or if bytes are no letters of the encoding. A line of JSON is bad if it is no JSON object
-(or null), or no UTF-8. A value that does not fit the type of its column makes no line bad: types are the business of
+open at the end of the file, if letters follow the closing quote of a value of several lines (the quote of its first
+line, then, was left open, and this one opens another value), or if bytes are no letters of the encoding. A line of JSON
+is bad if it is no JSON object (or null), or no UTF-8. A value that does not fit the type of its column makes no line bad: types are the business of
 `source.schema`.
 """
 
@@ -63,7 +64,7 @@ class Sieve(Protocol):
 
 @dataclass(frozen=True)
 class DelimitedSieve:
-    """The sieve of delimited text with so many columns; None: records stay as they are, comments go."""
+    """The sieve of delimited text with so many columns; None: any number of values, and bytes of any encoding."""
 
     dialect: Dialect
     columns: int | None
@@ -76,7 +77,7 @@ class DelimitedSieve:
             kind = match.lastindex
             if kind == EMPTY:
                 continue
-            if (kind == GOOD and not (checked and not _is_text(match[0], self.encoding))) or self._is_kept(kind):
+            if kind == GOOD and not (checked and not _is_text(match[0], self.encoding)):
                 rows += 1
                 continue
             parts.append(data[begin : match.start()])
@@ -85,39 +86,39 @@ class DelimitedSieve:
                 bad.append(Bad(match.start(), match.end(), self._why(match[0], kind)))
         return Sifted(b"".join([*parts, data[begin:]]) if begin else data, rows, bad)
 
-    def _is_kept(self, kind: int | None) -> bool:
-        """Whether a record counts although it has no end."""
-        return kind == OPEN and self.columns is None
-
     def _why(self, record: bytes, kind: int | None) -> str:
-        if kind == OPEN:
+        if kind in (OPEN, TORN):
             lines = line_ends(record.rstrip(b"\r\n")) + 1
             what = "quotes are open, or an escape stands alone," if self.dialect.escape else "quotes are open"
-            return f"{what} at the end of the file: lines that are not read: {lines:,}"
+            what = "letters follow a closing quote," if kind == TORN else f"{what} at the end of the file:"
+            return f"{what} lines that are not read: {lines:,}"
         if kind == GOOD:
             return no_letters(record, self.encoding)
         values, columns = _values(record, self.dialect), self.columns or 0
         return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}"
 
 
-EMPTY, COMMENT, GOOD, OTHER, OPEN = 1, 2, 3, 4, 5  # the groups of `_records`
+EMPTY, COMMENT, GOOD, OTHER, TORN, OPEN = 1, 2, 3, 4, 5, 6  # the groups of `_records`
 
 
 @cache
 def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
-    """The pattern of a record: in the group GOOD with the right number of values, in OTHER with another one, in OPEN if
-    it has no end.
+    """The pattern of a record: in the group GOOD with the right number of values, in OTHER with another one, in TORN if
+    letters follow the closing quote of a value of several lines, in OPEN if it has no end.
 
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
     parser.
     """
-    field, end = _field(dialect), rb"(?:\r\n?|\n|\Z)"
-    delimiter = re.escape((dialect.delimiter or ",").encode())
-    more = rb"(?:%b%b)" % (delimiter, field)
-    any_record = rb"(?!\Z)%b%b*+%b" % (field, more, end)
-    good = any_record if columns is None else rb"(?!\Z)%b%b{%d}%b" % (field, more, columns - 1, end)
+    end, delimiter = rb"(?:\r\n?|\n|\Z)", re.escape((dialect.delimiter or ",").encode())
+
+    def record(field: bytes, times: bytes) -> bytes:
+        return rb"(?!\Z)%b(?:%b%b)%b%b" % (field, delimiter, field, times, end)
+
+    whole, torn = _field(dialect, torn=False), record(_field(dialect), b"*+")
+    other = record(whole, b"*+")
+    good = other if columns is None else record(whole, b"{%d}" % (columns - 1))
     comment = _comment(dialect) + end
-    return re.compile(rb"([\r\n]++)|(%b)|(%b)|(%b)|(.++)" % (comment, good, any_record), re.DOTALL)
+    return re.compile(rb"([\r\n]++)|(%b)|(%b)|(%b)|(%b)|(.++)" % (comment, good, other, torn), re.DOTALL)
 
 
 def _comment(dialect: Dialect) -> bytes:
@@ -125,8 +126,8 @@ def _comment(dialect: Dialect) -> bytes:
     return re.escape(dialect.comment.encode()) + rb"[^\r\n]*+" if dialect.comment else rb"(?!)"
 
 
-def _field(dialect: Dialect) -> bytes:
-    """The pattern of a value with its quotes."""
+def _field(dialect: Dialect, torn: bool = True) -> bytes:
+    """The pattern of a value with its quotes; letters may follow the closing quote of several lines if `torn`."""
     delimiter = re.escape((dialect.delimiter or ",").encode())
     escape = re.escape(dialect.escape.encode()) if dialect.escape else b""
     escaped = rb"|%b." % escape if escape else b""
@@ -134,9 +135,11 @@ def _field(dialect: Dialect) -> bytes:
     if not dialect.quote:
         return letters
     quote = re.escape(dialect.quote.encode())
-    return rb"(?:%b(?:[^%b%b]++|%b%b%b)*+%b|(?!%b))%b" % (
-        quote, quote, escape, quote, quote, escaped, quote, quote, letters
-    )  # fmt: skip
+    lines = rb"%b(?:[^%b%b]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
+    if not torn:
+        line = rb"%b(?:[^%b%b\r\n]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
+        lines = rb"%b|%b(?=[%b\r\n \t]|\Z)" % (line, lines, delimiter)
+    return rb"(?:%b|(?!%b))%b" % (lines, quote, letters)
 
 
 def _values(record: bytes, dialect: Dialect) -> int:
@@ -175,7 +178,7 @@ def first_record(data: bytes, start: int, dialect: Dialect, whole: bool) -> tupl
     """The bytes of the first record from `start` on, behind comments and empty lines; the end of the text twice where
     none is there, or none that ends, unless the text is `whole`."""
     for match in _records(dialect, None).finditer(data, start):
-        if match.lastindex in (GOOD, OPEN) and (whole or match.end() < len(data)):
+        if match.lastindex in (GOOD, TORN, OPEN) and (whole or match.end() < len(data)):
             return match.span()
     return len(data), len(data)
 

@@ -11,7 +11,7 @@ Empty lines are no records, as the parser skips them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 NEWLINE, RETURN = 10, 13
 NO_BYTE = 256
 CHUNK = 2**20
+BLANKS = (0, ord("\t"), ord(" "))  # zeros are behind the end of a text
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Ends:
 
     `records` counts the ends of non-empty records, `first` is the offset behind the first end (-1: none), and
     `first_record` says whether that end is counted. `inside` and `closed` are the state behind the range: inside
-    quotes, or just behind a closing quote.
+    quotes, or just behind a closing quote. `letters` says that letters follow a closing quote, which may have been
+    meant to open another value.
     """
 
     records: int
@@ -70,6 +72,7 @@ class Ends:
     first_record: bool
     inside: bool
     closed: bool
+    letters: bool = False
 
 
 Scan = tuple[Ends | None, Ends | None]
@@ -93,7 +96,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     sides[1].can_tell &= dialect.quoted
     ends_in_quote = quotes and data[high - 1] == dialect.quote_code
     begun_outside, begun_inside = (
-        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside)
+        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside, side.letters)
         if side.can_tell
         else None
         for side, inside in zip(sides, (odd, not odd), strict=True)
@@ -109,6 +112,7 @@ class _Side:
     first: int = -1
     first_record: bool = False
     can_tell: bool = True
+    letters: bool = False
 
 
 def _count(
@@ -131,13 +135,24 @@ def _count(
     if not dialect.quoted:
         _add(sides[0], ends, empty, start - low)
         return False
-    legal = before | _next(_bits(window, dialect.openers[0])) | _next(quote if start > low else quote & here)
+    delimiter = _bits(window, dialect.openers[0])
+    legal = before | _next(delimiter) | _next(quote if start > low else quote & here)
+    behind = _previous(delimiter | newline | carriage | quote)
     quote &= here
     parity, odd_after = _parities(quote, odd)
     for side, outside in zip(sides, (~parity, parity), strict=True):
         side.can_tell &= not (quote & ~outside & ~legal).any()
+        side.letters |= _letters(window, quote & outside & ~behind)
         _add(side, ends & outside, empty, start - low)
     return odd_after
+
+
+def _letters(window: np.ndarray, closing: np.ndarray) -> bool:
+    """Whether anything but a blank or the end of the text is behind one of the closing quotes."""
+    if not closing.any():
+        return False
+    places = np.flatnonzero(np.unpackbits(closing.view(np.uint8), bitorder="little"))
+    return not np.isin(window[places + 1], BLANKS).all()
 
 
 def _add(side: _Side, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
@@ -199,9 +214,11 @@ def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: boo
     """Record ends in data[low:high] for a known state at its beginning, quote by quote."""
     quotes = _positions(data, low, high, dialect.quote_code)
     ends, empty = _line_ends(data, low, high, dialect)
-    return _ends(
-        ends, empty, _true_quotes(quotes, _opens(data, low, quotes, dialect), inside, closed), int(inside), high - low
-    )
+    true_quotes = _true_quotes(quotes, _opens(data, low, quotes, dialect), inside, closed)
+    closing = true_quotes[0 if inside else 1 :: 2] + low + 1
+    behind = np.frombuffer(data, np.uint8)[closing[closing < len(data)]]
+    letters = not np.isin(behind, (*dialect.openers, dialect.quote_code, *BLANKS)).all()
+    return replace(_ends(ends, empty, true_quotes, int(inside), high - low), letters=letters)
 
 
 def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bool) -> np.ndarray:
@@ -296,11 +313,12 @@ def _plain_ends(data: bytes, low: int, high: int) -> Ends:
 
 @dataclass(frozen=True)
 class Cut:
-    """Records in bytes [start, stop) of a text."""
+    """Records in bytes [start, stop) of a text; `suspicious` if a quote among them may be open where none should be."""
 
     start: int
     stop: int
     records: int
+    suspicious: bool = False
 
 
 def join(
@@ -315,17 +333,18 @@ def join(
     `exactly(number, inside, closed)` counts a range again where parity could not tell; `last_line_open` says that no
     line end closes the text.
     """
-    inside = closed = False
+    inside = closed = suspicious = False
     start, records, cuts = ranges[0][0], 0, []
     for number, ((low, _), ends_by_state) in enumerate(zip(ranges, scans, strict=True)):
         ends = ends_by_state[int(inside)] or exactly(number, inside, closed)
+        suspicious |= ends.letters
         if number and ends.first >= 0:
-            cuts.append(Cut(start, low + ends.first, records + ends.first_record))
-            start, records = low + ends.first, ends.records - ends.first_record
+            cuts.append(Cut(start, low + ends.first, records + ends.first_record, suspicious))
+            start, records, suspicious = low + ends.first, ends.records - ends.first_record, ends.letters
         else:
             records += ends.records
         inside, closed = ends.inside, ends.closed
-    cuts.append(Cut(start, ranges[-1][1], records + (last_line_open or inside)))
+    cuts.append(Cut(start, ranges[-1][1], records + (last_line_open or inside), suspicious or inside))
     return [cut for cut in cuts if cut.records]
 
 

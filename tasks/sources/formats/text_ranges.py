@@ -78,10 +78,31 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
             if stop - start > most:
                 raise record_too_long(file.path, most)
             rows = stop if header else start
+            if header and dialect.quoted:
+                check_quotes(file, data, start, stop, dialect)
             return Head(replace(file, digest=digest), data[start:stop], rows, line_ends(data[:rows]))
         if length > most:
             raise record_too_long(file.path, most)
         length = min(8 * length, most + EDGE)
+
+
+def check_quotes(file: File, data: bytes, start: int, stop: int, dialect: Dialect) -> None:
+    """A DataError for the first record in data[start:stop], the beginning of a file, whose quotes are open where none
+    should be."""
+    bad = DelimitedSieve(dialect, None).sift(data[start:stop]).bad
+    if bad:
+        raise open_quotes(file.path, line_ends(data[: start + bad[0].start]) + 1, bad[0].why)
+
+
+def open_quotes(path: str, line: int, why: str) -> DataError:
+    """The error for a record whose quotes are not closed where they should be."""
+    return DataError(
+        "a quote of a text file is not closed",
+        where=f"{path}, line {line:,}",
+        why=why,
+        do="close the quote in this line; or leave all of these lines out, source.bad_lines: skip; or, where quotes "
+        'are letters like others, source.quote: ""',
+    )
 
 
 def _begin(data: bytes, skipped: int) -> int:
@@ -293,12 +314,19 @@ def _counted(head: Head, tallies: Sequence[Tally]) -> Counted:
     return Counted(units)
 
 
-def _tally(path: str, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
+def _line(file: File, place: int, options: dict[str, Any]) -> int:
+    """The number of the line in which a byte of a file is, from 1."""
+    return line_ends(beginning(file, place, options)[0][:place]) + 1
+
+
+def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
     """What a sieve leaves of a text of whole records, which begins at `start` of its file. A DataError for a bad record
     that is longer than any may be: quotes that nothing closes would leave out the rest of a file."""
     sifted, most = sieve.sift(data), record_limit(options)
+    if sifted.bad and not options.get("bad_lines"):
+        raise open_quotes(file.path, _line(file, start + sifted.bad[0].start, options), sifted.bad[0].why)
     if any(bad.stop - bad.start > most for bad in sifted.bad):
-        raise record_too_long(path, most)
+        raise record_too_long(file.path, most)
     first = sifted.bad[0] if sifted.bad else None
     return Tally(
         start, start + len(data), sifted.rows, len(sifted.bad), line_ends(data),
@@ -309,7 +337,7 @@ def _tally(path: str, data: bytes, start: int, sieve: Sieve, options: dict[str, 
 def _sifted(options: dict[str, Any], item: tuple[Range, Sieve]) -> Tally:
     cut, sieve = item
     data = piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options)
-    return _tally(cut.file.path, data, cut.start, sieve, options)
+    return _tally(cut.file, data, cut.start, sieve, options)
 
 
 def _in_order(
@@ -321,7 +349,7 @@ def _in_order(
         return _whole(options, dialect, range_bytes, head)
     plain = sieve or DelimitedSieve(dialect, None)
     runs = records_in_order(head, options, dialect, range_bytes)
-    return [_tally(head.file.path, data, start, plain, options) for start, data in runs]
+    return [_tally(head.file, data, start, plain, options) for start, data in runs]
 
 
 def records_in_order(
@@ -412,6 +440,9 @@ def _joined(
     cuts = join(edges, [s for s, _ in scans], exactly, is_open(scans[-1][1], dialect))
     if any(cut.stop - cut.start > 2 * longest + most for cut in cuts):  # ranges in which no record ends
         raise record_too_long(head.file.path, most)
+    for cut in cuts:
+        if cut.suspicious and not options.get("bad_lines"):
+            _sifted(options, (Range(head.file, cut.start, cut.stop), DelimitedSieve(dialect, None)))
     return [Tally(cut.start, cut.stop, cut.records) for cut in cuts]
 
 
@@ -419,7 +450,11 @@ def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: He
     """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
-    records = sum(cut.records for cut in cut_text(data, head.start, dialect, range_bytes))
+    cuts = cut_text(data, head.start, dialect, range_bytes)
+    for cut in cuts:
+        if cut.suspicious:
+            check_quotes(head.file, data, cut.start, cut.stop, dialect)
+    records = sum(cut.records for cut in cuts)
     return [Tally(head.start, len(data), records)] if records else []
 
 
