@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,17 @@ from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
-from tasks.sources.uniting import check_together, united
+from tasks.sources.uniting import RECOGNISED, check_together, united
 from tasks.storage import hive
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
 
 SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
+SHOWS = {  # how a file shows a setting that its source leaves out
+    "delimiter": "names its delimiter in its first line",
+    "skip_initial_space": "has a space behind each delimiter, which is left out",
+}
 BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
 
 
@@ -71,6 +76,8 @@ def make_plan(
         options["optional"] = sorted(optional)
     name = format_of(listed, source.format)
     check_delimiter(source, name)
+    source, recognised = with_recognised(source, name, listed, parallel_map)
+    options |= read_options(source) | {"header": name in TEXTS and bool(options["header"])}
     empty = [f.path for f in listed if f.size == 0]
     inspected, left = _inspected(
         [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
@@ -115,12 +122,26 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
+            **({RECOGNISED: recognised} if recognised else {}),
             **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
         reading=reading_of(source, name, listed),
     )
     check_together(plan, needed or ())
     return plan
+
+
+def with_recognised(
+    source: Source, format: str, files: Sequence[File], parallel_map: Callable[..., Any] = map
+) -> tuple[Source, list[str]]:
+    """(The source with the settings that the beginning of its first file with bytes shows, a sentence for each)."""
+    first = next((file for file in files if file.size), None)
+    if format not in DELIMITED or first is None:
+        return source, []
+    look = partial(DELIMITED[format].recognised, options=read_options(source))
+    found: dict[str, Any] = next(iter(parallel_map(look, [first])))
+    notes = [f"{first.path} {SHOWS[name]}: source.{name}: {str(value).lower()}" for name, value in found.items()]
+    return source.model_copy(update=found), notes
 
 
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
@@ -202,6 +223,7 @@ def check_delimiter(source: Source, name: str) -> None:
     others = {
         "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
         "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
+        "skip_initial_space": source.skip_initial_space is not None,
     }  # fmt: skip
     for key, is_set in others.items():
         if is_set:
@@ -245,6 +267,7 @@ def read_options(source: Source) -> dict[str, Any]:
         "delimiter": source.delimiter,
         **({} if source.decimal is None else {"decimal": source.decimal}),
         **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
+        **({} if source.skip_initial_space is None else {"skip_initial_space": source.skip_initial_space}),
         **{name: sign for name in SIGNS if (sign := getattr(source, name)) is not None},
         **({} if source.bad_lines == "error" else {"bad_lines": True}),
         **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),

@@ -21,7 +21,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.sources.formats.survey import Inspected
 
 Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that files disagree about
-APART, ABSENT, GROWN = "apart", "absent", "grown"  # in a plan's options
+APART, ABSENT, GROWN, RECOGNISED = "apart", "absent", "grown", "recognised"  # in a plan's options
 
 
 @dataclass(frozen=True)
@@ -227,8 +227,10 @@ def missing_text(name: str) -> str:
 
 
 def uniting_notes(plan: Plan, used: Collection[str]) -> list[str]:
-    """A sentence for each used column that some files lack, or have in a narrower type."""
-    notes = [text for name, text in plan.options.get(GROWN, {}).items() if name in used and name in plan.schema]
+    """A sentence for each setting that a file showed, and for each used column that some files lack, or have in a
+    narrower type."""
+    notes = [*plan.options.get(RECOGNISED, ())]
+    notes += [text for name, text in plan.options.get(GROWN, {}).items() if name in used and name in plan.schema]
     absent: dict[str, list[str]] = {}
     for number, names in plan.options.get(ABSENT, {}).items():
         for name in names:

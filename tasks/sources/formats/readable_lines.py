@@ -4,16 +4,17 @@ The verdict on a line depends on its own bytes alone, so that rows have the same
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
 open at the end of the file, if letters follow the closing quote of a value of several lines (the quote of its first
 line, then, was left open, and this one opens another value), or if bytes are no letters of the encoding. A line of JSON
-is bad if it is no JSON object (or null), or no UTF-8. A value that does not fit the type of its column makes no line bad: types are the business of
-`source.schema`.
+is bad if it is no JSON object (or null), or no UTF-8. A value that does not fit the type of its column makes no line
+bad: types are the business of `source.schema`.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn, Protocol
 
@@ -109,7 +110,7 @@ def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
     parser.
     """
-    end, delimiter = rb"(?:\r\n?|\n|\Z)", re.escape((dialect.delimiter or ",").encode())
+    end, delimiter = rb"(?:\r\n?|\n|\Z)", _delimiter(dialect)
 
     def record(field: bytes, times: bytes) -> bytes:
         return rb"(?!\Z)%b(?:%b%b)%b%b" % (field, delimiter, field, times, end)
@@ -118,7 +119,8 @@ def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
     other = record(whole, b"*+")
     good = other if columns is None else record(whole, b"{%d}" % (columns - 1))
     comment = _comment(dialect) + end
-    return re.compile(rb"([\r\n]++)|(%b)|(%b)|(%b)|(%b)|(.++)" % (comment, good, other, torn), re.DOTALL)
+    empty = rb"(?!)" if dialect.blank else rb"[\r\n]++"
+    return re.compile(rb"(%b)|(%b)|(%b)|(%b)|(%b)|(.++)" % (empty, comment, good, other, torn), re.DOTALL)
 
 
 def _comment(dialect: Dialect) -> bytes:
@@ -126,19 +128,27 @@ def _comment(dialect: Dialect) -> bytes:
     return re.escape(dialect.comment.encode()) + rb"[^\r\n]*+" if dialect.comment else rb"(?!)"
 
 
+def _delimiter(dialect: Dialect) -> bytes:
+    """The pattern of what is between values."""
+    return re.escape((dialect.delimiter or ",").encode()) + (rb" *+" if dialect.skip_space else b"")
+
+
 def _field(dialect: Dialect, torn: bool = True) -> bytes:
     """The pattern of a value with its quotes; letters may follow the closing quote of several lines if `torn`."""
     delimiter = re.escape((dialect.delimiter or ",").encode())
     escape = re.escape(dialect.escape.encode()) if dialect.escape else b""
     escaped = rb"|%b." % escape if escape else b""
-    letters = rb"(?:[^%b\r\n%b]++%b)*+" % (delimiter, escape, escaped)
+    letter = rb"[^%b\r\n%b]++" % (delimiter, escape)
+    if len((dialect.delimiter or ",").encode()) > 1:
+        letter = rb"(?:(?!%b)[^\r\n%b])++" % (delimiter, escape)
+    letters = rb"(?:%b%b)*+" % (letter, escaped)
     if not dialect.quote:
         return letters
     quote = re.escape(dialect.quote.encode())
     lines = rb"%b(?:[^%b%b]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
     if not torn:
         line = rb"%b(?:[^%b%b\r\n]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
-        lines = rb"%b|%b(?=[%b\r\n \t]|\Z)" % (line, lines, delimiter)
+        lines = rb"%b|%b(?=%b|[\r\n \t]|\Z)" % (line, lines, delimiter)
     return rb"(?:%b|(?!%b))%b" % (lines, quote, letters)
 
 
@@ -152,17 +162,18 @@ def _values(record: bytes, dialect: Dialect) -> int:
 
 
 @cache
-def _value(dialect: Dialect) -> re.Pattern[bytes]:
-    """The pattern of a value with the delimiter behind it."""
-    return re.compile(_field(dialect) + re.escape((dialect.delimiter or ",").encode()), re.DOTALL)
+def _value(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
+    """The pattern of a value with the delimiter behind it; `also_last`: in groups, or with the end of the record."""
+    if also_last:
+        return re.compile(rb"(%b)(?:(%b)|(\r\n?|\n|\Z))" % (_field(dialect), _delimiter(dialect)), re.DOTALL)
+    return re.compile(_field(dialect) + _delimiter(dialect), re.DOTALL)
 
 
 @cache
 def _complete(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of a run of records, comments and empty lines, all with their line ends."""
     field, end = _field(dialect), rb"(?:\r\n|\n|\r(?!\n|\Z))"
-    delimiter = re.escape((dialect.delimiter or ",").encode())
-    line = rb"(?:%b|%b(?:%b%b)*+)%b" % (_comment(dialect), field, delimiter, field, end)
+    line = rb"(?:%b|%b(?:%b%b)*+)%b" % (_comment(dialect), field, _delimiter(dialect), field, end)
     return re.compile(rb"(?:%b)*+" % line, re.DOTALL)
 
 
@@ -183,6 +194,39 @@ def first_record(data: bytes, start: int, dialect: Dialect, whole: bool) -> tupl
     return len(data), len(data)
 
 
+SIGNS = b"\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f"  # that may stand for a delimiter of several letters
+
+
+def with_one_sign(data: bytes, dialect: Dialect) -> tuple[bytes, str]:
+    """The text of whole records with delimiters of one byte, for parsers that know no others, and this byte.
+
+    >>> with_one_sign(b'a::"b::c"::d:\\n', Dialect("::"))
+    (b'a\\x1f"b::c"\\x1fd:\\n', '\\x1f')
+    >>> with_one_sign(b'a,  "b, c"\\n', Dialect(",", skip_space=True))
+    (b'a,"b, c"\\n', ',')
+    """
+    delimiter = (dialect.delimiter or ",").encode()
+    if not dialect.is_rewritten:
+        return data, delimiter.decode()
+    free = (bytes([code]) for code in SIGNS if code not in data)
+    sign = delimiter if len(delimiter) == 1 else next(free, b"")
+    if not sign:
+        raise pa.ArrowInvalid("it holds all control characters that could stand for a delimiter of several letters")
+    if not any(c and c.encode() in data for c in (dialect.quote, dialect.escape)):
+        return re.sub(_delimiter(dialect), lambda _: sign, data), sign.decode()
+    return _value(dialect, True).sub(lambda value: value[1] + (sign if value[2] else value[3]), data), sign.decode()
+
+
+def has_initial_spaces(data: bytes, dialect: Dialect) -> bool:
+    """Whether a space follows each delimiter of a text of whole records, and there is one.
+
+    >>> has_initial_spaces(b'a, b\\n1, "2,3"\\n', Dialect(",")), has_initial_spaces(b"a, b\\n1,2\\n", Dialect(","))
+    (True, False)
+    """
+    found = [match[2] for match in _value(replace(dialect, skip_space=True), True).finditer(data) if match[2]]
+    return bool(found) and all(delimiter.endswith(b" ") for delimiter in found)
+
+
 def line_ends(data: bytes) -> int:
     r"""The number of line ends: LF, CR LF and CR.
 
@@ -196,11 +240,38 @@ def _is_text(data: bytes, encoding: str) -> bool:
     return not no_letters(data, encoding)
 
 
+@cache
+def cuts_anywhere(encoding: str) -> bool:
+    """Whether each ASCII byte of a text stands for its own letter, so that bytes can be cut at line ends.
+
+    >>> cuts_anywhere("windows-1251"), cuts_anywhere("euc-kr"), cuts_anywhere("gbk"), cuts_anywhere("utf-16")
+    (True, True, False, False)
+    """
+    ascii_bytes = bytes(range(128))
+    texts = [ascii_bytes, *(b"".join(bytes([high, low]) for low in ascii_bytes) for high in range(128, 256))]
+    stateful = codecs.lookup(encoding).name.startswith("iso2022")  # bytes after an escape are other letters
+    return not stateful and all(
+        "".join(letter for letter in text.decode(encoding, "replace") if letter.isascii()) == ascii_bytes.decode()
+        for text in texts
+    )
+
+
+def becomes_utf8(options: dict[str, Any]) -> bool:
+    """Whether a text is read as a whole and becomes UTF-8 before anything looks at its bytes: one whose bytes cannot be
+    cut at line ends, and one with a delimiter that is no ASCII in another encoding than UTF-8."""
+    encoding, delimiter = options.get("encoding", "utf-8"), options.get("delimiter") or ","
+    return encoding != "utf-8" and not (delimiter.isascii() and cuts_anywhere(encoding))
+
+
+def encoding_of(options: dict[str, Any]) -> str:
+    """The encoding of the bytes that are cut into lines."""
+    return "utf-8" if becomes_utf8(options) else str(options.get("encoding", "utf-8"))
+
+
 def no_letters(data: bytes, encoding: str) -> str:
-    """The reason why bytes are no text; "" for text. Of UTF-16, UTF-8 was made before."""
+    """The reason why bytes are no text; "" for text."""
     if data.isascii():
         return ""
-    encoding = "utf-8" if encoding == "utf-16" else encoding
     try:
         data.decode(encoding)
     except UnicodeDecodeError as error:

@@ -28,13 +28,16 @@ class Dialect:
     a record.
 
     `quote` is empty where no character quotes. The character behind `escape` stands for itself; a record that begins
-    with `comment` is none.
+    with `comment` is none. `skip_space`: spaces behind a delimiter belong to it. `blank`: an empty line is a record, as
+    in a file of one column.
     """
 
     delimiter: str | None = ","
     quote: str = '"'
     escape: str | None = None
     comment: str | None = None
+    skip_space: bool = False
+    blank: bool = False
 
     @property
     def quoted(self) -> bool:
@@ -43,8 +46,14 @@ class Dialect:
     @property
     def in_order(self) -> bool:
         """Whether records can only be followed from the beginning of a file: quotes in comments and behind escapes are
-        letters, so that their parity says nothing of a range in the middle."""
-        return self.escape is not None or self.comment is not None
+        letters, and more than the byte before a quote says whether it opens, so that their parity says nothing of a
+        range in the middle."""
+        return self.escape is not None or self.comment is not None or (bool(self.quote) and self.is_rewritten)
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether a parser that knows delimiters of one byte needs another one in their place."""
+        return self.skip_space or len((self.delimiter or "").encode()) > 1
 
     @property
     def quote_code(self) -> int:
@@ -54,7 +63,7 @@ class Dialect:
     @property
     def openers(self) -> tuple[int, int, int]:
         """The bytes after which a quote opens."""
-        return ord(self.delimiter or ","), NEWLINE, RETURN
+        return (self.delimiter or ",").encode()[-1], NEWLINE, RETURN
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     quotes = _has(data, low, high, dialect.quote_code)
     if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
         inside = Ends(0, -1, False, True, False) if dialect.quoted else None
-        return _plain_ends(data, low, high), inside
+        return _plain_ends(data, low, high, dialect.blank), inside
     sides = (_Side(), _Side())  # begun outside quotes, and inside
     odd = False  # an odd number of quotes so far
     for at in range(low, high, CHUNK):
@@ -130,7 +139,7 @@ def _count(
         ends = newline | (carriage & ~_previous(newline))
         before = before | _next(carriage)
     pair = newline & _next(carriage)
-    empty = (pair & _next(before)) | (before & ~pair)
+    empty = ends & ~ends if dialect.blank else (pair & _next(before)) | (before & ~pair)
     ends = ends & here
     if not dialect.quoted:
         _add(sides[0], ends, empty, start - low)
@@ -295,14 +304,18 @@ def _line_ends(data: bytes, low: int, high: int, dialect: Dialect) -> tuple[np.n
     before = _before(data, low, ends)
     pair = (before == RETURN) & (np.frombuffer(data, np.uint8)[ends + low] == NEWLINE)
     before = np.where(pair, _before(data, low, ends - pair), before)
+    if dialect.blank:
+        return ends, np.zeros(len(ends), bool)
     return ends, (before == NEWLINE) | ((before == RETURN) if dialect.quoted else False)
 
 
-def _plain_ends(data: bytes, low: int, high: int) -> Ends:
+def _plain_ends(data: bytes, low: int, high: int, blank: bool) -> Ends:
     """Record ends of a range with neither quotes nor carriage returns, begun outside quotes."""
     first = data.find(b"\n", low, high)
     if first < 0:
         return Ends(0, -1, False, False, False)
+    if blank:
+        return Ends(data.count(b"\n", low, high), first - low + 1, True, False, False)
     first_record = first > 0 and data[first - 1] != NEWLINE
     records, array = int(first_record), np.frombuffer(data, np.uint8)
     for at in range(first + 1, high, CHUNK):
