@@ -28,6 +28,7 @@ from tasks.storage import hive
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
 
+OUTSIDE = "/"  # instead of a value in the name of a folder: no name has it
 SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
 SHOWS = {  # how a file shows a setting that its source leaves out
@@ -103,7 +104,11 @@ def make_plan(
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
     whole = united(full, declared, null_types or {}, source.missing, folders)
-    named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
+    paths = [*(item.file.path for item in full), *left]
+    named = _folder_columns(_named(paths, source), source)
+    outside = {name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
+               for name, values in _named(paths, source, OUTSIDE).items() if name in folders}  # fmt: skip
+    whole = whole.with_outside(outside, [item.file.path for item in full], source.missing)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
     check_needed(schema, needed or ())
     on_host = sorted({n for item in full for n in item.on_host} | whole.on_host)
@@ -151,10 +156,11 @@ def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[s
     return {name: values for name, values in named.items() if name not in inspected[0].schema.names}
 
 
-def _named(paths: Sequence[str], source: Source) -> dict[str, list[str | None]]:
-    """The values in the names of folders below the source (`country=DE/`): column -> one value for each file."""
+def _named(paths: Sequence[str], source: Source, missing: str | None = None) -> dict[str, list[str | None]]:
+    """The values in the names of folders below the source (`country=DE/`): column -> one value for each file, `missing`
+    for a file that is in no such folder."""
     sources = [source.path] if isinstance(source.path, str) else source.path
-    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources])
+    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources], missing)
 
 
 def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -> dict[str, Column]:

@@ -43,6 +43,20 @@ class United:
         every = {ABSENT: absent, APART: {n: list(a) for n, a in self.apart.items()}, GROWN: dict(self.grown)}
         return {name: value for name, value in every.items() if value}
 
+    def with_outside(
+        self, outside: Mapping[str, Sequence[str]], paths: Sequence[str], missing: Literal["error", "null"]
+    ) -> United:
+        """The same with the columns of folders' names that some files are in no folder of: they lack the column."""
+        absent, apart = {number: [*names] for number, names in self.absent.items()}, dict(self.apart)
+        for name, those in ((name, those) for name, those in outside.items() if those):
+            for number in (number for number, path in enumerate(paths) if path in {*those}):
+                absent.setdefault(number, []).append(name)
+            if missing == "error":
+                why = f"the folders of other files name it ({name}=..), and this file is in no such folder"
+                do = "move the file into one, set source.missing: null to read nulls there, or leave the file out"
+                apart[name] = (missing_text(name), those[0], why, do)
+        return replace(self, absent={number: tuple(names) for number, names in absent.items()}, apart=apart)
+
     @property
     def on_host(self) -> set[str]:
         """The columns that no reader of the GPU may read: it expects every file to have them, in one type."""

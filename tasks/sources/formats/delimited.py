@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -160,7 +161,7 @@ class Delimited:
                 "format in source.format",
             ) from None
         if options["header"]:
-            check_names(line, head.file.path)
+            check_names(line, head.file.path, _own_names(line, head.lines))
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
     def _reader(self, text: str, delimiter: str) -> Iterator[list[str]]:
@@ -311,6 +312,16 @@ class Delimited:
                 place = before + index if index >= 0 else None
                 return _no_value(name, types[name], value, file, place, str(failed).split("\n")[0])
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
+
+
+def _own_names(names: Sequence[str], lines: int) -> str:
+    """Advice for a header in which a name is there twice; its line and those before are so many."""
+    seen, own = {*names}, list[str]()
+    for name in names:
+        own.append(next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(names) + 2))) if n not in own
+                        and (n == name or n not in seen)))  # fmt: skip
+    listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
+    return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
 
 
 def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
