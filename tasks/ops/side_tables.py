@@ -1,8 +1,9 @@
-"""Small tables beside the data, which every worker needs whole: Parquet or CSV files, or frames in memory."""
+"""Small tables beside the data, which every worker needs whole: Parquet or text files, or frames in memory."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,19 +12,46 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pc_csv
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from pydantic import GetJsonSchemaHandler, PlainSerializer, WrapValidator
+from pydantic import GetJsonSchemaHandler, PlainSerializer, ValidationError, WrapValidator
 from pydantic_core import PydanticOmit, core_schema
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.plan import LIMITS
 from tasks.core.schema import check_names
+from tasks.core.settings import Source
 from tasks.core.units import amount
 from tasks.engines.convert import libraries
-from tasks.errors import DataError, JobError
-from tasks.storage.allowed_roots import allowed_name, check_files_in
+from tasks.errors import DataError, JobError, mistakes, near, place_text
+from tasks.sources.formats import (
+    DELIMITED,
+    FORMATS,
+    check_delimiter,
+    format_by_suffix,
+    format_of,
+    read_options,
+    with_recognised,
+)
+from tasks.storage.allowed_roots import allowed_name, check_files_in, check_path
+from tasks.storage.source_changes import file_of
 
 MOST_BYTES = 4 << 30
+READ = (
+    "format",
+    "header",
+    "columns",
+    "schema",
+    "null_values",
+    "delimiter",
+    "skip_rows",
+    "skip_initial_space",
+    "decimal",
+    "quote",
+    "escape",
+    "comment",
+    "encoding",
+)  # the settings of a source that a side table takes
 IN_MEMORY = "a frame in memory"  # the place in messages
 
 
@@ -152,22 +180,37 @@ def frames_in(*values: Any) -> tuple[SideFrame, ...]:
     return tuple(value for value in values if isinstance(value, SideFrame))
 
 
-def read_side_table(source: str | SideFrame, columns: list[str] | None = None) -> pa.Table:
-    """The whole table of a frame, of a Parquet or CSV file, or of a folder of Parquet files; strings plain, NaN null.
+def checked_read(read: Mapping[str, Any]) -> None:
+    """A ValueError for settings of a source by which no side table can be read."""
+    for name in read:
+        if name not in READ:
+            raise ValueError(f"read takes no {name!r}: {near(name, READ)}")
+    try:
+        Source.model_validate({"path": "any", **read})
+    except ValidationError as error:
+        wrong = mistakes(error, read)[0]
+        raise ValueError(f"read.{place_text(wrong.place)}: {wrong.text}") from None
 
-    A JobError if there is no such file or it is neither; a DataError if it cannot be read.
+
+def read_side_table(
+    source: str | SideFrame, columns: list[str] | None = None, read: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """The whole table of a frame, of a file of any format, or of a folder of Parquet files; strings plain, NaN null.
+    `read` are settings of a source, by which a file is read.
+
+    A JobError if there is no such file or it has no known format; a DataError if it cannot be read.
     """
     if isinstance(source, SideFrame):
         return source.table if columns is None else source.table.select(columns)
     path = source
-    file = _existing(path)
+    file = _existing(path, read)
     try:
-        with _opened(file) as name:
-            if file.suffix in (".csv", ".tsv"):
-                table = pc_csv.read_csv(name, parse_options=_delimiter(file))
-                table = table if columns is None else table.select(columns)
-            else:
+        if _is_parquet(file, read):
+            with _opened(file) as name:
                 table = pq.read_table(name, columns=columns)
+        else:
+            table = _as_source(path, read or {})
+            table = table if columns is None else table.select(columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
             "the side table cannot be read", where=path, why=str(error), do="mend or replace the file"
@@ -185,14 +228,14 @@ def _small(table: pa.Table, where: str) -> pa.Table:
     return table
 
 
-def side_schema(source: str | SideFrame) -> pa.Schema:
-    """Names and types of the columns, from the footer (of a CSV file: from its text; of a frame: as they are)."""
+def side_schema(source: str | SideFrame, read: Mapping[str, Any] | None = None) -> pa.Schema:
+    """Names and types of the columns, from the footer (of a text file: from its text; of a frame: as they are)."""
     if isinstance(source, SideFrame):
         return source.schema
     path = source
-    file = _existing(path)
-    if file.suffix in (".csv", ".tsv"):
-        schema = read_side_table(path).schema
+    file = _existing(path, read)
+    if not _is_parquet(file, read):
+        schema = read_side_table(path, read=read).schema
     else:
         try:
             with _opened(file) as name:
@@ -213,17 +256,52 @@ def _opened(file: Path) -> Iterator[str]:
             yield name
 
 
-def _existing(path: str) -> Path:
+def _existing(path: str, read: Mapping[str, Any] | None) -> Path:
     file = Path(path)
     if not file.exists():
-        raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet or CSV file")
-    if file.is_file() and file.suffix not in (".parquet", ".pq", ".csv", ".tsv"):
-        raise JobError(f"the side table {path!r} is neither .parquet nor .csv or .tsv", do="convert it to Parquet")
+        raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet, CSV or JSON lines file")
+    if file.is_dir() and read:
+        raise JobError(f"the side table {path!r} is a folder, which takes no settings of a source", where="read",
+                       do="give the path of a file, or leave read out for a folder of Parquet files")  # fmt: skip
+    if file.is_file() and format_by_suffix(path) is None and (read or {}).get("format", "auto") == "auto":
+        raise JobError(f"the format of the side table {path!r} cannot be told from its name",
+                       do="name it: read: {format: csv}, or convert it to Parquet")  # fmt: skip
     return file
 
 
-def _delimiter(file: Path) -> pc_csv.ParseOptions:
-    return pc_csv.ParseOptions(delimiter="\t" if file.suffix == ".tsv" else ",")
+def _is_parquet(file: Path, read: Mapping[str, Any] | None) -> bool:
+    """Whether a side table is read by its footer alone."""
+    return not read and (file.is_dir() or format_by_suffix(file.name) == "parquet")
+
+
+def _as_source(path: str, read: Mapping[str, Any]) -> pa.Table:
+    """The rows of one file as a source with these settings has them. Where they name no `null_values`, those of Arrow
+    (NA, NaN, null, ..) are null in columns that are no text, and every text is itself."""
+    check_path(path, "a side table")
+    source, files = Source.model_validate({"path": path, **read}), [file_of(path)]
+    try:
+        name = format_of(files, source.format)
+        check_delimiter(source, name)
+        source, _ = with_recognised(source, name, files)
+        options = read_options(source) | {"header": name in DELIMITED and source.header and source.columns is None}
+        if "null_values" not in read:
+            options |= {"null_values": pacsv.ConvertOptions().null_values, "texts_are_null": False}
+        (item,) = FORMATS[name].survey(files, options, LIMITS, map) if files[0].size else [None]
+        if item is None:
+            raise DataError("the side table has no rows and no columns", where=path, do="replace the file")
+        declared = {column: plain_type(parse_dtype(dtype)) for column, dtype in (source.schema_ or {}).items()}
+        for column in declared:
+            if column not in item.schema.names:
+                raise JobError(f"read.schema names a column {column!r} that is not in the side table", where=path,
+                               do=near(column, item.schema.names))  # fmt: skip
+        types = {f.name: declared.get(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in item.schema}
+        schema, pieces = pa.schema(types.items()), [unit.piece for unit in item.units]
+        options |= {"names": item.schema.names, "other_names": {}}
+        return FORMATS[name].read([item.file], pieces, schema, options) if pieces else schema.empty_table()
+    except (DataError, JobError) as error:  # a side table has `read` in the place of `source`
+        where = re.sub(r"^source\.", "read.", error.where)
+        do = re.sub(r"\bsource\.", "read.", error.do)
+        raise type(error)(error.what, where=where, why=error.why, do=do) from None
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

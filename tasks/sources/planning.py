@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,25 +16,18 @@ from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
 from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
-from tasks.errors import DataError, JobError, near
-from tasks.sources.formats import DELIMITED, FORMATS, format_of
+from tasks.errors import DataError, near
+from tasks.sources.formats import FORMATS, check_delimiter, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import RECOGNISED, check_together, united
 from tasks.storage import hive
-from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
 
 OUTSIDE = "/"  # instead of a value in the name of a folder: no name has it
-SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
-SHOWS = {  # how a file shows a setting that its source leaves out
-    "delimiter": "names its delimiter in its first line",
-    "skip_initial_space": "has a space behind each delimiter, which is left out",
-}
-BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
 
 
 class NoRowsError(DataError):
@@ -136,19 +128,6 @@ def make_plan(
     return plan
 
 
-def with_recognised(
-    source: Source, format: str, files: Sequence[File], parallel_map: Callable[..., Any] = map
-) -> tuple[Source, list[str]]:
-    """(The source with the settings that the beginning of its first file with bytes shows, a sentence for each)."""
-    first = next((file for file in files if file.size), None)
-    if format not in DELIMITED or first is None:
-        return source, []
-    look = partial(DELIMITED[format].recognised, options=read_options(source))
-    found: dict[str, Any] = next(iter(parallel_map(look, [first])))
-    notes = [f"{first.path} {SHOWS[name]}: source.{name}: {str(value).lower()}" for name, value in found.items()]
-    return source.model_copy(update=found), notes
-
-
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
     """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each
     file."""
@@ -213,74 +192,6 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     names = list(inspected[0].schema.names)
     other = {str(i): list(item.schema.names) for i, item in enumerate(inspected) if item.schema.names != names}
     return {"names": names, "other_names": other}
-
-
-def check_delimiter(source: Source, name: str) -> None:
-    """Refuse the settings of text with delimiters for formats without them."""
-    if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
-        raise JobError(
-            f"files of the format {name} have no lines",
-            where="source.bad_lines",
-            do="leave it out: it is for csv, tsv and jsonl",
-        )
-    if name in TEXTS:
-        _check_signs(source, name)
-        return
-    others = {
-        "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
-        "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
-        "skip_initial_space": source.skip_initial_space is not None,
-    }  # fmt: skip
-    for key, is_set in others.items():
-        if is_set:
-            raise JobError(
-                f"files of the format {name} have no {key} of their own",
-                where=f"source.{key}",
-                do="leave it out: it is for csv and tsv",
-            )
-    if source.delimiter is not None:
-        raise JobError(
-            f"files of the format {name} have no delimiter",
-            where="source.delimiter",
-            do="leave it out, or set source.format to csv if they are text with values between delimiters",
-        )
-
-
-def _check_signs(source: Source, name: str) -> None:
-    """A JobError where one character is two signs of a text file."""
-    quote = DELIMITED[name].quote if source.quote is None else source.quote
-    signs = {"delimiter": source.delimiter or DELIMITED[name].delimiter, "quote": quote,
-             "escape": source.escape, "comment": source.comment}  # fmt: skip
-    keys: dict[str, str] = {}
-    for key, sign in signs.items():
-        if not sign:
-            continue
-        if sign in keys:
-            raise JobError(
-                f"{sign!r} is the {keys[sign]} and the {key} of a text file",
-                where=f"source.{key}",
-                do="give another character, or leave it out: two quotes stand for one without an escape",
-            )
-        keys[sign] = key
-
-
-def read_options(source: Source) -> dict[str, Any]:
-    """The options of readers, as plain values."""
-    return {
-        "header": source.header and source.columns is None,
-        "columns": source.columns,
-        "null_values": list(source.null_values),
-        "delimiter": source.delimiter,
-        **({} if source.decimal is None else {"decimal": source.decimal}),
-        **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
-        **({} if source.skip_initial_space is None else {"skip_initial_space": source.skip_initial_space}),
-        **{name: sign for name in SIGNS if (sign := getattr(source, name)) is not None},
-        **({} if source.bad_lines == "error" else {"bad_lines": True}),
-        **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
-        "schema": dict(source.schema_ or {}),
-        **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
-        "storage_options": storage(source.storage_options),
-    }
 
 
 def largest_partition(source: Source, limit: int | None = None) -> int:

@@ -435,9 +435,9 @@ def compression(file: File, options: Mapping[str, Any] | None = None) -> str | N
 
 
 def _codec(path: str, start: bytes) -> str | None:
-    found = next((codec for codec, signature in SIGNATURES.items() if re.match(signature, start)), None)
-    if found or PLAIN.fullmatch(start):
-        return found
+    signed = next((codec for codec, signature in SIGNATURES.items() if re.match(signature, start)), None)
+    if signed or PLAIN.fullmatch(start):
+        return signed
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 

@@ -84,16 +84,16 @@ class Delimited:
         that Excel writes, and `skip_initial_space`, where each delimiter has a space behind it."""
         data, whole = text_ranges.beginning(file, RECOGNISED, options)
         named = text_ranges.named_delimiter(data)
-        found: dict[str, Any] = {"delimiter": named} if named and not options.get("delimiter") else {}
-        parser = self.of(options | found)
+        shown: dict[str, Any] = {"delimiter": named} if named and not options.get("delimiter") else {}
+        parser = self.of(options | shown)
         spaced = replace(parser, skip_space=True).dialect
         if options.get("skip_initial_space") is None and parser.delimiter != " ":
-            head = text_ranges.head(options | found, spaced, False, file)
+            head = text_ranges.head(options | shown, spaced, False, file)
             records = data[head.start :]
             records = records if whole else records[: complete(records, spaced)]
             if b" " in head.first and has_initial_spaces(DelimitedSieve(spaced, None).sift(records).data, spaced):
-                found["skip_initial_space"] = True
-        return found
+                shown["skip_initial_space"] = True
+        return shown
 
     def _sieve(self, columns: int, options: dict[str, Any]) -> DelimitedSieve | None:
         """The sieve by which text with so many columns is counted and read; None where nothing is left out."""
@@ -373,7 +373,7 @@ def parse(
         column_types=types,
         include_columns=wanted,
         null_values=options["null_values"],
-        strings_can_be_null=True,
+        strings_can_be_null=options.get("texts_are_null", True),
         timestamp_parsers=[pacsv.ISO8601, "%Y-%m-%d %H:%M:%S UTC"],
     )
     layout = pacsv.ParseOptions(

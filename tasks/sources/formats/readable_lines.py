@@ -223,8 +223,8 @@ def has_initial_spaces(data: bytes, dialect: Dialect) -> bool:
     >>> has_initial_spaces(b'a, b\\n1, "2,3"\\n', Dialect(",")), has_initial_spaces(b"a, b\\n1,2\\n", Dialect(","))
     (True, False)
     """
-    found = [match[2] for match in _value(replace(dialect, skip_space=True), True).finditer(data) if match[2]]
-    return bool(found) and all(delimiter.endswith(b" ") for delimiter in found)
+    delimiters = [match[2] for match in _value(replace(dialect, skip_space=True), True).finditer(data) if match[2]]
+    return bool(delimiters) and all(delimiter.endswith(b" ") for delimiter in delimiters)
 
 
 def line_ends(data: bytes) -> int:
