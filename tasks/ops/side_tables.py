@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,29 +11,17 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from pydantic import GetJsonSchemaHandler, PlainSerializer, ValidationError, WrapValidator
 from pydantic_core import PydanticOmit, core_schema
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
-from tasks.core.plan import LIMITS
 from tasks.core.schema import check_names
 from tasks.core.settings import Source
 from tasks.core.units import amount
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, JobError, mistakes, near, place_text
-from tasks.sources.formats import (
-    DELIMITED,
-    FORMATS,
-    check_delimiter,
-    format_by_suffix,
-    format_of,
-    read_options,
-    with_recognised,
-)
 from tasks.storage.allowed_roots import allowed_name, check_files_in, check_path
-from tasks.storage.source_changes import file_of
 
 MOST_BYTES = 4 << 30
 READ = (
@@ -52,6 +39,8 @@ READ = (
     "comment",
     "encoding",
 )  # the settings of a source that a side table takes
+Reader = Callable[[str, Mapping[str, Any]], pa.Table]
+readers: dict[str, Reader] = {}  # `text`: from a path and settings to a table; `tasks.graph` sets it
 IN_MEMORY = "a frame in memory"  # the place in messages
 
 
@@ -209,7 +198,8 @@ def read_side_table(
             with _opened(file) as name:
                 table = pq.read_table(name, columns=columns)
         else:
-            table = _as_source(path, read or {})
+            check_path(path, "a side table")
+            table = readers["text"](path, read or {})
             table = table if columns is None else table.select(columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
@@ -263,45 +253,12 @@ def _existing(path: str, read: Mapping[str, Any] | None) -> Path:
     if file.is_dir() and read:
         raise JobError(f"the side table {path!r} is a folder, which takes no settings of a source", where="read",
                        do="give the path of a file, or leave read out for a folder of Parquet files")  # fmt: skip
-    if file.is_file() and format_by_suffix(path) is None and (read or {}).get("format", "auto") == "auto":
-        raise JobError(f"the format of the side table {path!r} cannot be told from its name",
-                       do="name it: read: {format: csv}, or convert it to Parquet")  # fmt: skip
     return file
 
 
 def _is_parquet(file: Path, read: Mapping[str, Any] | None) -> bool:
     """Whether a side table is read by its footer alone."""
-    return not read and (file.is_dir() or format_by_suffix(file.name) == "parquet")
-
-
-def _as_source(path: str, read: Mapping[str, Any]) -> pa.Table:
-    """The rows of one file as a source with these settings has them. Where they name no `null_values`, those of Arrow
-    (NA, NaN, null, ..) are null in columns that are no text, and every text is itself."""
-    check_path(path, "a side table")
-    source, files = Source.model_validate({"path": path, **read}), [file_of(path)]
-    try:
-        name = format_of(files, source.format)
-        check_delimiter(source, name)
-        source, _ = with_recognised(source, name, files)
-        options = read_options(source) | {"header": name in DELIMITED and source.header and source.columns is None}
-        if "null_values" not in read:
-            options |= {"null_values": pacsv.ConvertOptions().null_values, "texts_are_null": False}
-        (item,) = FORMATS[name].survey(files, options, LIMITS, map) if files[0].size else [None]
-        if item is None:
-            raise DataError("the side table has no rows and no columns", where=path, do="replace the file")
-        declared = {column: plain_type(parse_dtype(dtype)) for column, dtype in (source.schema_ or {}).items()}
-        for column in declared:
-            if column not in item.schema.names:
-                raise JobError(f"read.schema names a column {column!r} that is not in the side table", where=path,
-                               do=near(column, item.schema.names))  # fmt: skip
-        types = {f.name: declared.get(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in item.schema}
-        schema, pieces = pa.schema(types.items()), [unit.piece for unit in item.units]
-        options |= {"names": item.schema.names, "other_names": {}}
-        return FORMATS[name].read([item.file], pieces, schema, options) if pieces else schema.empty_table()
-    except (DataError, JobError) as error:  # a side table has `read` in the place of `source`
-        where = re.sub(r"^source\.", "read.", error.where)
-        do = re.sub(r"\bsource\.", "read.", error.do)
-        raise type(error)(error.what, where=where, why=error.why, do=do) from None
+    return not read and (file.is_dir() or file.suffix in (".parquet", ".pq"))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

@@ -89,9 +89,9 @@ class Delimited:
         spaced = replace(parser, skip_space=True).dialect
         if options.get("skip_initial_space") is None and parser.delimiter != " ":
             head = text_ranges.head(options | shown, spaced, False, file)
-            records = data[head.start :]
+            records = data[head.start :] if parser.delimiter.encode() + b" " in head.first else b""
             records = records if whole else records[: complete(records, spaced)]
-            if b" " in head.first and has_initial_spaces(DelimitedSieve(spaced, None).sift(records).data, spaced):
+            if has_initial_spaces(DelimitedSieve(spaced, None).sift(records).data, spaced):
                 shown["skip_initial_space"] = True
         return shown
 
@@ -151,7 +151,7 @@ class Delimited:
         try:
             check_columns(head.first.count(self.delimiter.encode()) + 1, head.file.path)
             first, sign = with_one_sign(as_utf8(head.first, options), self.dialect)
-            line = next(self._reader(first.decode(), sign), [])
+            line = next(filter(None, self._reader(first.decode(), sign)), [])
         except (UnicodeDecodeError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(
                 "the first line of a text file cannot be read",
