@@ -465,7 +465,9 @@ def read_members(
             elif length is None:
                 packed = io.BytesIO(file.read())
             else:
-                packed = io.BufferedReader(cast("Any", file), CHUNK)  # Arrow reads 64 KiB at a time
+                packed = io.BufferedReader(
+                    cast("Any", file), min(CHUNK, max(length, 2**16))
+                )  # Arrow reads 64 KiB at a time
             members, total = list[tuple[str, bytes]](), 0
             for member, stream in _decompressing(name, packed, codec):
                 with stream:

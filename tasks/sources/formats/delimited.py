@@ -40,7 +40,7 @@ from tasks.sources.formats.readable_lines import (
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
 
-RECOGNISED = 2**20  # bytes of the first file in which settings that its source leaves out are looked for
+RECOGNISED = 2**16  # bytes of the first file in which settings that its source leaves out are looked for
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def _count(
     parity, odd_after = _parities(quote, odd)
     for side, outside in zip(sides, (~parity, parity), strict=True):
         side.can_tell &= not (quote & ~outside & ~legal).any()
-        side.letters |= _letters(window, quote & outside & ~behind)
+        side.letters |= side.can_tell and _letters(window, quote & outside & ~behind)
         _add(side, ends & outside, empty, start - low)
     return odd_after
 
