@@ -54,8 +54,8 @@ def preprocess(
         job: A job file to start from, on the host of the worker, or the text of a job, such as a draft. What is left
             empty below stays as it has it.
         source: Where the rows come from. More keys as JSON, from the menu of this field: columns, header, schema,
-            null_values, missing, delimiter, quote, escape, comment, skip_rows, bad_lines, decimal, encoding,
-            partition_size, keys, sort_by, strict, unique, split, downsample, sample, storage_options.
+            null_values, missing, delimiter, quote, escape, comment, skip_rows, skip_initial_space, bad_lines, decimal,
+            encoding, partition_size, keys, sort_by, strict, unique, split, downsample, sample, storage_options.
         features: Which columns go through which operators. YAML, an entry per line that begins with a dash:
             "- {columns: [x, y], ops: [{op: FillMissing, fill_value: 0}, {op: Normalize}]}". Or the text of a
             whole job, such as a draft of `millrace new`: what is left empty stays as it has it.

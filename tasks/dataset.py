@@ -70,11 +70,14 @@ class Dataset:
     storage_options: for URLs, a dict, or the name of one that the host or a Prefect Secret block holds.
     header, null_values, delimiter: of text files; True, [""], and a comma or a tab by default.
     skip_rows: lines at the beginning of each CSV or TSV file, before its header; 0 by default.
+    skip_initial_space: whether spaces behind the delimiters of CSV and TSV are left out; by default they are where each
+        delimiter of the header and the first rows has one.
     quote, escape, comment: of CSV and TSV, one character each: around values (a double quote by default, "" for none),
         before a quote, delimiter or line end that is a letter, and at the beginning of lines that are no rows.
     bad_lines: what happens to lines of CSV, TSV and JSON lines that cannot be read: "error" (default), "skip", or the
         path of a file that gets them as JSON lines (file, line, why, text). They are counted in a warning.
-    decimal, encoding: of CSV and TSV; a point and utf-8 by default, else a comma; latin-1, windows-1252 or utf-16.
+    decimal, encoding: of CSV and TSV; a point and utf-8 by default, else a comma; utf-16, latin-1, windows-1252, gbk,
+        shift-jis or any other text encoding of Python.
     missing: what a column is that some files lack: "error" (default) once it is read, or "null" in the rows of these
         files. Files are united by name, integers and floats, dates and timestamps by the wider type.
 
@@ -105,6 +108,7 @@ class Dataset:
         null_values: Sequence[str] | None = None,
         delimiter: str | None = None,
         skip_rows: int | None = None,
+        skip_initial_space: bool | None = None,
         decimal: str | None = None,
         encoding: str | None = None,
         quote: str | None = None,
@@ -132,6 +136,7 @@ class Dataset:
             "null_values": None if null_values is None else list(null_values),
             "delimiter": delimiter,
             "skip_rows": skip_rows,
+            "skip_initial_space": skip_initial_space,
             "decimal": decimal,
             "encoding": encoding,
             "quote": quote,

@@ -49,7 +49,7 @@ from tasks.job.run_date import (
     resolved,
     run_date_at,
 )
-from tasks.sources.planning import read_options
+from tasks.sources.formats import read_options
 from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.files import expand, is_remote

@@ -78,11 +78,11 @@ ROW = "__row__"  # the hidden column of row numbers, where `source.keys` brought
 HIDDEN = "__millrace_"  # columns that travel with the rows for sorting and are not written
 
 
-def check_names(names: Sequence[str], where: str) -> None:
+def check_names(names: Sequence[str], where: str, do: str = "give each a name of its own") -> None:
     """Raise a DataError for a name that two columns have, and for a name of millrace's own columns."""
     twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
     if twice:
-        raise DataError(f"there are two columns {twice[0]!r}", where=where, do="rename one of them")
+        raise DataError(f"there are two columns {twice[0]!r}", where=where, do=do)
     for name in names:
         if name == ROW or name.startswith(HIDDEN):
             why = "millrace gives this name to a column of its own, which is not written"

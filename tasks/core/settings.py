@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 from contextlib import suppress
 from datetime import date, datetime
+from encodings.aliases import aliases
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.units import microseconds
-from tasks.errors import JobError
+from tasks.errors import JobError, near
 
+# codecs that make text of text, or whose names are those of parts of Python
+NO_ENCODINGS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "unicode_escape",
+                "raw_unicode_escape")  # fmt: skip
+ENCODINGS = sorted({"windows-1250", "windows-1251", "windows-1252", "shift-jis", "latin-1", "utf-8", "utf-16",
+                    *(name.replace("_", "-") for name in aliases.values() if not name.endswith("_codec"))})  # fmt: skip
 STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their order
 
 
@@ -291,13 +298,20 @@ class Source(Section):
     escape: str | None = Field(
         None, description="the character of a text file behind which a quote, delimiter or line end is a letter"
     )
+    skip_initial_space: bool | None = Field(
+        None,
+        description="whether spaces behind the delimiters of a text file are left out; if empty, they are where each "
+        "delimiter of its header and first rows has one",
+    )
     comment: str | None = Field(None, description="the character that begins lines of a text file which are no rows")
     bad_lines: str = Field(
         "error",
         description="for lines of text that cannot be read: error, skip, or the path of a file that gets them",
     )
-    encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = Field(
-        "utf-8", description="how the letters of a text file with a delimiter are stored"
+    encoding: str = Field(
+        "utf-8",
+        description="how the letters of a text file with a delimiter are stored: utf-8, utf-16, latin-1, windows-1252, "
+        "gbk, shift-jis or any other text encoding of Python",
     )
     partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
     part_mem_fraction: float | None = Field(
@@ -366,6 +380,18 @@ class Source(Section):
             raise ValueError(f"{sign!r} is no sign of a text file: give one ASCII character, no line end")
         return sign
 
+    @field_validator("encoding")
+    @classmethod
+    def _some_encoding(cls, name: str) -> str:
+        try:
+            "a".encode(name)
+            known = codecs.lookup(name).name
+        except (LookupError, ValueError):  # no codec, one that makes no bytes of text, a name that is none
+            known = ""
+        if not known or known in NO_ENCODINGS:
+            raise ValueError(f"{name!r} is no encoding of text that Python knows: {near(name, ENCODINGS)}")
+        return {"utf-8-sig": "utf-8", "utf-8": "utf-8", "utf-16": "utf-16"}.get(known, name)
+
     @field_validator("bad_lines")
     @classmethod
     def _some_file(cls, name: str) -> str:
@@ -376,9 +402,9 @@ class Source(Section):
     @field_validator("delimiter")
     @classmethod
     def _one_character(cls, delimiter: str | None) -> str | None:
-        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+        if delimiter is not None and not (0 < len(delimiter) <= 20 and {*delimiter}.isdisjoint('"\r\n\0')):
             raise ValueError(
-                f"{delimiter!r} cannot stand between values: give one ASCII character, no quote, no line end"
+                f"{delimiter!r} cannot stand between values: give up to 20 characters, no quote, no line end"
             )
         return delimiter
 

@@ -22,7 +22,7 @@ from tasks.gate.contract import Contract, make_contract
 from tasks.graph.node import Node, graph_from_json, graph_to_json, topological
 from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
-from tasks.sources.planning import BOUNDS, read_options
+from tasks.sources.formats import BOUNDS, read_options
 from tasks.sources.reading_rules import Fit
 from tasks.storage.allowed_roots import allowed_roots
 from tasks.storage.atomic import read_json

@@ -16,22 +16,25 @@ from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.algorithms.reductions import total
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
-from tasks.ops.side_tables import SideFrame, SideTable, frames_in, read_side_table, side_schema
+from tasks.ops.side_tables import SideFrame, SideTable, checked_read, frames_in, read_side_table, side_schema
 
 
 class JoinExternal(Learned):
-    """Add the columns of a side table (a Parquet or CSV file) to the selected ones; the rows keep their order.
+    """Add the columns of a side table (a Parquet or text file) to the selected ones; the rows keep their order.
 
     `table` is the path of a file, or of a folder of Parquet files, with at most 4 GiB in memory; in Python also a
     pandas, Arrow or cuDF frame, as it is then, without its index, which a job has no place for. `on` names the key
     columns, or maps the rows' names to the table's. `columns` are the columns to add (default: all but the keys). `how`
     is left: a row whose key the table lacks gets nulls. A null key matches a null key. Added columns have the table's
-    types. A key that occurs twice in the table is an error, or its first row counts (`duplicates`: error or first). The
-    table is read when fitting and saved with the workflow, which from then on does not need the file. A refit reads it
-    again; if it differs from what the base read, the run says so, with the steps that learn from its columns. Errors: a
-    JobError for a missing file, a larger table, an unknown column, and a column that would be there twice; a DataError
-    for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that cannot be
-    read.
+    types. `read` says how a file of CSV, TSV or JSON lines is read, with these keys of a job's `source`: format,
+    header, columns, schema, null_values, delimiter, skip_rows, skip_initial_space, decimal, quote, escape, comment and
+    encoding, as in `{delimiter: ";", schema: {zip: string}}`; without `null_values` the texts NA, NaN, null and the
+    like are null in columns that are no text, and each text stays. A key that occurs twice in the table is an error, or
+    its first row counts (`duplicates`: error or first). The table is read when fitting and saved with the workflow,
+    which from then on does not need the file. A refit reads it again; if it differs from what the base read, the run
+    says so, with the steps that learn from its columns. Errors: a JobError for a missing file, a larger table, an
+    unknown column, and a column that would be there twice; a DataError for keys of different kinds (or different
+    decimals), for a key that occurs twice, and for a file that cannot be read.
 
     >>> from millrace import Workflow
     >>> import tempfile
@@ -50,6 +53,7 @@ class JoinExternal(Learned):
     how: Literal["left"] = "left"
     columns: list[str] | None = None
     duplicates: Literal["error", "first"] = "error"
+    read: dict[str, Any] | None = None
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
     encoded = True
     passes: ClassVar[int] = 0
@@ -58,6 +62,10 @@ class JoinExternal(Learned):
     def _possible(self) -> JoinExternal:
         if not self.keys:
             raise ValueError("on must name at least one column")
+        if self.read:
+            checked_read(self.read)
+            if self.frames:
+                raise ValueError("read says how a file is read, and the table is a frame")
         return self
 
     @property
@@ -89,11 +97,12 @@ class JoinExternal(Learned):
         wanted = [n for n in known if n not in self.keys.values()] if self.columns is None else self.columns
         for name in (*wanted, *self.keys.values()):
             if name not in known:
-                raise JobError(f"the side table has no column {name!r}", where=str(self.table), do=near(name, known))
+                do = near(name, known).replace("set source.delimiter to", "give its delimiter, read.delimiter:")
+                raise JobError(f"the side table has no column {name!r}", where=str(self.table), do=do)
         return list(wanted)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: Mapping[str, Any] | None) -> list[Column]:
-        side = side_schema(self.table) if fitted is None else fitted["table"].schema
+        side = side_schema(self.table, self.read) if fitted is None else fitted["table"].schema
         added = self._added(side.names)
         for name in added:
             if name in unit:
@@ -106,7 +115,8 @@ class JoinExternal(Learned):
                 raise DataError(
                     f"the key {name!r} is {dtype_name(mine)}, the side table's {theirs!r} {dtype_name(other)}",
                     where=str(self.table),
-                    do="cast one of them to the other's type",
+                    do="cast one of them to the other's type"
+                    + ("" if self.frames else f"; that of a text file is set by read: {{schema: {{{theirs}: ..}}}}"),
                 )
             if mine != other and (pa.types.is_decimal(mine) or pa.types.is_decimal(other)):
                 raise DataError(
@@ -121,8 +131,8 @@ class JoinExternal(Learned):
     def finalize_unit(self, partial: None, unit: Unit) -> dict[str, Any]:
         """`table`: the keys and the added columns, each key once."""
         keys = list(dict.fromkeys(self.keys.values()))
-        added = self._added(side_schema(self.table).names)
-        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)])
+        added = self._added(side_schema(self.table, self.read).names)
+        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
         codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
         if len(distinct) < len(table):
             first: dict[int, int] = {}

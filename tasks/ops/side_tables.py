@@ -1,4 +1,4 @@
-"""Small tables beside the data, which every worker needs whole: Parquet or CSV files, or frames in memory."""
+"""Small tables beside the data, which every worker needs whole: Parquet or text files, or frames in memory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,36 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
-from pydantic import GetJsonSchemaHandler, PlainSerializer, WrapValidator
+from pydantic import GetJsonSchemaHandler, PlainSerializer, ValidationError, WrapValidator
 from pydantic_core import PydanticOmit, core_schema
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import check_names
+from tasks.core.settings import Source
 from tasks.core.units import amount
 from tasks.engines.convert import libraries
-from tasks.errors import DataError, JobError
-from tasks.storage.allowed_roots import allowed_name, check_files_in
+from tasks.errors import DataError, JobError, mistakes, near, place_text
+from tasks.storage.allowed_roots import allowed_name, check_files_in, check_path
 
 MOST_BYTES = 4 << 30
+READ = (
+    "format",
+    "header",
+    "columns",
+    "schema",
+    "null_values",
+    "delimiter",
+    "skip_rows",
+    "skip_initial_space",
+    "decimal",
+    "quote",
+    "escape",
+    "comment",
+    "encoding",
+)  # the settings of a source that a side table takes
+Reader = Callable[[str, Mapping[str, Any]], pa.Table]
+readers: dict[str, Reader] = {}  # `text`: from a path and settings to a table; `tasks.graph` sets it
 IN_MEMORY = "a frame in memory"  # the place in messages
 
 
@@ -152,22 +169,38 @@ def frames_in(*values: Any) -> tuple[SideFrame, ...]:
     return tuple(value for value in values if isinstance(value, SideFrame))
 
 
-def read_side_table(source: str | SideFrame, columns: list[str] | None = None) -> pa.Table:
-    """The whole table of a frame, of a Parquet or CSV file, or of a folder of Parquet files; strings plain, NaN null.
+def checked_read(read: Mapping[str, Any]) -> None:
+    """A ValueError for settings of a source by which no side table can be read."""
+    for name in read:
+        if name not in READ:
+            raise ValueError(f"read takes no {name!r}: {near(name, READ)}")
+    try:
+        Source.model_validate({"path": "any", **read})
+    except ValidationError as error:
+        wrong = mistakes(error, read)[0]
+        raise ValueError(f"read.{place_text(wrong.place)}: {wrong.text}") from None
 
-    A JobError if there is no such file or it is neither; a DataError if it cannot be read.
+
+def read_side_table(
+    source: str | SideFrame, columns: list[str] | None = None, read: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """The whole table of a frame, of a file of any format, or of a folder of Parquet files; strings plain, NaN null.
+    `read` are settings of a source, by which a file is read.
+
+    A JobError if there is no such file or it has no known format; a DataError if it cannot be read.
     """
     if isinstance(source, SideFrame):
         return source.table if columns is None else source.table.select(columns)
     path = source
-    file = _existing(path)
+    file = _existing(path, read)
     try:
-        with _opened(file) as name:
-            if file.suffix in (".csv", ".tsv"):
-                table = pc_csv.read_csv(name, parse_options=_delimiter(file))
-                table = table if columns is None else table.select(columns)
-            else:
+        if _is_parquet(file, read):
+            with _opened(file) as name:
                 table = pq.read_table(name, columns=columns)
+        else:
+            check_path(path, "a side table")
+            table = readers["text"](path, read or {})
+            table = table if columns is None else table.select(columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
             "the side table cannot be read", where=path, why=str(error), do="mend or replace the file"
@@ -185,14 +218,14 @@ def _small(table: pa.Table, where: str) -> pa.Table:
     return table
 
 
-def side_schema(source: str | SideFrame) -> pa.Schema:
-    """Names and types of the columns, from the footer (of a CSV file: from its text; of a frame: as they are)."""
+def side_schema(source: str | SideFrame, read: Mapping[str, Any] | None = None) -> pa.Schema:
+    """Names and types of the columns, from the footer (of a text file: from its text; of a frame: as they are)."""
     if isinstance(source, SideFrame):
         return source.schema
     path = source
-    file = _existing(path)
-    if file.suffix in (".csv", ".tsv"):
-        schema = read_side_table(path).schema
+    file = _existing(path, read)
+    if not _is_parquet(file, read):
+        schema = read_side_table(path, read=read).schema
     else:
         try:
             with _opened(file) as name:
@@ -213,17 +246,19 @@ def _opened(file: Path) -> Iterator[str]:
             yield name
 
 
-def _existing(path: str) -> Path:
+def _existing(path: str, read: Mapping[str, Any] | None) -> Path:
     file = Path(path)
     if not file.exists():
-        raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet or CSV file")
-    if file.is_file() and file.suffix not in (".parquet", ".pq", ".csv", ".tsv"):
-        raise JobError(f"the side table {path!r} is neither .parquet nor .csv or .tsv", do="convert it to Parquet")
+        raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet, CSV or JSON lines file")
+    if file.is_dir() and read:
+        raise JobError(f"the side table {path!r} is a folder, which takes no settings of a source", where="read",
+                       do="give the path of a file, or leave read out for a folder of Parquet files")  # fmt: skip
     return file
 
 
-def _delimiter(file: Path) -> pc_csv.ParseOptions:
-    return pc_csv.ParseOptions(delimiter="\t" if file.suffix == ".tsv" else ",")
+def _is_parquet(file: Path, read: Mapping[str, Any] | None) -> bool:
+    """Whether a side table is read by its footer alone."""
+    return not read and (file.is_dir() or file.suffix in (".parquet", ".pq"))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

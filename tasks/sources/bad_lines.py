@@ -12,6 +12,7 @@ from tasks.core.plan import File, Plan
 from tasks.core.settings import Source
 from tasks.errors import JobError
 from tasks.sources.formats import FORMATS
+from tasks.sources.formats.readable_lines import encoding_of
 from tasks.sources.formats.text_ranges import BAD
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import check_replaceable, no_space, partial_file
@@ -95,7 +96,7 @@ def write_bad_lines(path: Path, plans: Sequence[tuple[Plan, Sequence[FileWithBad
             for plan, files in plans:
                 read = FORMATS[plan.format].bad_lines
                 assert read is not None
-                encoding = plan.options.get("encoding", "utf-8").replace("utf-16", "utf-8")
+                encoding = encoding_of(plan.options)
                 for one in files:
                     for line, why, data in read(File(*one["file"]), plan.options):
                         text = data.decode(encoding, "backslashreplace").rstrip("\r\n")

@@ -33,19 +33,17 @@ from tasks.engines.expression.evaluation import true_mask
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError, near
-from tasks.sources.formats import DELIMITED, FORMATS, format_of
+from tasks.sources.formats import FORMATS, check_delimiter, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import Inspected
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
-from tasks.sources.uniting import check_together, united
+from tasks.sources.uniting import RECOGNISED, check_together, united
 from tasks.storage import hive
-from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_path
 
-SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
+OUTSIDE = "/"  # instead of a value in the name of a folder: no name has it
 PARTITION, SMALLEST = 10**9, 16 * 2**20  # bytes
-BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
 
 
 class NoRowsError(DataError):
@@ -92,6 +90,8 @@ def make_plan(
         options["optional"] = sorted(optional)
     name = format_of(listed, source.format)
     check_delimiter(source, name)
+    source, recognised = with_recognised(source, name, listed, parallel_map)
+    options |= read_options(source) | {"header": name in TEXTS and bool(options["header"])}
     empty = [f.path for f in listed if f.size == 0]
     inspected, left = _inspected(
         [f for f in listed if f.size], source, lambda files: FORMATS[name].survey(files, options, limits, parallel_map)
@@ -120,7 +120,11 @@ def make_plan(
     types = {n: known.pop(n) for n in fields if n in known}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
     whole = united(full, declared, null_types or {}, source.missing, folders)
-    named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
+    paths = [*(item.file.path for item in full), *left]
+    named = _folder_columns(_named(paths, source), source)
+    outside = {name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
+               for name, values in _named(paths, source, OUTSIDE).items() if name in folders}  # fmt: skip
+    whole = whole.with_outside(outside, [item.file.path for item in full], source.missing)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
     schema = Schema([*schema.columns, *(_of_type(schema[n], types.get(n)) for n in fields)])
     computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
@@ -145,6 +149,7 @@ def make_plan(
             **whole.options(),
             **({FIELDS: fields} if fields else {}),
             **({MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in computed.items()}} if computed else {}),
+            **({RECOGNISED: recognised} if recognised else {}),
             **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
         reading=reading_of(original, name, listed),
@@ -199,10 +204,11 @@ def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[s
     return {name: values for name, values in named.items() if name not in inspected[0].schema.names}
 
 
-def _named(paths: Sequence[str], source: Source) -> dict[str, list[str | None]]:
-    """The values in the names of folders below the source (`country=DE/`): column -> one value for each file."""
+def _named(paths: Sequence[str], source: Source, missing: str | None = None) -> dict[str, list[str | None]]:
+    """The values in the names of folders below the source (`country=DE/`): column -> one value for each file, `missing`
+    for a file that is in no such folder."""
     sources = [source.path] if isinstance(source.path, str) else source.path
-    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources])
+    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources], missing)
 
 
 def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -> dict[str, Column]:
@@ -255,72 +261,6 @@ def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     names = list(inspected[0].schema.names)
     other = {str(i): list(item.schema.names) for i, item in enumerate(inspected) if item.schema.names != names}
     return {"names": names, "other_names": other}
-
-
-def check_delimiter(source: Source, name: str) -> None:
-    """Refuse the settings of text with delimiters for formats without them."""
-    if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
-        raise JobError(
-            f"files of the format {name} have no lines",
-            where="source.bad_lines",
-            do="leave it out: it is for csv, tsv and jsonl",
-        )
-    if name in TEXTS:
-        _check_signs(source, name)
-        return
-    others = {
-        "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
-        "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
-    }  # fmt: skip
-    for key, is_set in others.items():
-        if is_set:
-            raise JobError(
-                f"files of the format {name} have no {key} of their own",
-                where=f"source.{key}",
-                do="leave it out: it is for csv and tsv",
-            )
-    if source.delimiter is not None:
-        raise JobError(
-            f"files of the format {name} have no delimiter",
-            where="source.delimiter",
-            do="leave it out, or set source.format to csv if they are text with values between delimiters",
-        )
-
-
-def _check_signs(source: Source, name: str) -> None:
-    """A JobError where one character is two signs of a text file."""
-    quote = DELIMITED[name].quote if source.quote is None else source.quote
-    signs = {"delimiter": source.delimiter or DELIMITED[name].delimiter, "quote": quote,
-             "escape": source.escape, "comment": source.comment}  # fmt: skip
-    keys: dict[str, str] = {}
-    for key, sign in signs.items():
-        if not sign:
-            continue
-        if sign in keys:
-            raise JobError(
-                f"{sign!r} is the {keys[sign]} and the {key} of a text file",
-                where=f"source.{key}",
-                do="give another character, or leave it out: two quotes stand for one without an escape",
-            )
-        keys[sign] = key
-
-
-def read_options(source: Source) -> dict[str, Any]:
-    """The options of readers, as plain values."""
-    return {
-        "header": source.header and source.columns is None,
-        "columns": source.columns,
-        "null_values": list(source.null_values),
-        "delimiter": source.delimiter,
-        **({} if source.decimal is None else {"decimal": source.decimal}),
-        **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
-        **{name: sign for name in SIGNS if (sign := getattr(source, name)) is not None},
-        **({} if source.bad_lines == "error" else {"bad_lines": True}),
-        **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
-        "schema": dict(source.schema_ or {}),
-        **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
-        "storage_options": storage(source.storage_options),
-    }
 
 
 def largest_partition(source: Source, limit: int | None = None, memory: int | None = None) -> int:

@@ -115,9 +115,9 @@ def _with_made(
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
     """Read pieces of files as one table, in the types of the plan."""
     folders = plan.options.get("folders", {})
+    check_together(plan, columns)
     if not folders.keys().isdisjoint(columns):
         return _with_folders(plan, pieces, columns, folders)
-    check_together(plan, columns)
     absent = plan.options.get(ABSENT, {})
     if absent and any(not {*columns}.isdisjoint(absent.get(str(number), ())) for number in {p.file for p in pieces}):
         return _with_nulls(plan, pieces, columns, absent)

@@ -19,7 +19,8 @@ from tasks.storage.files import COMPRESSIONS
 
 ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them together
 VALUES = ("null_values", "schema", *ROWS)
-LAYOUT = ("delimiter", "header", "columns", "skip_rows", "decimal", "encoding", "quote", "escape", "comment")
+LAYOUT = ("delimiter", "header", "columns", "skip_rows", "skip_initial_space", "decimal", "encoding", "quote", "escape",
+          "comment")  # fmt: skip
 TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
 DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "strict": False, "keys": [],
                             "sort_by": []}  # fmt: skip

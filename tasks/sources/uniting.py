@@ -21,7 +21,7 @@ from tasks.errors import DataError, JobError, near
 from tasks.sources.formats.survey import Inspected
 
 Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that files disagree about
-APART, ABSENT, GROWN = "apart", "absent", "grown"  # in a plan's options
+APART, ABSENT, GROWN, RECOGNISED = "apart", "absent", "grown", "recognised"  # in a plan's options
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,20 @@ class United:
         absent = {str(number): list(names) for number, names in self.absent.items()}
         every = {ABSENT: absent, APART: {n: list(a) for n, a in self.apart.items()}, GROWN: dict(self.grown)}
         return {name: value for name, value in every.items() if value}
+
+    def with_outside(
+        self, outside: Mapping[str, Sequence[str]], paths: Sequence[str], missing: Literal["error", "null"]
+    ) -> United:
+        """The same with the columns of folders' names that some files are in no folder of: they lack the column."""
+        absent, apart = {number: [*names] for number, names in self.absent.items()}, dict(self.apart)
+        for name, those in ((name, those) for name, those in outside.items() if those):
+            for number in (number for number, path in enumerate(paths) if path in {*those}):
+                absent.setdefault(number, []).append(name)
+            if missing == "error":
+                why = f"the folders of other files name it ({name}=..), and this file is in no such folder"
+                do = "move the file into one, set source.missing: null to read nulls there, or leave the file out"
+                apart[name] = (missing_text(name), those[0], why, do)
+        return replace(self, absent={number: tuple(names) for number, names in absent.items()}, apart=apart)
 
     @property
     def on_host(self) -> set[str]:
@@ -235,8 +249,10 @@ def missing_text(name: str) -> str:
 
 
 def uniting_notes(plan: Plan, used: Collection[str]) -> list[str]:
-    """A sentence for each used column that some files lack, or have in a narrower type."""
-    notes = [text for name, text in plan.options.get(GROWN, {}).items() if name in used and name in plan.schema]
+    """A sentence for each setting that a file showed, and for each used column that some files lack, or have in a
+    narrower type."""
+    notes = [*plan.options.get(RECOGNISED, ())]
+    notes += [text for name, text in plan.options.get(GROWN, {}).items() if name in used and name in plan.schema]
     absent: dict[str, list[str]] = {}
     for number, names in plan.options.get(ABSENT, {}).items():
         for name in names:

@@ -34,12 +34,12 @@ from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
+from tasks.sources.formats import read_options
 from tasks.sources.planning import (
     NoRowsError,
     NoValidationRowsError,
     make_plan,
     partition_size,
-    read_options,
 )
 from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missing, without_unused
 from tasks.stages.needs import checked_needs

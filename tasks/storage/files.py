@@ -11,6 +11,9 @@ import glob
 import io
 import lzma
 import os
+import re
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,11 +31,21 @@ from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.own_files import LATEST, SPLITS, described_by, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
+# errors of decompression; of zip files also those of a method that is not known, and of a password
+DECODING = (lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError)
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
 LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
 STEP = 16 * 2**20  # bytes that are decompressed at a time
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli", ".xz": "xz"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli", ".xz": "xz",
+                ".zip": "zip"}  # fmt: skip
+SIGNATURES = {
+    "gzip": rb"\x1f\x8b\x08", "zstd": rb"\x28\xb5\x2f\xfd", "bz2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+    "xz": rb"\xfd7zXZ\0", "lz4": rb"\x04\x22\x4d\x18", "zip": rb"PK(?:\x03\x04|\x05\x06)",
+}  # fmt: skip
+LONGEST_SIGNATURE = 10
+PLAIN = re.compile(rb"(?:\xef\xbb\xbf)?[\t\r\n\x20-\x7e]*")
+_codecs: dict[File, str | None] = {}  # of files that this process has looked at
 
 
 def is_remote(path: str) -> bool:
@@ -411,57 +424,90 @@ def read_range(path: str | File, start: int, stop: int, options: Mapping[str, An
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def compression(path: str) -> str | None:
-    """The compression that a file's last suffix names."""
+def compression(file: File, options: Mapping[str, Any] | None = None) -> str | None:
+    """The compression of a file: what its first bytes say; that of its suffix where they are neither a signature nor
+    ASCII text."""
+    if file not in _codecs:
+        if len(_codecs) > 100_000:
+            _codecs.clear()
+        _codecs[file] = _codec(file.path, read_range(file, 0, LONGEST_SIGNATURE, options))
+    return _codecs[file]
+
+
+def _codec(path: str, start: bytes) -> str | None:
+    signed = next((codec for codec, signature in SIGNATURES.items() if re.match(signature, start)), None)
+    if signed or PLAIN.fullmatch(start):
+        return signed
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
-def read_all(
-    path: str | File,
-    options: Mapping[str, Any] | None = None,
-    length: int | None = None,
-    most: int | None = None,
-) -> bytes:
-    """The whole content or its first `length` bytes, decompressed if the name says that it is compressed.
+def read_all(file: File, options: Mapping[str, Any] | None = None, length: int | None = None) -> bytes:
+    """The whole content of a file or its first `length` bytes, decompressed; of a zip file, of its first member."""
+    return read_members(file, options, length)[0][1]
 
-    OverflowError where it decompresses to more than `most` bytes; no more than these are ever in memory.
+
+def read_members(
+    source: File, options: Mapping[str, Any] | None = None, length: int | None = None, most: int | None = None
+) -> list[tuple[str, bytes]]:
+    """(name, content) of each file in a zip file; of any other file its own, decompressed. With `length` the first so
+    many bytes of the first one.
+
+    OverflowError where all decompress to more than `most` bytes; no more than these are ever in memory.
     """
-    name = path.path if isinstance(path, File) else path
-    codec = compression(name)
-    with open_binary(path, options) as file:
+    name = source.path
+    codec = compression(source, options)
+    with open_binary(source, options) as file:
         try:
             if codec is None:
-                return file.read(-1 if length is None else length)
+                return [(name, file.read(-1 if length is None else length))]
             if not is_remote(name):
                 packed: Any = file
             elif length is None:
                 packed = io.BytesIO(file.read())
             else:
-                packed = io.BufferedReader(cast("Any", file), CHUNK)  # Arrow reads 64 KiB at a time
-            with _decompressing(packed, codec) as stream:
-                if length is not None:
-                    return stream.read(length)
-                parts, total = [], 0
-                while part := stream.read(STEP):
-                    parts.append(part)
-                    total += len(part)
-                    if most is not None and total > most:
-                        raise OverflowError
-                return b"".join(parts)
-        except OverflowError:
+                packed = io.BufferedReader(
+                    cast("Any", file), min(CHUNK, max(length, 2**16))
+                )  # Arrow reads 64 KiB at a time
+            members, total = list[tuple[str, bytes]](), 0
+            for member, stream in _decompressing(name, packed, codec):
+                with stream:
+                    if length is not None:
+                        return [(member, stream.read(length))]
+                    parts = []
+                    while part := stream.read(STEP):
+                        parts.append(part)
+                        total += len(part)
+                        if most is not None and total > most:
+                            raise OverflowError
+                    members.append((member, b"".join(parts)))
+            return members
+        except (OverflowError, DataError):
             raise
         except Exception as error:
             raise _reading_error(name, error, options) from None
 
 
-def _decompressing(packed: Any, codec: str) -> Any:
-    """A stream of what a compressed file holds; Arrow knows every codec but xz."""
-    return lzma.LZMAFile(packed) if codec == "xz" else pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec)
+def _decompressing(path: str, packed: Any, codec: str) -> Iterator[tuple[str, Any]]:
+    """(name, stream) of what a compressed file holds; Arrow knows every codec but xz. Of a zip file these are all
+    files in it, but for those that folders hide, too."""
+    if codec == "zip":
+        with zipfile.ZipFile(packed) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir() and _visible(member.filename)]
+            if not members:
+                raise DataError("a zip file holds no data file", where=path,
+                                why="names that begin with _ or . do not count",
+                                do="put a file into it, or leave it out of source.path")  # fmt: skip
+            for member in members:
+                yield member.filename, archive.open(member)
+    elif codec == "xz":
+        yield path, lzma.LZMAFile(packed)  # noqa: SIM115
+    else:
+        yield path, pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec)
 
 
 def _reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
     """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of millrace."""
-    expected = is_remote(path) or isinstance(error, (OSError, EOFError, lzma.LZMAError, pa.ArrowException))
+    expected = is_remote(path) or isinstance(error, (OSError, EOFError, pa.ArrowException, *DECODING))
     return unreadable(path, error, options) if expected else error
 
 

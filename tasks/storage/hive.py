@@ -155,8 +155,10 @@ def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
 # Reading
 
 
-def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, list[str | None]]:
-    """Column -> its value for each file, from the names of folders below the sources; null without such a folder.
+def named_columns(
+    paths: Sequence[str], sources: Sequence[str], missing: str | None = None
+) -> dict[str, list[str | None]]:
+    """Column -> its value for each file, from the names of folders below the sources; `missing` without such a folder.
 
     >>> named_columns(["/d/day=1/a.csv", "/d/day=%2Bx/b.csv"], ["/d"])
     {'day': ['1', '+x']}
@@ -166,7 +168,7 @@ def named_columns(paths: Sequence[str], sources: Sequence[str]) -> dict[str, lis
     bases = sorted((_base(source) for source in sources), key=len, reverse=True)
     by_file = [_values(path, next((base for base in bases if path.startswith(base)), path)) for path in paths]
     names = dict.fromkeys(name for values in by_file for name in values)
-    return {name: [values.get(name) for values in by_file] for name in names}
+    return {name: [values.get(name, missing) for values in by_file] for name in names}
 
 
 def _base(source: str) -> str:

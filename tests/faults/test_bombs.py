@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,14 @@ def gzipped_lines(folder: Path) -> Path:
     return path
 
 
+def zipped_lines(folder: Path) -> Path:
+    path = folder / "rows.csv"  # without the suffix of a zip file
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(80):
+            archive.writestr(f"{number}.csv", b"a,b\n" + b"1,2\n" * 2**21)
+    return path
+
+
 def one_long_line(folder: Path) -> Path:
     path = folder / "rows.csv"
     path.write_bytes(b"a,b\n1,2\n1," + b"2" * 40 * 2**20 + b"\n")
@@ -107,6 +116,7 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "an Avro list of nulls": (list_of_nulls, "promises 1,099,511,627,776 elements"),
     "zeros in Avro, deflated": (deflated_zeros, "source.max_block_bytes"),
     "lines in gzip": (gzipped_lines, "source.max_block_bytes"),
+    "lines in a zip file that is called CSV": (zipped_lines, "source.max_block_bytes"),
     "zeros in Arrow, under zstd": (zeros_in_arrow, "source.max_block_bytes"),
     "a line of 40 MB": (one_long_line, "source.max_record_bytes"),
     "a header of 40 MB": (one_long_header, "source.max_record_bytes"),

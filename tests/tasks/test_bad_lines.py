@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,58 @@ def test_bad_lines_of_csv_are_left_out_counted_and_collected(range_bytes: int, p
     assert not list(tmp_path.glob("*.tmp"))
 
 
+OPEN = "quotes are open at the end of the file: lines that are not read: {}"
+TORN = "letters follow a closing quote, lines that are not read: {}"
+# (text, the line with the open quote, why, the lines that can be read)
+OPEN_QUOTES = [
+    ('x,y\n1,a\n2,"b\n3,c\n4,d\n', 3, OPEN.format(3), [1]),
+    ('x,y\n1,a\n2,b\n3,"c', 4, OPEN.format(1), [1, 2]),
+    ('x,y\n1,a\n2,"b\n3,c\n4,"d\n5,e\n', 3, TORN.format(3), [1, 5]),
+    ('x,y\n1,"a"\n2,"b\n3,"c"\n4,"d"\n', 3, TORN.format(2), [1, 4]),
+    ('x,y\n1,a\n"2,b\n"3",c\n4,d\n', 3, TORN.format(2), [1, 4]),
+    ('x,y\n"1",a\n2,"b""\n3,""\n', 3, OPEN.format(2), [1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
+@pytest.mark.parametrize("kind", ["plain", "gzip", "utf-16", "escape", "comment"])
+@pytest.mark.parametrize(("text", "line", "why", "left"), OPEN_QUOTES)
+def test_an_open_quote_is_an_error_that_names_its_line(
+    text: str, line: int, why: str, left: list[int], kind: str, range_bytes: int, tmp_path: Path
+) -> None:
+    settings: dict[str, str] = {
+        "utf-16": {"encoding": "utf-16"}, "escape": {"escape": "!"}, "comment": {"comment": "#"},
+    }.get(kind, {})  # fmt: skip
+    data = text.encode("utf-16" if kind == "utf-16" else "utf-8")
+    path = tmp_path / ("a.csv.gz" if kind == "gzip" else "a.csv")
+    path.write_bytes(gzip.compress(data) if kind == "gzip" else data)
+    if kind == "escape":
+        why = why.replace("quotes are open at", "quotes are open, or an escape stands alone, at")
+    with pytest.raises(DataError, match="a quote of a text file is not closed") as error:
+        plan_of(path, range_bytes, **settings)
+    assert (error.value.where, error.value.why) == (f"{path}, line {line}", why)
+    plan = plan_of(path, range_bytes, bad_lines="skip", **settings)
+    assert [int(x) for x in rows(plan)["x"]] == left
+    (found,) = collected(plan, tmp_path / "_bad.jsonl")
+    assert (found["line"], found["why"]) == (line, why)
+
+
+@pytest.mark.parametrize("range_bytes", [3, 2**20])
+def test_quotes_that_are_closed_hold_any_text(range_bytes: int, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'x,y\n1,"a"\n2,"b\n""3"",c" \n4,"d"e\n5,f"g\n6,"j\n"')
+    for bad_lines in ("error", "skip"):
+        plan = plan_of(tmp_path / "a.csv", range_bytes, bad_lines=bad_lines)
+        assert rows(plan)["y"] == ["a", 'b\n"3",c ', "de", 'f"g', "j\n"]
+
+
+def test_an_open_quote_of_the_header_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('x,"y\n1,a\n2,b\n')
+    for bad_lines in ("error", "skip"):
+        with pytest.raises(DataError, match="a quote of a text file is not closed") as error:
+            plan_of(tmp_path / "a.csv", bad_lines=bad_lines)
+        assert error.value.where == f"{tmp_path}/a.csv, line 1"
+
+
 @pytest.mark.parametrize("range_bytes", [3, 8, 2**20])
 def test_bad_lines_of_json_are_left_out_counted_and_collected(range_bytes: int, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
@@ -102,7 +155,7 @@ def test_a_line_of_blanks_is_no_row_whatever_columns_are_read(bad: str, tmp_path
 
 
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(CSV)
+    (tmp_path / "a.csv").write_bytes(CSV.removesuffix(b'7,"open\n'))
     with pytest.raises(DataError, match="a text file does not parse") as error:
         rows(plan_of(tmp_path / "a.csv", 2**20))
     assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
@@ -336,7 +389,8 @@ RAW = st.text(st.sampled_from('ab,;"\\#\n\r é'), min_size=1, max_size=60)
 DIALECTS = st.sampled_from(
     [
         Dialect(), Dialect(";", "'"), Dialect(",", ""), Dialect(",", '"', "\\"), Dialect(",", '"', None, "#"),
-        Dialect(",", '"', "\\", "#"), Dialect(",", "", "\\", "#"),
+        Dialect(",", '"', "\\", "#"), Dialect(",", "", "\\", "#"), Dialect(",;"), Dialect("é"), Dialect("a,", ""),
+        Dialect(",", skip_space=True), Dialect(";", "", skip_space=True), Dialect(",,", "'", "\\", "#", True),
     ]
 )  # fmt: skip
 LAW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -347,12 +401,12 @@ LAW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthChe
 def test_arrow_reads_what_the_sieve_leaves_and_ranges_change_nothing(
     text: str, dialect: Dialect, columns: int, cut: int, tmp_path: Path
 ) -> None:
-    sifted = DelimitedSieve(dialect, columns).sift(text.encode())
+    sifted = DelimitedSieve(replace(dialect, blank=columns == 1), columns).sift(text.encode())
     assert sifted.rows == 0 or sifted.data
     names = [f"c{i}" for i in range(columns)]
     (tmp_path / "a.csv").write_bytes(text.encode())
     signs = {"delimiter": dialect.delimiter, "quote": dialect.quote, "escape": dialect.escape,
-             "comment": dialect.comment}  # fmt: skip
+             "comment": dialect.comment, "skip_initial_space": dialect.skip_space}  # fmt: skip
     source = {**signs, "columns": names, "schema": dict.fromkeys(names, "string"), "bad_lines": "skip"}
     if not sifted.rows:
         with pytest.raises(DataError, match="no rows at all"):

@@ -116,7 +116,8 @@ def test_every_row_is_read_with_and_without_a_last_line_end(
     expected = []
     for i, lines in enumerate(files):
         rows = [next(numbers) if line else None for line in lines]
-        expected += [{"a": row} for row in rows if row is not None]
+        read = rows if ended or lines[-1] else rows[:-1]  # an empty line of one column is null
+        expected += [{"a": row} for row in read if row is not None or kind == "csv"]
         made = ["" if row is None else f'{{"a": {row}}}' if kind == "jsonl" else str(row) for row in rows]
         (folder / f"{i}.{kind}").write_bytes((line_end.join(made) + (line_end if ended else "")).encode())
     source = Source(path=str(folder), columns=["a"] if kind == "csv" else None)
@@ -349,7 +350,7 @@ def test_a_header_with_other_delimiters_is_told(tmp_path: Path, delimiter: str) 
     assert error.value.do.endswith(f"if it is several, set source.delimiter to {delimiter!r}")
 
 
-@pytest.mark.parametrize("wrong", ["", "||", '"', "\n", "\r", "é"])
+@pytest.mark.parametrize("wrong", ["", '"', "\n", "|\r", "\0", 21 * "|"])
 def test_what_cannot_stand_between_values_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="cannot stand between values"):
         Source(path="x.csv", delimiter=wrong)

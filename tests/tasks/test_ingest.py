@@ -181,7 +181,7 @@ def test_empty_files_are_skipped_and_named(tmp_path: Path) -> None:
     plan = make_plan(Source(path=str(tmp_path)))
     assert sorted(os.path.basename(p) for p in plan.skipped) == ["a.parquet", "c.parquet"]  # noqa: PTH119
     assert rows(plan) == [1]
-    for text in ("", "n\n", "n\n\n"):
+    for text in ("", "n\n", "n,m\n\n"):
         (tmp_path / "x.csv").write_text(text)
         with pytest.raises(DataError, match="no rows at all"):
             make_plan(Source(path=str(tmp_path / "x.csv")))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import lzma
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
+from tasks.sources.uniting import uniting_notes
 from tasks.workflow import Workflow
 from tests.frames import to_list
 
@@ -121,3 +125,165 @@ def test_every_text_is_read_as_python_reads_it(values: list[tuple[str, str]], en
     read_rows = rows(tmp_path, encoding=encoding, schema={"a": "string", "b": "string"})
     expected = [*csv.reader(io.StringIO(text.getvalue(), newline=""))][1:]
     assert [list(row) for row in zip(read_rows["a"], read_rows["b"], strict=True)] == expected
+
+
+COLONS = ('a::b::c', '1::x: y::2', '3::"u::v\nw"::4', '5::::6')  # fmt: skip
+
+
+@pytest.mark.parametrize("delimiter", ["::", "||", "§", "~|~"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_delimiter_of_several_letters_or_bytes(delimiter: str, encoding: str, packed: bool, tmp_path: Path) -> None:
+    data = "\n".join(line.replace("::", delimiter) for line in COLONS).encode(encoding)
+    (tmp_path / ("a.csv.gz" if packed else "a.csv")).write_bytes(gzip.compress(data) if packed else data)
+    texts = ["x: y", f"u{delimiter}v\nw", None]
+    for limit in (1, 2**20):
+        signs: Any = {"delimiter": delimiter, "encoding": encoding, "limits": Limits(1, range_bytes=limit)}
+        assert rows(tmp_path, **signs) == {"a": [1, 3, 5], "b": texts, "c": [2, 4, 6]}
+        assert rows(tmp_path, bad_lines="skip", **signs)["b"] == texts
+
+
+def test_an_error_in_a_text_of_other_delimiters_shows_it_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a::b\n1::2\n3::4::5\n")
+    with pytest.raises(DataError, match="does not parse") as error:
+        rows(tmp_path, delimiter="::")
+    assert error.value.where == f"{tmp_path}/a.csv, row 2 (line 3 of the file)"
+    assert error.value.why.endswith("Expected 2 columns, got 3: 3::4::5")
+
+
+def test_spaces_behind_every_delimiter_are_left_out_and_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a, b, c\n1, x y, 2\n3, "u, v", 4\n')
+    assert rows(tmp_path) == {"a": [1, 3], "b": ["x y", "u, v"], "c": [2, 4]}
+    assert rows(tmp_path, skip_initial_space=False, quote="", bad_lines="skip") == {
+        "a": [1], " b": [" x y"], " c": [2],
+    }  # fmt: skip
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert uniting_notes(plan, []) == [
+        f"{tmp_path}/a.csv has a space behind each delimiter, which is left out: source.skip_initial_space: true"
+    ]
+    assert plan.reading["skip_initial_space"] is True
+    (tmp_path / "a.csv").write_text("a, b\n1, x\n2,y\n3,  z\n")
+    assert rows(tmp_path) == {"a": [1, 2, 3], " b": [" x", "y", "  z"]}
+    assert rows(tmp_path, skip_initial_space=True) == {"a": [1, 2, 3], "b": ["x", "y", "z"]}
+    (tmp_path / "a.csv").write_text("a   b\n1 x\n2  y\n")
+    assert rows(tmp_path, skip_initial_space=True, delimiter=" ") == {"a": [1, 2], "b": ["x", "y"]}
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_line_by_which_excel_names_the_delimiter(mark: str, encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(f"{mark}sep=;\r\na;b\r\n1;x,y\r\n".encode(encoding))
+    for signs in ({}, {"delimiter": ";"}, {"skip_rows": 1}, {"skip_rows": 2, "columns": ["a", "b"]}):
+        assert rows(tmp_path, encoding=encoding, **signs) == {"a": [1], "b": ["x,y"]}
+    assert make_plan(Source(path=str(tmp_path), encoding=encoding)).reading["delimiter"] == ";"
+    (tmp_path / "b.csv").write_bytes("sep=|\r\na|b\r\n2|z\r\n".encode(encoding))
+    with pytest.raises(DataError, match=r"says that '\|' is between its values, and ';' is expected") as error:
+        rows(tmp_path, encoding=encoding)
+    assert error.value.where == f"{tmp_path}/b.csv, line 1"
+
+
+ENCODED = {
+    "gbk": "中文", "shift-jis": "表ソ", "big5": "功能", "gb18030": "𠀀中", "euc-kr": "한글", "iso2022-jp": "日本",
+    "windows-1251": "Ёж", "windows-1250": "Łódź", "cp037": "abc", "utf-32": "ñ", "utf-16-be": "é", "koi8-r": "ы",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+@pytest.mark.parametrize("delimiter", [",", "|", "\\"])
+def test_every_text_encoding_of_python(encoding: str, delimiter: str, tmp_path: Path) -> None:
+    text = ENCODED[encoding]
+    lines = [f"{text}{delimiter}x", *(f'"{text}{delimiter}\n{i}"{delimiter}{i}' for i in range(9))]
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode(encoding))
+    expected = {text: [f"{text}{delimiter}\n{i}" for i in range(9)], "x": list(range(9))}
+    for limits in (Limits(1, range_bytes=5), Limits()):
+        assert rows(tmp_path, limits, encoding=encoding, delimiter=delimiter) == expected
+
+
+@pytest.mark.parametrize("wrong", ["gbk2", "hex", "idna", "", "\0", "rot13", "undefined"])
+def test_what_is_no_encoding_of_text_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="no encoding of text that Python knows"):
+        Source(path="a.csv", encoding=wrong)
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress,
+    "zstd": lambda data: pa.Codec("zstd").compress(data, asbytes=True), "zip": lambda data: zipped(a=data),
+}  # fmt: skip
+
+
+def zipped(**members: bytes) -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__MACOSX/._a.csv", b"\x00\x05")
+        for name, data in members.items():
+            archive.writestr(f"folder/{name}.csv", data)
+    return whole.getvalue()
+
+
+@pytest.mark.parametrize("codec", PACKED)
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "csv.zip"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_compression_is_told_by_the_first_bytes(codec: str, suffix: str, encoding: str, tmp_path: Path) -> None:
+    text = '{"n": 1}\n{"n": 2}\n' if suffix == "jsonl" else "n\n1\n2\n"
+    encoding = "utf-8" if suffix == "jsonl" else encoding
+    (tmp_path / f"a.{suffix}").write_bytes(PACKED[codec](text.encode(encoding)))
+    assert rows(tmp_path, encoding=encoding) == {"n": [1, 2]}
+
+
+def test_text_that_is_called_compressed_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_text("n\n1\n")
+    assert rows(tmp_path) == {"n": [1]}
+    (tmp_path / "a.csv.gz").write_bytes(b"\x1f\x8b\x07\x00 no gzip")
+    with pytest.raises(DataError, match="cannot be read"):
+        rows(tmp_path)
+
+
+def test_the_files_in_a_zip_file_are_one_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.zip"
+    path.write_bytes(zipped(a=b"title\nn,s\n1,a", b=b"\xef\xbb\xbfother\r\nn,s\r\n2,b\r\n", c=b"last\nn,s\n"))
+    assert rows(tmp_path, skip_rows=1) == {"n": [1, 2], "s": ["a", "b"]}
+    path.write_bytes(zipped(a=b"1,a", b=b"1,a\n"))
+    assert rows(tmp_path, columns=["n", "s"]) == {"n": [1, 1], "s": ["a", "a"]}
+    path.write_bytes(zipped(a=b"n,s\n1,a", b=b"s,n\nb,2\n"))
+    with pytest.raises(DataError, match="the files in a zip file have different headers") as error:
+        rows(tmp_path)
+    assert error.value.where == f"{path}, folder/b.csv"
+    assert error.value.why == "'s,n' here, 'n,s' in folder/a.csv"
+    path.write_bytes(zipped())
+    with pytest.raises(DataError, match="a zip file holds no data file"):
+        rows(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_empty_line_of_one_column_is_null(end: str, packed: bool, tmp_path: Path) -> None:
+    data = end.join(["n", "1", "", '"2"', "", ""]).encode()
+    (tmp_path / "a.csv").write_bytes(gzip.compress(data) if packed else data)
+    for limits in (Limits(1, range_bytes=1), Limits()):
+        assert rows(tmp_path, limits) == {"n": [1, None, 2, None]}
+        assert rows(tmp_path, limits, bad_lines="skip") == {"n": [1, None, 2, None]}
+    (tmp_path / "a.csv").write_bytes(end.join(["", "1", "", "2"]).encode())
+    assert rows(tmp_path, columns=["n"]) == {"n": [None, 1, None, 2]}
+    assert rows(tmp_path, header=False) == {"f0": [None, 1, None, 2]}
+    (tmp_path / "a.csv").write_bytes(end.join(["n,m", "1,2", "", "3,4"]).encode())
+    assert rows(tmp_path) == {"n": [1, 3], "m": [2, 4]}
+
+
+def test_two_columns_of_one_name_are_named_apart_as_the_error_says(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("title\na,b,a,a_2\n1,x,2,3\n")
+    with pytest.raises(DataError, match="there are two columns 'a'") as error:
+        rows(tmp_path, skip_rows=1)
+    do = 'name the columns and skip the header: source.columns: ["a", "b", "a_3", "a_2"] and source.skip_rows: 2'
+    assert error.value.do == do
+    assert rows(tmp_path, columns=["a", "b", "a_3", "a_2"], skip_rows=2) == {
+        "a": [1], "b": ["x"], "a_3": [2], "a_2": [3],
+    }  # fmt: skip
+
+
+def test_a_fit_keeps_how_text_is_laid_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sep=::\na:: b\n1:: x\n2:: y\n")
+    workflow = Workflow(["a", "b"]).fit(Dataset(str(tmp_path / "a.csv")))
+    workflow.save(tmp_path / "fitted")
+    (tmp_path / "b.csv").write_text("a::b\n3:: z\n")
+    (frame,) = Workflow.load(tmp_path / "fitted").transform(Dataset(str(tmp_path / "b.csv"))).frames()
+    assert (to_list(frame["a"]), to_list(frame["b"])) == ([3], ["z"])

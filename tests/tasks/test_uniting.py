@@ -29,6 +29,7 @@ from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages import ingest
+from tasks.storage import hive
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.frames import to_list
@@ -280,3 +281,24 @@ def test_a_plan_is_made_again_for_a_job_that_uses_other_columns(tmp_path: Path) 
     assert [ingested(without_y).reused for _ in range(2)] == [False, True]
     with pytest.raises(DataError, match="column 'y' is missing in a file"):
         ingested(job_of(tmp_path))
+
+
+def test_a_file_outside_of_the_folders_that_name_a_column_lacks_it(tmp_path: Path) -> None:
+    for name in ("day=1/a.csv", f"day={hive.NULL}/b.csv", "c.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n1\n")
+    plan = make_plan(Source(path=str(tmp_path)))
+    assert read(plan, 0, ["x"]).to_pydict() == {"x": [1, 1, 1]}
+    for filter in (None, "day == 1"):
+        with pytest.raises(DataError, match="column 'day' is missing in a file") as error:
+            make_plan(Source(path=str(tmp_path), filter=filter), needed=["day"])
+        assert error.value.where == f"{tmp_path}/c.csv"
+    with pytest.raises(DataError, match="column 'day' is missing in a file"):
+        read(plan, 0, ["day"])
+    plan = make_plan(Source(path=str(tmp_path), missing="null"), needed=["day"])
+    assert read(plan, 0, ["day"]).to_pydict() == {"day": [None, 1, None]}
+    assert uniting_notes(plan, ["day"]) == [
+        f"column 'day' is missing in {tmp_path}/c.csv of 3 files: read as null there"
+    ]
+    (tmp_path / "c.csv").unlink()
+    assert read(make_plan(Source(path=str(tmp_path)), needed=["day"]), 0, ["day"]).to_pydict() == {"day": [1, None]}

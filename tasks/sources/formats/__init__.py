@@ -16,16 +16,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.plan import File, Limits, Piece
+from tasks.core.settings import Source
 from tasks.errors import JobError, near
 from tasks.sources.formats import arrow, avro, jsonl, orc, parquet
 from tasks.sources.formats.delimited import CSV, TSV
 from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.survey import Inspected, footers
+from tasks.storage.credentials import storage
 from tasks.storage.files import COMPRESSIONS
 
 ParallelMap = Callable[..., Any]
@@ -116,3 +119,94 @@ def _format_by_suffix(path: str) -> str:
             do="set source.format to one of " + ", ".join(FORMATS) + ", or leave the file out of source.path",
         )
     return name
+
+
+# What a source says of its files, as options of readers, and what the files show where it says nothing
+
+SIGNS = ("quote", "escape", "comment")  # settings of text files that are one character
+SHOWS = {  # how a file shows a setting that its source leaves out
+    "delimiter": "names its delimiter in its first line",
+    "skip_initial_space": "has a space behind each delimiter, which is left out",
+}
+BOUNDS = ("max_record_bytes", "max_block_bytes")  # limits of readers; they change no row
+
+
+def with_recognised(
+    source: Source, format: str, files: Sequence[File], parallel_map: Callable[..., Any] = map
+) -> tuple[Source, list[str]]:
+    """(The source with the settings that the beginning of its first file with bytes shows, a sentence for each)."""
+    first = next((file for file in files if file.size), None)
+    if format not in DELIMITED or first is None:
+        return source, []
+    look = partial(DELIMITED[format].recognised, options=read_options(source))
+    shown: dict[str, Any] = next(iter(parallel_map(look, [first])))
+    notes = [f"{first.path} {SHOWS[name]}: source.{name}: {str(value).lower()}" for name, value in shown.items()]
+    return source.model_copy(update=shown), notes
+
+
+def check_delimiter(source: Source, name: str) -> None:
+    """Refuse the settings of text with delimiters for formats without them."""
+    if source.bad_lines != "error" and FORMATS[name].bad_lines is None:
+        raise JobError(
+            f"files of the format {name} have no lines",
+            where="source.bad_lines",
+            do="leave it out: it is for csv, tsv and jsonl",
+        )
+    if name in DELIMITED:
+        _check_signs(source, name)
+        return
+    others = {
+        "decimal": source.decimal, "encoding": source.encoding != "utf-8", "skip_rows": source.skip_rows,
+        "quote": source.quote is not None, "escape": source.escape, "comment": source.comment,
+        "skip_initial_space": source.skip_initial_space is not None,
+    }  # fmt: skip
+    for key, is_set in others.items():
+        if is_set:
+            raise JobError(
+                f"files of the format {name} have no {key} of their own",
+                where=f"source.{key}",
+                do="leave it out: it is for csv and tsv",
+            )
+    if source.delimiter is not None:
+        raise JobError(
+            f"files of the format {name} have no delimiter",
+            where="source.delimiter",
+            do="leave it out, or set source.format to csv if they are text with values between delimiters",
+        )
+
+
+def _check_signs(source: Source, name: str) -> None:
+    """A JobError where one character is two signs of a text file."""
+    quote = DELIMITED[name].quote if source.quote is None else source.quote
+    signs = {"delimiter": source.delimiter or DELIMITED[name].delimiter, "quote": quote,
+             "escape": source.escape, "comment": source.comment}  # fmt: skip
+    keys: dict[str, str] = {}
+    for key, sign in signs.items():
+        if not sign:
+            continue
+        if sign in keys:
+            raise JobError(
+                f"{sign!r} is the {keys[sign]} and the {key} of a text file",
+                where=f"source.{key}",
+                do="give another character, or leave it out: two quotes stand for one without an escape",
+            )
+        keys[sign] = key
+
+
+def read_options(source: Source) -> dict[str, Any]:
+    """The options of readers, as plain values."""
+    return {
+        "header": source.header and source.columns is None,
+        "columns": source.columns,
+        "null_values": list(source.null_values),
+        "delimiter": source.delimiter,
+        **({} if source.decimal is None else {"decimal": source.decimal}),
+        **({"skip_rows": source.skip_rows} if source.skip_rows else {}),
+        **({} if source.skip_initial_space is None else {"skip_initial_space": source.skip_initial_space}),
+        **{name: sign for name in SIGNS if (sign := getattr(source, name)) is not None},
+        **({} if source.bad_lines == "error" else {"bad_lines": True}),
+        **({} if source.encoding == "utf-8" else {"encoding": source.encoding}),
+        "schema": dict(source.schema_ or {}),
+        **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
+        "storage_options": storage(source.storage_options),
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +28,19 @@ from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.sources.formats.conform import STRINGS, NoListError, carried_type, conform, infinite_columns, lists_in
-from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
+from tasks.sources.formats.readable_lines import (
+    DelimitedSieve,
+    complete,
+    encoding_of,
+    has_initial_spaces,
+    line_ends,
+    no_letters,
+    with_one_sign,
+)
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
+
+RECOGNISED = 2**16  # bytes of the first file in which settings that its source leaves out are looked for
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,12 @@ class Delimited:
     quote: str = '"'
     escape: str | None = None
     comment: str | None = None
+    skip_space: bool = False
+    blank: bool = False
 
     @property
     def dialect(self) -> Dialect:
-        return Dialect(self.delimiter, self.quote, self.escape, self.comment)
+        return Dialect(self.delimiter, self.quote, self.escape, self.comment, self.skip_space, self.blank)
 
     def survey(
         self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
@@ -58,29 +71,58 @@ class Delimited:
         """The same with the signs that a source names."""
         quote = options.get("quote", self.quote)
         return Delimited(
-            options.get("delimiter") or self.delimiter, quote, options.get("escape"), options.get("comment")
-        )
+            options.get("delimiter") or self.delimiter, quote, options.get("escape"), options.get("comment"),
+            bool(options.get("skip_initial_space")),
+        )  # fmt: skip
+
+    def of_columns(self, columns: int) -> Delimited:
+        """The same for so many columns: an empty line is a null of the only one, else it is no row."""
+        return replace(self, blank=columns == 1)
+
+    def recognised(self, file: File, options: dict[str, Any]) -> dict[str, Any]:
+        """What the beginning of a file says of settings that its source leaves out: `delimiter`, by the line `sep=;`
+        that Excel writes, and `skip_initial_space`, where each delimiter has a space behind it."""
+        data, whole = text_ranges.beginning(file, RECOGNISED, options)
+        named = text_ranges.named_delimiter(data)
+        shown: dict[str, Any] = {"delimiter": named} if named and not options.get("delimiter") else {}
+        parser = self.of(options | shown)
+        spaced = replace(parser, skip_space=True).dialect
+        if options.get("skip_initial_space") is None and parser.delimiter != " ":
+            head = text_ranges.head(options | shown, spaced, False, file)
+            records = data[head.start :] if parser.delimiter.encode() + b" " in head.first else b""
+            records = records if whole else records[: complete(records, spaced)]
+            if has_initial_spaces(DelimitedSieve(spaced, None).sift(records).data, spaced):
+                shown["skip_initial_space"] = True
+        return shown
 
     def _sieve(self, columns: int, options: dict[str, Any]) -> DelimitedSieve | None:
         """The sieve by which text with so many columns is counted and read; None where nothing is left out."""
         if options.get("bad_lines"):
-            return DelimitedSieve(self.dialect, columns, options.get("encoding", "utf-8"))
+            return DelimitedSieve(self.dialect, columns, encoding_of(options))
         return DelimitedSieve(self.dialect, None) if self.comment else None
 
     def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
         parser = self.of(options)
-        head = text_ranges.head(options, parser.dialect, options["header"], file)
-        sieve = DelimitedSieve(parser.dialect, len(parser._names(head, options)), options.get("encoding", "utf-8"))
+        head = parser._head(options, file)
+        parser = parser.of_columns(columns := len(parser._names(head, options)))
+        head = parser._rows(head, options)
+        sieve = DelimitedSieve(parser.dialect, columns, encoding_of(options))
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
         self, files: Sequence[File], options: dict[str, Any], limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
-        heads = list(parallel_map(partial(text_ranges.head, options, self.dialect, options["header"]), files))
+        heads = list(parallel_map(partial(self._head, options), files))
         names = [self._names(h, options) for h in heads]
-        sieves = [self._sieve(len(n), options) for n in names]
-        counted = text_ranges.count(heads, options, self.dialect, limits, parallel_map, sieves)
+        heads = [self.of_columns(len(n))._rows(h, options) for h, n in zip(heads, names, strict=True)]
+        counted = [text_ranges.Counted(())] * len(heads)
+        for parser in dict.fromkeys(self.of_columns(len(n)) for n in names):
+            its = [i for i, n in enumerate(names) if self.of_columns(len(n)) == parser]
+            sieves = [parser._sieve(len(names[i]), options) for i in its]
+            some = text_ranges.count([heads[i] for i in its], options, parser.dialect, limits, parallel_map, sieves)
+            for i, count in zip(its, some, strict=True):
+                counted[i] = count
         full = [h for h, c in zip(heads, counted, strict=True) if c.units]
         others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
         for h, n, c in zip(heads, names, counted, strict=True):
@@ -96,13 +138,20 @@ class Delimited:
             for i, h in enumerate(heads)
         ]  # fmt: skip
 
+    def _head(self, options: dict[str, Any], file: File) -> text_ranges.Head:
+        return text_ranges.head(options, replace(self.dialect, blank=False), options["header"], file)
+
+    def _rows(self, head: text_ranges.Head, options: dict[str, Any]) -> text_ranges.Head:
+        """The head with rows from the first one on: of one column, empty lines are rows."""
+        return head.with_blanks() if self.blank else head
+
     def _names(self, head: text_ranges.Head, options: dict[str, Any]) -> list[str]:
         if options["columns"]:
             return list(options["columns"])
         try:
             check_columns(head.first.count(self.delimiter.encode()) + 1, head.file.path)
-            first = as_utf8(head.first, options).decode()
-            line = next(self._reader(first), [])
+            first, sign = with_one_sign(as_utf8(head.first, options), self.dialect)
+            line = next(filter(None, self._reader(first.decode(), sign)), [])
         except (UnicodeDecodeError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(
                 "the first line of a text file cannot be read",
@@ -112,18 +161,22 @@ class Delimited:
                 "format in source.format",
             ) from None
         if options["header"]:
-            check_names(line, head.file.path)
+            check_names(line, head.file.path, _own_names(line, head.lines))
         return line if options["header"] else [f"f{i}" for i in range(len(line))]
 
-    def _reader(self, text: str) -> Iterator[list[str]]:
+    def _reader(self, text: str, delimiter: str) -> Iterator[list[str]]:
         return csv.reader(
-            io.StringIO(text, newline=""), delimiter=self.delimiter, quotechar=self.quote or None,
+            io.StringIO(text, newline=""), delimiter=delimiter, quotechar=self.quote or None,
             escapechar=self.escape, quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         )  # fmt: skip
 
     def _infer(self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
-        head, length = sampled
-        names = self._names(head, options)
+        names = self._names(sampled[0], options)
+        return self.of_columns(len(names))._types(options, names, *sampled)
+
+    def _types(
+        self, options: dict[str, Any], names: list[str], head: text_ranges.Head, length: int
+    ) -> dict[str, pa.DataType]:
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
         if sieve := self._sieve(len(names), options):
@@ -148,6 +201,7 @@ class Delimited:
             wanted = schema.names or names[:1]
             types = {f.name: STRINGS if is_list(f.type) else carried_type(f.type) for f in schema}
             types = types or {wanted[0]: pa.string()}
+            parser = parser.of_columns(len(names))
             data = text_ranges.piece_bytes(file, piece, options)
             sieve = parser._sieve(len(names), options)
             if sieve and text_ranges.is_sifted(file, options):
@@ -209,7 +263,7 @@ class Delimited:
 
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
-        head = text_ranges.head(options, self.dialect, options["header"], replace(file))
+        head = self._rows(self._head(options, file), options)
         sieve = self._sieve(len(self._names(head, options)), options)
         sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
@@ -217,7 +271,7 @@ class Delimited:
     def _bad_line(self, file: File, piece: Piece, columns: int, options: dict[str, Any], of_text: bool) -> int | None:
         """The first line of a piece that is no text, or that has other values than columns."""
         data = text_ranges.piece_bytes(file, piece, options)
-        bad_lines = DelimitedSieve(self.dialect, columns, options.get("encoding", "utf-8")).sift(data).bad
+        bad_lines = DelimitedSieve(self.dialect, columns, encoding_of(options)).sift(data).bad
         first = next((bad.start for bad in bad_lines if bad.why.startswith("byte") == of_text), None)
         if first is None:
             return None
@@ -269,6 +323,16 @@ class Delimited:
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
 
 
+def _own_names(names: Sequence[str], lines: int) -> str:
+    """Advice for a header in which a name is there twice; its line and those before are so many."""
+    seen, own = {*names}, list[str]()
+    for name in names:
+        own.append(next(n for n in (name, *(f"{name}_{i}" for i in range(2, len(names) + 2))) if n not in own
+                        and (n == name or n not in seen)))  # fmt: skip
+    listed = json.dumps(own, ensure_ascii=False) if len(own) <= 100 else "[.., a name for each]"
+    return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
+
+
 def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
     """A DataError for a value of a text; `row` counts from 0."""
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
@@ -284,9 +348,9 @@ def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row:
 
 def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
     """The text as UTF-8; pa.ArrowInvalid for bytes that are no letters. Quotes, delimiters and line ends are the same
-    bytes in each of these encodings. Of UTF-16, `text_ranges` has made UTF-8 already."""
-    encoding = options.get("encoding", "utf-8")
-    if encoding in ("utf-8", "utf-16") or data.isascii():
+    bytes in each of these encodings; of others `text_ranges` has made UTF-8 already."""
+    encoding = encoding_of(options)
+    if encoding == "utf-8" or data.isascii():
         return data
     try:
         return data.decode(encoding).encode()
@@ -312,19 +376,20 @@ def parse(
     options: dict[str, Any],
 ) -> pa.Table:
     """Text without a header as a table with the wanted columns; types that are not given are inferred."""
-    data = as_utf8(data, options)
+    data, delimiter = with_one_sign(as_utf8(data, options), dialect)
     convert = pacsv.ConvertOptions(
         decimal_point=options.get("decimal") or ".",
         column_types=types,
         include_columns=wanted,
         null_values=options["null_values"],
-        strings_can_be_null=True,
+        strings_can_be_null=options.get("texts_are_null", True),
         timestamp_parsers=[pacsv.ISO8601, "%Y-%m-%d %H:%M:%S UTC"],
     )
     layout = pacsv.ParseOptions(
-        delimiter=dialect.delimiter,
+        delimiter=delimiter,
         quote_char=dialect.quote or False,
         escape_char=dialect.escape or False,
+        ignore_empty_lines=not dialect.blank,
         newlines_in_values=any(sign and sign.encode() in data for sign in (dialect.quote, dialect.escape)),
     )
     most = min(record_limit(options), len(data)) + 1
@@ -335,7 +400,7 @@ def parse(
             return pacsv.read_csv(pa.BufferReader(data), reading, layout, convert)
         except pa.ArrowInvalid as error:
             if "straddling" not in str(error):
-                raise
+                raise pa.ArrowInvalid(str(error).replace(delimiter, dialect.delimiter or "")) from None
             if size == sizes[-1]:  # a record longer than a block
                 raise _Straddling(str(error)) from None
     raise AssertionError("unreachable")

@@ -23,7 +23,6 @@ from tasks.sources.formats.conform import NoListError, conform, infinite_columns
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
-from tasks.storage.files import compression
 
 LINES = Dialect(None)
 KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
@@ -284,7 +283,7 @@ def _infinite_row(column: pa.ChunkedArray) -> int:
 
 def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[str, Any]) -> DataError:
     before = 0
-    if not compression(file.path):
+    if not text_ranges.is_whole(file, options):
         before = text_ranges.records_before(file, 0, piece.start, LINES, options, _sieve(options))
     row, column = re.search(r"row (\d+)", message), re.search(r"Column\(/([^)]*)\)", message)
     where = file.path + (f", column {column[1]}" if column else "")

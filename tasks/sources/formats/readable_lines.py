@@ -2,17 +2,19 @@
 
 The verdict on a line depends on its own bytes alone, so that rows have the same numbers for any ranges and partitions.
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
-open at the end of the file, or if bytes are no letters of the encoding. A line of JSON is bad if it is no JSON object
-(or null), or no UTF-8. A value that does not fit the type of its column makes no line bad: types are the business of
-`source.schema`.
+open at the end of the file, if letters follow the closing quote of a value of several lines (the quote of its first
+line, then, was left open, and this one opens another value), or if bytes are no letters of the encoding. A line of JSON
+is bad if it is no JSON object (or null), or no UTF-8. A value that does not fit the type of its column makes no line
+bad: types are the business of `source.schema`.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn, Protocol
 
@@ -63,7 +65,7 @@ class Sieve(Protocol):
 
 @dataclass(frozen=True)
 class DelimitedSieve:
-    """The sieve of delimited text with so many columns; None: records stay as they are, comments go."""
+    """The sieve of delimited text with so many columns; None: any number of values, and bytes of any encoding."""
 
     dialect: Dialect
     columns: int | None
@@ -76,7 +78,7 @@ class DelimitedSieve:
             kind = match.lastindex
             if kind == EMPTY:
                 continue
-            if (kind == GOOD and not (checked and not _is_text(match[0], self.encoding))) or self._is_kept(kind):
+            if kind == GOOD and not (checked and not _is_text(match[0], self.encoding)):
                 rows += 1
                 continue
             parts.append(data[begin : match.start()])
@@ -85,39 +87,40 @@ class DelimitedSieve:
                 bad.append(Bad(match.start(), match.end(), self._why(match[0], kind)))
         return Sifted(b"".join([*parts, data[begin:]]) if begin else data, rows, bad)
 
-    def _is_kept(self, kind: int | None) -> bool:
-        """Whether a record counts although it has no end."""
-        return kind == OPEN and self.columns is None
-
     def _why(self, record: bytes, kind: int | None) -> str:
-        if kind == OPEN:
+        if kind in (OPEN, TORN):
             lines = line_ends(record.rstrip(b"\r\n")) + 1
             what = "quotes are open, or an escape stands alone," if self.dialect.escape else "quotes are open"
-            return f"{what} at the end of the file: lines that are not read: {lines:,}"
+            what = "letters follow a closing quote," if kind == TORN else f"{what} at the end of the file:"
+            return f"{what} lines that are not read: {lines:,}"
         if kind == GOOD:
             return no_letters(record, self.encoding)
         values, columns = _values(record, self.dialect), self.columns or 0
         return f"{values:,} value{'s' * (values != 1)}, {columns:,} column{'s' * (columns != 1)}"
 
 
-EMPTY, COMMENT, GOOD, OTHER, OPEN = 1, 2, 3, 4, 5  # the groups of `_records`
+EMPTY, COMMENT, GOOD, OTHER, TORN, OPEN = 1, 2, 3, 4, 5, 6  # the groups of `_records`
 
 
 @cache
 def _records(dialect: Dialect, columns: int | None) -> re.Pattern[bytes]:
-    """The pattern of a record: in the group GOOD with the right number of values, in OTHER with another one, in OPEN if
-    it has no end.
+    """The pattern of a record: in the group GOOD with the right number of values, in OTHER with another one, in TORN if
+    letters follow the closing quote of a value of several lines, in OPEN if it has no end.
 
     A quote opens at the beginning of a value, two inside quotes stand for one, any other is a letter, as for Arrow's
     parser.
     """
-    field, end = _field(dialect), rb"(?:\r\n?|\n|\Z)"
-    delimiter = re.escape((dialect.delimiter or ",").encode())
-    more = rb"(?:%b%b)" % (delimiter, field)
-    any_record = rb"(?!\Z)%b%b*+%b" % (field, more, end)
-    good = any_record if columns is None else rb"(?!\Z)%b%b{%d}%b" % (field, more, columns - 1, end)
+    end, delimiter = rb"(?:\r\n?|\n|\Z)", _delimiter(dialect)
+
+    def record(field: bytes, times: bytes) -> bytes:
+        return rb"(?!\Z)%b(?:%b%b)%b%b" % (field, delimiter, field, times, end)
+
+    whole, torn = _field(dialect, torn=False), record(_field(dialect), b"*+")
+    other = record(whole, b"*+")
+    good = other if columns is None else record(whole, b"{%d}" % (columns - 1))
     comment = _comment(dialect) + end
-    return re.compile(rb"([\r\n]++)|(%b)|(%b)|(%b)|(.++)" % (comment, good, any_record), re.DOTALL)
+    empty = rb"(?!)" if dialect.blank else rb"[\r\n]++"
+    return re.compile(rb"(%b)|(%b)|(%b)|(%b)|(%b)|(.++)" % (empty, comment, good, other, torn), re.DOTALL)
 
 
 def _comment(dialect: Dialect) -> bytes:
@@ -125,18 +128,28 @@ def _comment(dialect: Dialect) -> bytes:
     return re.escape(dialect.comment.encode()) + rb"[^\r\n]*+" if dialect.comment else rb"(?!)"
 
 
-def _field(dialect: Dialect) -> bytes:
-    """The pattern of a value with its quotes."""
+def _delimiter(dialect: Dialect) -> bytes:
+    """The pattern of what is between values."""
+    return re.escape((dialect.delimiter or ",").encode()) + (rb" *+" if dialect.skip_space else b"")
+
+
+def _field(dialect: Dialect, torn: bool = True) -> bytes:
+    """The pattern of a value with its quotes; letters may follow the closing quote of several lines if `torn`."""
     delimiter = re.escape((dialect.delimiter or ",").encode())
     escape = re.escape(dialect.escape.encode()) if dialect.escape else b""
     escaped = rb"|%b." % escape if escape else b""
-    letters = rb"(?:[^%b\r\n%b]++%b)*+" % (delimiter, escape, escaped)
+    letter = rb"[^%b\r\n%b]++" % (delimiter, escape)
+    if len((dialect.delimiter or ",").encode()) > 1:
+        letter = rb"(?:(?!%b)[^\r\n%b])++" % (delimiter, escape)
+    letters = rb"(?:%b%b)*+" % (letter, escaped)
     if not dialect.quote:
         return letters
     quote = re.escape(dialect.quote.encode())
-    return rb"(?:%b(?:[^%b%b]++|%b%b%b)*+%b|(?!%b))%b" % (
-        quote, quote, escape, quote, quote, escaped, quote, quote, letters
-    )  # fmt: skip
+    lines = rb"%b(?:[^%b%b]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
+    if not torn:
+        line = rb"%b(?:[^%b%b\r\n]++|%b%b%b)*+%b" % (quote, quote, escape, quote, quote, escaped, quote)
+        lines = rb"%b|%b(?=%b|[\r\n \t]|\Z)" % (line, lines, delimiter)
+    return rb"(?:%b|(?!%b))%b" % (lines, quote, letters)
 
 
 def _values(record: bytes, dialect: Dialect) -> int:
@@ -149,17 +162,18 @@ def _values(record: bytes, dialect: Dialect) -> int:
 
 
 @cache
-def _value(dialect: Dialect) -> re.Pattern[bytes]:
-    """The pattern of a value with the delimiter behind it."""
-    return re.compile(_field(dialect) + re.escape((dialect.delimiter or ",").encode()), re.DOTALL)
+def _value(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
+    """The pattern of a value with the delimiter behind it; `also_last`: in groups, or with the end of the record."""
+    if also_last:
+        return re.compile(rb"(%b)(?:(%b)|(\r\n?|\n|\Z))" % (_field(dialect), _delimiter(dialect)), re.DOTALL)
+    return re.compile(_field(dialect) + _delimiter(dialect), re.DOTALL)
 
 
 @cache
 def _complete(dialect: Dialect) -> re.Pattern[bytes]:
     """The pattern of a run of records, comments and empty lines, all with their line ends."""
     field, end = _field(dialect), rb"(?:\r\n|\n|\r(?!\n|\Z))"
-    delimiter = re.escape((dialect.delimiter or ",").encode())
-    line = rb"(?:%b|%b(?:%b%b)*+)%b" % (_comment(dialect), field, delimiter, field, end)
+    line = rb"(?:%b|%b(?:%b%b)*+)%b" % (_comment(dialect), field, _delimiter(dialect), field, end)
     return re.compile(rb"(?:%b)*+" % line, re.DOTALL)
 
 
@@ -175,9 +189,42 @@ def first_record(data: bytes, start: int, dialect: Dialect, whole: bool) -> tupl
     """The bytes of the first record from `start` on, behind comments and empty lines; the end of the text twice where
     none is there, or none that ends, unless the text is `whole`."""
     for match in _records(dialect, None).finditer(data, start):
-        if match.lastindex in (GOOD, OPEN) and (whole or match.end() < len(data)):
+        if match.lastindex in (GOOD, TORN, OPEN) and (whole or match.end() < len(data)):
             return match.span()
     return len(data), len(data)
+
+
+SIGNS = b"\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07\x08\x0e\x0f"  # that may stand for a delimiter of several letters
+
+
+def with_one_sign(data: bytes, dialect: Dialect) -> tuple[bytes, str]:
+    """The text of whole records with delimiters of one byte, for parsers that know no others, and this byte.
+
+    >>> with_one_sign(b'a::"b::c"::d:\\n', Dialect("::"))
+    (b'a\\x1f"b::c"\\x1fd:\\n', '\\x1f')
+    >>> with_one_sign(b'a,  "b, c"\\n', Dialect(",", skip_space=True))
+    (b'a,"b, c"\\n', ',')
+    """
+    delimiter = (dialect.delimiter or ",").encode()
+    if not dialect.is_rewritten:
+        return data, delimiter.decode()
+    free = (bytes([code]) for code in SIGNS if code not in data)
+    sign = delimiter if len(delimiter) == 1 else next(free, b"")
+    if not sign:
+        raise pa.ArrowInvalid("it holds all control characters that could stand for a delimiter of several letters")
+    if not any(c and c.encode() in data for c in (dialect.quote, dialect.escape)):
+        return re.sub(_delimiter(dialect), lambda _: sign, data), sign.decode()
+    return _value(dialect, True).sub(lambda value: value[1] + (sign if value[2] else value[3]), data), sign.decode()
+
+
+def has_initial_spaces(data: bytes, dialect: Dialect) -> bool:
+    """Whether a space follows each delimiter of a text of whole records, and there is one.
+
+    >>> has_initial_spaces(b'a, b\\n1, "2,3"\\n', Dialect(",")), has_initial_spaces(b"a, b\\n1,2\\n", Dialect(","))
+    (True, False)
+    """
+    delimiters = [match[2] for match in _value(replace(dialect, skip_space=True), True).finditer(data) if match[2]]
+    return bool(delimiters) and all(delimiter.endswith(b" ") for delimiter in delimiters)
 
 
 def line_ends(data: bytes) -> int:
@@ -193,11 +240,38 @@ def _is_text(data: bytes, encoding: str) -> bool:
     return not no_letters(data, encoding)
 
 
+@cache
+def cuts_anywhere(encoding: str) -> bool:
+    """Whether each ASCII byte of a text stands for its own letter, so that bytes can be cut at line ends.
+
+    >>> cuts_anywhere("windows-1251"), cuts_anywhere("euc-kr"), cuts_anywhere("gbk"), cuts_anywhere("utf-16")
+    (True, True, False, False)
+    """
+    ascii_bytes = bytes(range(128))
+    texts = [ascii_bytes, *(b"".join(bytes([high, low]) for low in ascii_bytes) for high in range(128, 256))]
+    stateful = codecs.lookup(encoding).name.startswith("iso2022")  # bytes after an escape are other letters
+    return not stateful and all(
+        "".join(letter for letter in text.decode(encoding, "replace") if letter.isascii()) == ascii_bytes.decode()
+        for text in texts
+    )
+
+
+def becomes_utf8(options: dict[str, Any]) -> bool:
+    """Whether a text is read as a whole and becomes UTF-8 before anything looks at its bytes: one whose bytes cannot be
+    cut at line ends, and one with a delimiter that is no ASCII in another encoding than UTF-8."""
+    encoding, delimiter = options.get("encoding", "utf-8"), options.get("delimiter") or ","
+    return encoding != "utf-8" and not (delimiter.isascii() and cuts_anywhere(encoding))
+
+
+def encoding_of(options: dict[str, Any]) -> str:
+    """The encoding of the bytes that are cut into lines."""
+    return "utf-8" if becomes_utf8(options) else str(options.get("encoding", "utf-8"))
+
+
 def no_letters(data: bytes, encoding: str) -> str:
-    """The reason why bytes are no text; "" for text. Of UTF-16, UTF-8 was made before."""
+    """The reason why bytes are no text; "" for text."""
     if data.isascii():
         return ""
-    encoding = "utf-8" if encoding == "utf-16" else encoding
     try:
         data.decode(encoding)
     except UnicodeDecodeError as error:

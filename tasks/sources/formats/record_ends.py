@@ -11,7 +11,7 @@ Empty lines are no records, as the parser skips them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 NEWLINE, RETURN = 10, 13
 NO_BYTE = 256
 CHUNK = 2**20
+BLANKS = (0, ord("\t"), ord(" "))  # zeros are behind the end of a text
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,16 @@ class Dialect:
     a record.
 
     `quote` is empty where no character quotes. The character behind `escape` stands for itself; a record that begins
-    with `comment` is none.
+    with `comment` is none. `skip_space`: spaces behind a delimiter belong to it. `blank`: an empty line is a record, as
+    in a file of one column.
     """
 
     delimiter: str | None = ","
     quote: str = '"'
     escape: str | None = None
     comment: str | None = None
+    skip_space: bool = False
+    blank: bool = False
 
     @property
     def quoted(self) -> bool:
@@ -42,8 +46,14 @@ class Dialect:
     @property
     def in_order(self) -> bool:
         """Whether records can only be followed from the beginning of a file: quotes in comments and behind escapes are
-        letters, so that their parity says nothing of a range in the middle."""
-        return self.escape is not None or self.comment is not None
+        letters, and more than the byte before a quote says whether it opens, so that their parity says nothing of a
+        range in the middle."""
+        return self.escape is not None or self.comment is not None or (bool(self.quote) and self.is_rewritten)
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether a parser that knows delimiters of one byte needs another one in their place."""
+        return self.skip_space or len((self.delimiter or "").encode()) > 1
 
     @property
     def quote_code(self) -> int:
@@ -53,7 +63,7 @@ class Dialect:
     @property
     def openers(self) -> tuple[int, int, int]:
         """The bytes after which a quote opens."""
-        return ord(self.delimiter or ","), NEWLINE, RETURN
+        return (self.delimiter or ",").encode()[-1], NEWLINE, RETURN
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,8 @@ class Ends:
 
     `records` counts the ends of non-empty records, `first` is the offset behind the first end (-1: none), and
     `first_record` says whether that end is counted. `inside` and `closed` are the state behind the range: inside
-    quotes, or just behind a closing quote.
+    quotes, or just behind a closing quote. `letters` says that letters follow a closing quote, which may have been
+    meant to open another value.
     """
 
     records: int
@@ -70,6 +81,7 @@ class Ends:
     first_record: bool
     inside: bool
     closed: bool
+    letters: bool = False
 
 
 Scan = tuple[Ends | None, Ends | None]
@@ -84,7 +96,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     quotes = _has(data, low, high, dialect.quote_code)
     if not quotes and data.find(b"\r", max(low - 2, 0), high) < 0:
         inside = Ends(0, -1, False, True, False) if dialect.quoted else None
-        return _plain_ends(data, low, high), inside
+        return _plain_ends(data, low, high, dialect.blank), inside
     sides = (_Side(), _Side())  # begun outside quotes, and inside
     odd = False  # an odd number of quotes so far
     for at in range(low, high, CHUNK):
@@ -93,7 +105,7 @@ def scan(data: bytes, low: int, high: int, dialect: Dialect) -> Scan:
     sides[1].can_tell &= dialect.quoted
     ends_in_quote = quotes and data[high - 1] == dialect.quote_code
     begun_outside, begun_inside = (
-        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside)
+        Ends(side.records, side.first, side.first_record, inside, ends_in_quote and not inside, side.letters)
         if side.can_tell
         else None
         for side, inside in zip(sides, (odd, not odd), strict=True)
@@ -109,6 +121,7 @@ class _Side:
     first: int = -1
     first_record: bool = False
     can_tell: bool = True
+    letters: bool = False
 
 
 def _count(
@@ -126,18 +139,29 @@ def _count(
         ends = newline | (carriage & ~_previous(newline))
         before = before | _next(carriage)
     pair = newline & _next(carriage)
-    empty = (pair & _next(before)) | (before & ~pair)
+    empty = ends & ~ends if dialect.blank else (pair & _next(before)) | (before & ~pair)
     ends = ends & here
     if not dialect.quoted:
         _add(sides[0], ends, empty, start - low)
         return False
-    legal = before | _next(_bits(window, dialect.openers[0])) | _next(quote if start > low else quote & here)
+    delimiter = _bits(window, dialect.openers[0])
+    legal = before | _next(delimiter) | _next(quote if start > low else quote & here)
+    behind = _previous(delimiter | newline | carriage | quote)
     quote &= here
     parity, odd_after = _parities(quote, odd)
     for side, outside in zip(sides, (~parity, parity), strict=True):
         side.can_tell &= not (quote & ~outside & ~legal).any()
+        side.letters |= side.can_tell and _letters(window, quote & outside & ~behind)
         _add(side, ends & outside, empty, start - low)
     return odd_after
+
+
+def _letters(window: np.ndarray, closing: np.ndarray) -> bool:
+    """Whether anything but a blank or the end of the text is behind one of the closing quotes."""
+    if not closing.any():
+        return False
+    places = np.flatnonzero(np.unpackbits(closing.view(np.uint8), bitorder="little"))
+    return not np.isin(window[places + 1], BLANKS).all()
 
 
 def _add(side: _Side, ends: np.ndarray, empty: np.ndarray, offset: int) -> None:
@@ -199,9 +223,11 @@ def scan_exactly(data: bytes, low: int, high: int, dialect: Dialect, inside: boo
     """Record ends in data[low:high] for a known state at its beginning, quote by quote."""
     quotes = _positions(data, low, high, dialect.quote_code)
     ends, empty = _line_ends(data, low, high, dialect)
-    return _ends(
-        ends, empty, _true_quotes(quotes, _opens(data, low, quotes, dialect), inside, closed), int(inside), high - low
-    )
+    true_quotes = _true_quotes(quotes, _opens(data, low, quotes, dialect), inside, closed)
+    closing = true_quotes[0 if inside else 1 :: 2] + low + 1
+    behind = np.frombuffer(data, np.uint8)[closing[closing < len(data)]]
+    letters = not np.isin(behind, (*dialect.openers, dialect.quote_code, *BLANKS)).all()
+    return replace(_ends(ends, empty, true_quotes, int(inside), high - low), letters=letters)
 
 
 def _true_quotes(quotes: np.ndarray, opens: np.ndarray, inside: bool, closed: bool) -> np.ndarray:
@@ -278,14 +304,18 @@ def _line_ends(data: bytes, low: int, high: int, dialect: Dialect) -> tuple[np.n
     before = _before(data, low, ends)
     pair = (before == RETURN) & (np.frombuffer(data, np.uint8)[ends + low] == NEWLINE)
     before = np.where(pair, _before(data, low, ends - pair), before)
+    if dialect.blank:
+        return ends, np.zeros(len(ends), bool)
     return ends, (before == NEWLINE) | ((before == RETURN) if dialect.quoted else False)
 
 
-def _plain_ends(data: bytes, low: int, high: int) -> Ends:
+def _plain_ends(data: bytes, low: int, high: int, blank: bool) -> Ends:
     """Record ends of a range with neither quotes nor carriage returns, begun outside quotes."""
     first = data.find(b"\n", low, high)
     if first < 0:
         return Ends(0, -1, False, False, False)
+    if blank:
+        return Ends(data.count(b"\n", low, high), first - low + 1, True, False, False)
     first_record = first > 0 and data[first - 1] != NEWLINE
     records, array = int(first_record), np.frombuffer(data, np.uint8)
     for at in range(first + 1, high, CHUNK):
@@ -296,11 +326,12 @@ def _plain_ends(data: bytes, low: int, high: int) -> Ends:
 
 @dataclass(frozen=True)
 class Cut:
-    """Records in bytes [start, stop) of a text."""
+    """Records in bytes [start, stop) of a text; `suspicious` if a quote among them may be open where none should be."""
 
     start: int
     stop: int
     records: int
+    suspicious: bool = False
 
 
 def join(
@@ -315,17 +346,18 @@ def join(
     `exactly(number, inside, closed)` counts a range again where parity could not tell; `last_line_open` says that no
     line end closes the text.
     """
-    inside = closed = False
+    inside = closed = suspicious = False
     start, records, cuts = ranges[0][0], 0, []
     for number, ((low, _), ends_by_state) in enumerate(zip(ranges, scans, strict=True)):
         ends = ends_by_state[int(inside)] or exactly(number, inside, closed)
+        suspicious |= ends.letters
         if number and ends.first >= 0:
-            cuts.append(Cut(start, low + ends.first, records + ends.first_record))
-            start, records = low + ends.first, ends.records - ends.first_record
+            cuts.append(Cut(start, low + ends.first, records + ends.first_record, suspicious))
+            start, records, suspicious = low + ends.first, ends.records - ends.first_record, ends.letters
         else:
             records += ends.records
         inside, closed = ends.inside, ends.closed
-    cuts.append(Cut(start, ranges[-1][1], records + (last_line_open or inside)))
+    cuts.append(Cut(start, ranges[-1][1], records + (last_line_open or inside), suspicious or inside))
     return [cut for cut in cuts if cut.records]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.plan import File, Limits, Piece, Unit
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
-from tasks.sources.formats.readable_lines import BadLines, DelimitedSieve, Sieve, complete, line_ends
+from tasks.sources.formats.readable_lines import BadLines, DelimitedSieve, Sieve, becomes_utf8, complete, line_ends
 from tasks.sources.formats.readable_lines import first_record as first_in_order
 from tasks.sources.formats.record_ends import (
     Cut,
@@ -30,7 +31,7 @@ from tasks.sources.formats.record_ends import (
     scan,
     scan_exactly,
 )
-from tasks.storage.files import compression, read_all, read_range
+from tasks.storage.files import compression, read_all, read_members, read_range
 
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
@@ -38,17 +39,24 @@ OTHER_FILES, OTHER_BYTES = 16, 2**20  # how many other files show their types, a
 BAD = "bad"  # in a plan's options: path -> bad lines of the file
 RANGE = 64 * 2**20  # bytes that are read at once of a file that is followed in order
 BOM = b"\xef\xbb\xbf"
+SEP_LINE = re.compile(rb"(?:\xef\xbb\xbf)?sep=([^\r\n\"]{1,8})\r?\n", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Head:
-    """A text file's digest (of its first and last 64 KiB), the first record's bytes, where its rows begin, and how many
-    lines end before them."""
+    """A text file's digest (of its first and last 64 KiB), the first record's bytes, where its rows begin, how many
+    lines end before them, and the empty lines before a first record that is a row."""
 
     file: File
     first: bytes
     start: int
     lines: int = 0
+    blanks: bytes = b""
+
+    def with_blanks(self) -> Head:
+        """The same with rows from the empty lines on that are before the first record."""
+        start, lines = self.start - len(self.blanks), self.lines - line_ends(self.blanks)
+        return replace(self, start=start, lines=lines, blanks=b"")
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,15 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
     length, most = EDGE, record_limit(options)
     while True:
         data, whole = beginning(file, length, options)
-        begin = _begin(data, options.get("skip_rows", 0))
+        place = _begin(data, options)
+        begin = len(data) - len(data[place:].lstrip(b"\r\n")) if place else 0
+        if (named := named_delimiter(data)) and dialect.quoted and named != dialect.delimiter:
+            raise DataError(
+                f"a text file says that {named!r} is between its values, and {dialect.delimiter!r} is expected",
+                where=f"{file.path}, line 1", why="its first line is the one by which Excel names the delimiter",
+                do=f"set source.delimiter to {named!r}, or take out this line; files with other delimiters are sources "
+                "of their own",
+            )  # fmt: skip
         if dialect.in_order:
             start, stop = first_in_order(data, begin, dialect, whole)
         else:
@@ -78,51 +94,88 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
             if stop - start > most:
                 raise record_too_long(file.path, most)
             rows = stop if header else start
-            return Head(replace(file, digest=digest), data[start:stop], rows, line_ends(data[:rows]))
+            if header and dialect.quoted:
+                check_quotes(file, data, start, stop, dialect)
+            blanks = b"" if header else data[place:start]
+            return Head(replace(file, digest=digest), data[start:stop], rows, line_ends(data[:rows]), blanks)
         if length > most:
             raise record_too_long(file.path, most)
         length = min(8 * length, most + EDGE)
 
 
-def _begin(data: bytes, skipped: int) -> int:
-    """Where the text begins: behind a byte-order mark and skipped lines, and behind empty lines after them."""
+def check_quotes(file: File, data: bytes, start: int, stop: int, dialect: Dialect) -> None:
+    """A DataError for the first record in data[start:stop], the beginning of a file, whose quotes are open where none
+    should be."""
+    bad = DelimitedSieve(dialect, None).sift(data[start:stop]).bad
+    if bad:
+        raise open_quotes(file.path, line_ends(data[: start + bad[0].start]) + 1, bad[0].why)
+
+
+def open_quotes(path: str, line: int, why: str) -> DataError:
+    """The error for a record whose quotes are not closed where they should be."""
+    return DataError(
+        "a quote of a text file is not closed",
+        where=f"{path}, line {line:,}",
+        why=why,
+        do="close the quote in this line; or leave all of these lines out, source.bad_lines: skip; or, where quotes "
+        'are letters like others, source.quote: ""',
+    )
+
+
+def named_delimiter(data: bytes) -> str | None:
+    r"""The delimiter that the first line of a text names, as Excel writes and reads it.
+
+    >>> named_delimiter(b"\xef\xbb\xbfsep=;\r\na;b\r\n"), named_delimiter(b"sep,a\n")
+    (';', None)
+    """
+    match = SEP_LINE.match(data)
+    return match[1].decode(errors="replace") if match else None
+
+
+def _begin(data: bytes, options: dict[str, Any]) -> int:
+    """Where the text begins: behind a byte-order mark, and behind skipped lines or one that names the delimiter."""
     place = len(BOM) if data.startswith(BOM) else 0
-    for _ in range(skipped):
+    for _ in range(options.get("skip_rows", 0) or int(bool(named_delimiter(data)))):
         place = data.find(b"\n", place) + 1
         if not place:
             return len(data)
-    return len(data) - len(data[place:].lstrip(b"\r\n")) if place else 0
+    return place
 
 
 def beginning(file: File, length: int, options: dict[str, Any]) -> tuple[bytes, bool]:
     """The first `length` bytes (decompressed, as UTF-8) and whether that is the whole file."""
-    if _is_utf16(options):
-        data = read_all(file, options.get("storage_options"), 2 * length + 2)
-        return _from_utf16(data, file.path, whole := len(data) < 2 * length + 2), whole
-    if compression(file.path):
-        data = read_all(file, options.get("storage_options"), length)
+    storage = options.get("storage_options")
+    codec = compression(file, storage)
+    if codec == "zip":  # of several files the header is read once
+        data = decompressed(file, options)
+        return data[:length], len(data) <= length
+    if becomes_utf8(options):
+        data = read_all(file, storage, 4 * length + 4)
+        return _as_utf8(data, file.path, options, whole := len(data) < 4 * length + 4), whole
+    if codec:
+        data = read_all(file, storage, length)
         return data, len(data) < length
-    return read_range(file, 0, min(length, file.size), options.get("storage_options")), length >= file.size
-
-
-def _is_utf16(options: dict[str, Any]) -> bool:
-    return options.get("encoding") == "utf-16"
+    return read_range(file, 0, min(length, file.size), storage), length >= file.size
 
 
 def is_whole(file: File, options: dict[str, Any]) -> bool:
     """Whether a text file can only be read from its beginning: a compressed one, and one that becomes UTF-8 first."""
-    return bool(compression(file.path)) or _is_utf16(options)
+    return becomes_utf8(options) or bool(compression(file, options.get("storage_options")))
 
 
-def _from_utf16(data: bytes, path: str, final: bool) -> bytes:
-    """UTF-16, little-endian without a byte-order mark, as UTF-8; unless `final` a letter may be cut off at the end."""
+def _as_utf8(data: bytes, path: str, options: dict[str, Any], final: bool) -> bytes:
+    """Text of an encoding that is read as a whole, as UTF-8; unless `final` a letter may be cut off at the end. UTF-16
+    is little-endian without a byte-order mark."""
+    if not becomes_utf8(options):
+        return data
+    encoding = options["encoding"]
     marked = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     try:
-        text = codecs.getincrementaldecoder("utf-16" if marked else "utf-16-le")().decode(data, final)
-        return text.encode()
+        codec = "utf-16-le" if encoding == "utf-16" and not marked else encoding
+        return codecs.getincrementaldecoder(codec)().decode(data, final).encode()
     except UnicodeError as error:
         raise DataError(
-            "a text file is no UTF-16", where=path, why=str(error),
+            f"a text file is no {encoding.upper()}", where=path, why=str(error),
             do="mend the file, or say its encoding in source.encoding",
         ) from None  # fmt: skip
 
@@ -293,12 +346,19 @@ def _counted(head: Head, tallies: Sequence[Tally]) -> Counted:
     return Counted(units)
 
 
-def _tally(path: str, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
+def _line(file: File, place: int, options: dict[str, Any]) -> int:
+    """The number of the line in which a byte of a file is, from 1."""
+    return line_ends(beginning(file, place, options)[0][:place]) + 1
+
+
+def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: dict[str, Any]) -> Tally:
     """What a sieve leaves of a text of whole records, which begins at `start` of its file. A DataError for a bad record
     that is longer than any may be: quotes that nothing closes would leave out the rest of a file."""
     sifted, most = sieve.sift(data), record_limit(options)
+    if sifted.bad and not options.get("bad_lines"):
+        raise open_quotes(file.path, _line(file, start + sifted.bad[0].start, options), sifted.bad[0].why)
     if any(bad.stop - bad.start > most for bad in sifted.bad):
-        raise record_too_long(path, most)
+        raise record_too_long(file.path, most)
     first = sifted.bad[0] if sifted.bad else None
     return Tally(
         start, start + len(data), sifted.rows, len(sifted.bad), line_ends(data),
@@ -309,7 +369,7 @@ def _tally(path: str, data: bytes, start: int, sieve: Sieve, options: dict[str, 
 def _sifted(options: dict[str, Any], item: tuple[Range, Sieve]) -> Tally:
     cut, sieve = item
     data = piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options)
-    return _tally(cut.file.path, data, cut.start, sieve, options)
+    return _tally(cut.file, data, cut.start, sieve, options)
 
 
 def _in_order(
@@ -321,7 +381,7 @@ def _in_order(
         return _whole(options, dialect, range_bytes, head)
     plain = sieve or DelimitedSieve(dialect, None)
     runs = records_in_order(head, options, dialect, range_bytes)
-    return [_tally(head.file.path, data, start, plain, options) for start, data in runs]
+    return [_tally(head.file, data, start, plain, options) for start, data in runs]
 
 
 def records_in_order(
@@ -412,6 +472,9 @@ def _joined(
     cuts = join(edges, [s for s, _ in scans], exactly, is_open(scans[-1][1], dialect))
     if any(cut.stop - cut.start > 2 * longest + most for cut in cuts):  # ranges in which no record ends
         raise record_too_long(head.file.path, most)
+    for cut in cuts:
+        if cut.suspicious and not options.get("bad_lines"):
+            _sifted(options, (Range(head.file, cut.start, cut.stop), DelimitedSieve(dialect, None)))
     return [Tally(cut.start, cut.stop, cut.records) for cut in cuts]
 
 
@@ -419,7 +482,11 @@ def _whole(options: dict[str, Any], dialect: Dialect, range_bytes: int, head: He
     """The one unit of a compressed file, which can only be read from its beginning."""
     data = decompressed(head.file, options)
     check_lines(data, head.file.path, options)
-    records = sum(cut.records for cut in cut_text(data, head.start, dialect, range_bytes))
+    cuts = cut_text(data, head.start, dialect, range_bytes)
+    for cut in cuts:
+        if cut.suspicious:
+            check_quotes(head.file, data, cut.start, cut.stop, dialect)
+    records = sum(cut.records for cut in cuts)
     return [Tally(head.start, len(data), records)] if records else []
 
 
@@ -465,7 +532,27 @@ def decompressed(file: File, options: dict[str, Any]) -> bytes:
     """The content of a compressed file, as UTF-8; a DataError where it is more than `source.max_block_bytes`."""
     most = block_limit(options)
     try:
-        data = read_all(file, options.get("storage_options"), most=most)
-        return _from_utf16(data, file.path, True) if _is_utf16(options) else data
+        members = read_members(file, options.get("storage_options"), most=most)
     except OverflowError:
         raise too_large(file.path, "a compressed text file is read as a whole", most) from None
+    texts = [(name, _as_utf8(data, file.path, options, True)) for name, data in members]
+    return texts[0][1] if len(texts) == 1 else _one_text(texts, file.path, options)
+
+
+def _one_text(texts: Sequence[tuple[str, bytes]], path: str, options: dict[str, Any]) -> bytes:
+    """The texts of a zip file one after another, with the lines before the rows once; a DataError for other headers."""
+    rows, heads = list[bytes](), list[bytes]()
+    for _, text in texts:
+        begin = _begin(text, options)
+        end = begin + len(next(iter(text[begin:].splitlines(keepends=True)), b"")) if options["header"] else begin
+        heads.append(text[begin:end].rstrip(b"\r\n"))
+        rows.append(text[end if rows else 0 :].rstrip(b"\r\n") + b"\n")
+    for (name, _), head in zip(texts, heads, strict=True):
+        if head != heads[0]:
+            shown = [line[:200].decode(errors="replace") for line in (heads[0], head)]
+            raise DataError(
+                "the files in a zip file have different headers", where=f"{path}, {name}",
+                why=f"{shown[1]!r} here, {shown[0]!r} in {texts[0][0]}",
+                do="unpack it: files of a folder are united by the names of their columns",
+            )  # fmt: skip
+    return b"".join(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -107,3 +108,61 @@ def test_a_changed_side_table_makes_what_was_learned_invalid(side, tmp_path):
     assert request.state_fingerprint("plan") == before
     pq.write_table(SIDE.slice(0, 2), side)
     assert request.state_fingerprint("plan") != before
+
+
+ROWS = {"k": ["007", "08", "9"]}
+TEXT_TABLES = [  # (name of the file, content, read, the added columns)
+    ("a.csv", b"k;z\n007;1,5\n08;2\n", {"delimiter": ";", "decimal": ",", "schema": {"k": "string"}}, [1.5, 2, None]),
+    ("a.tsv", b"007\t5\n9\t6\n", {"columns": ["k", "z"], "schema": {"k": "string"}}, [5, None, 6]),
+    ("a.csv", "k::z\nx::\n9::né\n".encode("latin-1"), {"delimiter": "::", "encoding": "latin-1"}, [None, None, "né"]),
+    ("a.csv.gz", gzip.compress(b"k, z\n007, 5\n08, 6\n"), {"schema": {"k": "string"}}, [5, 6, None]),
+    ("a.txt", b"title\nk,z\n08,x\n", {"format": "csv", "skip_rows": 1, "schema": {"k": "string"}}, [None, "x", None]),
+    ("a.jsonl", b'{"k": "007", "z": [1, 2]}\n{"k": "08"}\n', None, [[1, 2], None, None]),
+    ("a.csv", b"k,z\nx007,NA\n08x,\n", {"schema": {"z": "int64"}}, [None, None, None]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "read", "added"), TEXT_TABLES)
+def test_a_text_file_is_read_by_the_settings_of_a_source(engine, tmp_path, name, content, read, added):
+    (tmp_path / name).write_bytes(content)
+    join = ops.JoinExternal(str(tmp_path / name), on="k", read=read)
+    assert transformed(["k"] >> join, pa.table(ROWS), engine) == {**ROWS, "z": added}
+
+
+def test_texts_are_null_in_columns_of_numbers_unless_read_says_which(engine, tmp_path):
+    (tmp_path / "a.csv").write_text("k,z,s\na,1,\nb,NA,NA\n")
+    for read, texts in ((None, ["", "NA"]), ({"null_values": ["NA"]}, ["", None])):
+        join = ops.JoinExternal(str(tmp_path / "a.csv"), on="k", read=read)
+        made = transformed(["k"] >> join, pa.table({"k": ["a", "b"]}), engine)
+        assert made == {"k": ["a", "b"], "z": [1, None], "s": texts}
+
+
+def test_an_open_quote_in_a_side_table_is_an_error(tmp_path):
+    (tmp_path / "a.csv").write_text('k,z\na,"1\nb,2\n')
+    with pytest.raises(DataError, match="a quote of a text file is not closed") as error:
+        transformed(["k"] >> ops.JoinExternal(str(tmp_path / "a.csv"), on="k"), pa.table({"k": ["a"]}), "pandas")
+    assert error.value.where == f"{tmp_path}/a.csv, line 2"
+    assert error.value.do == 'close the quote in this line; or, where quotes are letters like others, read.quote: ""'
+
+
+def test_what_a_side_table_cannot_be_read_by_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("k;z\na;1\n")
+    path, rows = str(tmp_path / "a.csv"), pa.table({"k": ["a"]})
+    for read, message in (
+        ({"delimeter": ";"}, "read takes no 'delimeter': did you mean 'delimiter'?"),
+        ({"bad_lines": "skip"}, "read takes no 'bad_lines'"),
+        ({"decimal": "x"}, "read.decimal: "),
+    ):
+        with pytest.raises(JobError) as refused:
+            ops.JoinExternal(path, on="k", read=read)
+        assert message in str(refused.value)
+    with pytest.raises(JobError, match="the table is a frame"):
+        ops.JoinExternal(rows, on="k", read={"delimiter": ";"})
+    with pytest.raises(JobError, match="has no column 'k'") as error:
+        transformed(["k"] >> ops.JoinExternal(path, on="k"), rows, "pandas")
+    assert error.value.do.endswith("give its delimiter, read.delimiter: ';'")
+    made = transformed(["k"] >> ops.JoinExternal(path, on="k", read={"delimiter": ";"}), rows, "pandas")
+    assert made == {"k": ["a"], "z": [1]}
+    join = ops.JoinExternal(path, on="k", read={"delimiter": ";", "schema": {"y": "int64"}})
+    with pytest.raises(JobError, match=r"read\.schema names a column 'y'"):
+        transformed(["k"] >> join, rows, "pandas")

@@ -1,0 +1,55 @@
+"""One file of any format as a table, read as a source reads it: side tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from tasks.core.dtypes import parse_dtype, plain_type
+from tasks.core.plan import LIMITS
+from tasks.core.settings import Source
+from tasks.errors import DataError, JobError, near
+from tasks.sources.formats import DELIMITED, FORMATS, check_delimiter, format_of, read_options, with_recognised
+from tasks.storage.source_changes import file_of
+
+_SKIP = re.compile(r"; or[^;]*source\.bad_lines: skip|, or leave the file out of source\.path")  # not for side tables
+
+
+def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
+    """The rows of a local file by settings of a source, which errors call `read`.
+
+    Where these name no `null_values`, those of Arrow (NA, NaN, null, ..) are null in columns that are no text, and
+    every text is itself.
+    """
+    try:
+        return _table(Source.model_validate({"path": path, **read}), path)
+    except (DataError, JobError) as error:
+        where, do = re.sub(r"^source\.", "read.", error.where), _SKIP.sub("", error.do)
+        do = re.sub(r"\bsource\.", "read.", do)
+        raise type(error)(error.what, where=where, why=error.why, do=do) from None
+
+
+def _table(source: Source, path: str) -> pa.Table:
+    files = [file_of(path)]
+    name = format_of(files, source.format)
+    check_delimiter(source, name)
+    source, _ = with_recognised(source, name, files)
+    options = read_options(source) | {"header": name in DELIMITED and source.header and source.columns is None}
+    if "null_values" not in source.model_fields_set:
+        options |= {"null_values": pacsv.ConvertOptions().null_values, "texts_are_null": False}
+    if not files[0].size:
+        raise DataError("a side table has no columns", where=path, why="the file is empty", do="replace the file")
+    (item,) = FORMATS[name].survey(files, options, LIMITS, map)
+    types = {f.name: pa.string() if pa.types.is_null(f.type) else f.type for f in item.schema}
+    for column, dtype in (source.schema_ or {}).items():
+        if column not in types:
+            raise JobError(f"read.schema names a column {column!r} that is not there", where=path,
+                           do=near(column, types))  # fmt: skip
+        types[column] = plain_type(parse_dtype(dtype))
+    schema, pieces = pa.schema(types.items()), [unit.piece for unit in item.units]
+    options |= {"names": item.schema.names, "other_names": {}}
+    return FORMATS[name].read([item.file], pieces, schema, options) if pieces else schema.empty_table()
