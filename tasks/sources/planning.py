@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
+from tasks.core.dtypes import dtype_name, kind_of
 from tasks.core.plan import LIMITS, OPTION, Block, File, Limits, Plan, Unit, cut_blocks, cut_partitions
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Source
@@ -19,9 +20,9 @@ from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import DELIMITED, FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import KEPT, Inspected
 from tasks.sources.formats.text_ranges import BAD
-from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
+from tasks.sources.reading_rules import LINES, TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import check_together, united
 from tasks.storage import hive
 from tasks.storage.credentials import storage
@@ -95,7 +96,13 @@ def make_plan(
     there = {name for item in full for name in item.schema.names}
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
-    whole = united(full, declared, null_types or {}, source.missing, folders)
+    kept = {n: text for n, text in full[0].kept.items() if n not in known and n not in folders}
+    texts = {n: t for n, t in (fit.kept if fit and name in LINES else {}).items() if n in there and n not in known}
+    for n in texts:  # numbers that the fit has read as text
+        here = next(item.schema.field(n).type for item in full if n in item.schema.names)
+        if kind_of(here) == "number":
+            kept[n] = f"column {n!r} is {dtype_name(here)} in these files, and text in the fit: it is read as text"
+    whole = united(full, {**texts, **declared}, null_types or {}, source.missing, folders)
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
     check_needed(schema, needed or ())
@@ -115,9 +122,13 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
+            **({KEPT: kept} if kept else {}),
             **({BAD: bad_lines} if options.get("bad_lines") else {}),
         },
-        reading=reading_of(source, name, listed),
+        reading={
+            **reading_of(source, name, listed),
+            **({"kept": {n: dtype_name(schema[n].dtype) for n in kept if n in schema}} if kept else {}),
+        },
     )
     check_together(plan, needed or ())
     return plan
@@ -157,7 +168,8 @@ def _inspected(
     if not conditions:
         return survey(files), []
     engine, columns = engines.engine("pandas"), _folder_columns(values, source)
-    typed = {n: hive.typed(values[n], column.dtype) for n, column in columns.items()}
+    declared = source.schema_ or {}
+    typed = {n: hive.typed(values[n], column.dtype, n in declared) for n, column in columns.items()}
     folder_values = engine.from_arrow(pa.table(typed))
     chosen = np.logical_and.reduce([_kept_by(part, folder_values) for part in conditions])
     chosen[0] |= not chosen.any()

@@ -21,6 +21,7 @@ ROWS = ("filter", "strict", "keys", "sort_by")  # which rows, and which of them 
 VALUES = ("null_values", "schema", *ROWS)
 LAYOUT = ("delimiter", "header", "columns", "skip_rows", "decimal", "encoding", "quote", "escape", "comment")
 TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
+LINES = (*TEXTS, "jsonl")  # the formats in which numbers are written as texts
 DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "strict": False, "keys": [],
                             "sort_by": []}  # fmt: skip
 
@@ -37,6 +38,12 @@ class Fit:
     def of(source: Source, reading: Mapping[str, Any]) -> Fit:
         own = sorted(name.removesuffix("_") for name in source.model_fields_set)
         return Fit(dict(reading), tuple(own), tuple(source.schema_ or ()))
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """The columns whose numbers the fit has read as text, since one would have become another one, with their
+        types."""
+        return {n: t for n, t in (self.reading.get("kept") or {}).items() if n not in self.own_types}
 
     @property
     def optional(self) -> set[str]:
@@ -126,11 +133,12 @@ def checked_reading(saved: Any, where: str) -> dict[str, Any]:
     """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}
-    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", *VALUES, *LAYOUT}:
-        known = {name: value for name, value in saved.items() if name != "by_suffix"}
+    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", "kept", *VALUES, *LAYOUT}:
+        known = {name: value for name, value in saved.items() if name not in ("by_suffix", "kept")}
         named = saved.get("by_suffix", [])
         try:
             Source.model_validate({"path": "any", **known})
+            Source.model_validate({"path": "any", "schema": saved.get("kept", {})})
             if isinstance(named, list) and all(isinstance(name, str) for name in named):
                 return dict(saved)
         except ValueError:

@@ -1,6 +1,7 @@
 """CSV and TSV: types inferred from the first 16 MiB of the first file with rows, values parsed by Arrow.
 
 Inferred are int64, uint64, float64, bool, date32 and timestamp[us] (ISO 8601, also followed by " UTC"), else string.
+Numbers are inferred where no two texts become one (`written_numbers`), and later values are held to that.
 Where the beginnings of 16 other files show more of a column (any value at all, fractions), it takes a type that holds
 both, string where none has a value; `source.schema` replaces what is inferred.
 """
@@ -11,6 +12,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,10 +28,20 @@ from tasks.engines.algorithms.text_casts import times_of
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
-from tasks.sources.formats.conform import carried_type, conform, infinite_columns
+from tasks.sources.formats.conform import carried_type, conform
 from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.written_numbers import (
+    Written,
+    is_large,
+    long_row,
+    may_be_padded,
+    merged_advice,
+    padded_row,
+    whole_numbers,
+    written,
+)
 
 
 @dataclass(frozen=True)
@@ -87,11 +99,11 @@ class Delimited:
             if c.units:
                 others.setdefault(tuple(n), h)
         also = list(others.values())[1:]
-        types, grown = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
+        types, grown, kept = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
         return [
             Inspected(
                 h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), counted[i].units,
-                grown=grown, bad=counted[i].bad,
+                grown=grown, bad=counted[i].bad, kept=kept,
             )
             for i, h in enumerate(heads)
         ]  # fmt: skip
@@ -121,7 +133,9 @@ class Delimited:
             escapechar=self.escape, quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         )  # fmt: skip
 
-    def _infer(self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+    def _infer(
+        self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]
+    ) -> dict[str, pa.DataType | Written]:
         head, length = sampled
         names = self._names(head, options)
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
@@ -129,11 +143,12 @@ class Delimited:
         if sieve := self._sieve(len(names), options):
             data = sieve.sift(data).data
         table = self._parse(data, names, {}, names, options, head.file, piece)
-        types = {name: _inferred(table[name]) for name in table.column_names}
-        floats = [n for n, t in types.items() if pa.types.is_floating(t)]
-        if floats:  # whole numbers beyond int64 are ids, which a float would change
-            strings = self._parse(data, names, {n: pa.string() for n in names}, floats, options, head.file, piece)
-            types.update({n: _of_whole_numbers(strings.column(n)) for n in floats})
+        types: dict[str, pa.DataType | Written] = {name: _inferred(table[name]) for name in table.column_names}
+        numbers = [n for n, t in types.items() if t in (pa.int64(), pa.float64())]
+        if numbers:
+            texts = self._parse(data, names, {n: pa.string() for n in names}, numbers, options, head.file, piece)
+            point = options.get("decimal") or "."
+            types |= {n: written(texts[n], table[n], head.file.path, point) for n in numbers}
         return types
 
     def read(
@@ -164,39 +179,71 @@ class Delimited:
         piece: Piece,
     ) -> pa.Table:
         try:
-            table = parse(data, self.dialect, names, types, wanted, options)
+            try:
+                return self._converted(data, names, types, wanted, options)
+            except pa.ArrowException as error:
+                signed = [n for n in wanted if n in types and _may_be_signed(types[n])]
+                with suppress(pa.ArrowException):
+                    if signed:
+                        return self._converted(data, names, types, wanted, options, signed)
+                raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
-        except pa.ArrowException as error:
-            with_offsets = self._with_offsets(data, names, types, wanted, options)
-            if with_offsets is None:
-                raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
-            table = with_offsets
-        for name in infinite_columns(table):
-            strings = parse(data, self.dialect, names, {name: pa.string()}, [name], options).column(name)
-            written = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
-            index = pc.index(pc.and_not(pc.is_inf(table.column(name)), written), pa.scalar(True)).as_py()
-            if index >= 0:
-                before = self._before(file, piece, options)
-                raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
-                                "it is beyond the range of the type")  # fmt: skip
-        return table
+        except _Misfit as misfit:
+            name, row, value, why, *do = misfit.args
+            raise _no_value(
+                name, types[name], value, file, self._before(file, piece, options) + row, why, *do
+            ) from None
 
-    def _with_offsets(
-        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
-    ) -> pa.Table | None:
-        """The table where texts of times say an offset and the type has no zone, or the other way round; else None."""
-        times = {name: types[name] for name in wanted if name in types and pa.types.is_timestamp(types[name])}
-        if not times:
-            return None
-        try:
-            table = parse(data, self.dialect, names, types | dict.fromkeys(times, pa.string()), wanted, options)
-            for name, dtype in times.items():
-                texts = table.column(name).combine_chunks()
-                table = table.set_column(table.column_names.index(name), name, times_of(texts, dtype))
-        except pa.ArrowException:
-            return None
-        return table
+    def _converted(
+        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any],
+        by_texts: Sequence[str] = (),
+    ) -> pa.Table:  # fmt: skip
+        """The table. Numbers of columns whose types are inferred are checked: none may have become another one's.
+
+        The columns `by_texts` are read as texts first: of times where texts say an offset and the type has no zone, or
+        the other way round, and of whole numbers as +5.
+        """
+        checked = {n for n in wanted if n in types and n not in options.get("schema", ())}
+        whole = [n for n in wanted if n in checked and pa.types.is_integer(types[n])]
+        signs = "".join(filter(None, (self.delimiter, self.quote, self.escape)))
+        texts = {*by_texts, *(whole if whole and may_be_padded(data, signs, signed=False) else ())}
+        table = parse(data, self.dialect, names, types | dict.fromkeys(texts, pa.string()), wanted, options)
+        columns = {n: table.column(n) for n in wanted}
+        negative = [n for n in whole if n not in texts and (pc.min(columns[n]).as_py() or 0) < 0]
+        if negative and may_be_padded(data, signs, signed=True):
+            columns |= self._texts(data, names, negative, options)
+            texts |= {*negative}
+        for name in texts:
+            row = padded_row(columns[name]) if name in whole else None
+            if row is not None:
+                raise _Misfit(name, row, columns[name][row].as_py(), "as a number it would be the same as another text",
+                              merged_advice(name, types[name]))  # fmt: skip
+            columns[name] = _of_texts(columns[name], types[name])
+        for name in types:
+            if pa.types.is_floating(types[name]) and name in columns and is_large(columns[name]):
+                self._check_large(name, columns[name], name in checked, data, names, options)
+        return pa.table(columns)
+
+    def _texts(
+        self, data: bytes, names: list[str], wanted: list[str], options: dict[str, Any]
+    ) -> dict[str, pa.ChunkedArray]:
+        table = parse(data, self.dialect, names, dict.fromkeys(wanted, pa.string()), wanted, options)
+        return dict(zip(wanted, table.columns, strict=True))
+
+    def _check_large(
+        self, name: str, values: pa.ChunkedArray, exact: bool, data: bytes, names: list[str], options: dict[str, Any]
+    ) -> None:
+        """Refuse numbers that floats do not hold: those beyond their range, and whole numbers where all must be
+        `exact`."""
+        texts = self._texts(data, names, [name], options)[name].combine_chunks()
+        named = pc.match_substring_regex(texts, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
+        row = pc.index(pc.and_not(pc.is_inf(values), named), pa.scalar(True)).as_py()
+        if row >= 0:
+            raise _Misfit(name, row, texts[row].as_py(), "it is beyond the range of the type")
+        if exact and (place := long_row(texts, values)) is not None:
+            raise _Misfit(name, place, texts[place].as_py(), "floating-point numbers are exact up to 2^53 only",
+                          merged_advice(name, values.type))  # fmt: skip
 
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
@@ -249,8 +296,15 @@ class Delimited:
         for name in wanted:
             try:
                 parse(data, self.dialect, names, {name: types[name]} if name in types else {}, [name], options)
-            except pa.ArrowException as failed:
-                match = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
+            except pa.ArrowException as error:
+                failed: Exception = error
+                if name in types and _may_be_signed(types[name]):
+                    try:
+                        self._converted(data, names, {name: types[name]}, [name], options, [name])
+                        continue
+                    except pa.ArrowException as of_text:
+                        failed = of_text if pa.types.is_integer(types[name]) else error
+                match = re.search(r"(?:invalid value|string:) '(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
@@ -260,7 +314,9 @@ class Delimited:
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
 
 
-def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
+def _no_value(
+    name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str, do: str = ""
+) -> DataError:  # fmt: skip
     """A DataError for a value of a text; `row` counts from 0."""
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
@@ -269,7 +325,7 @@ def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row:
         f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
         why=why,
-        do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+        do=do or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
 
 
@@ -292,6 +348,21 @@ def _encoding_of(first: bytes) -> str:
 
 class _Straddling(Exception):
     """A record is longer than any may be."""
+
+
+class _Misfit(Exception):
+    """Column, row, text, why and what to do: a value does not fit the type of its column."""
+
+
+def _may_be_signed(dtype: pa.DataType) -> bool:
+    """Whether texts of a type may have a sign or an offset that Arrow's reader of CSV does not take."""
+    return bool(pa.types.is_integer(dtype) or pa.types.is_timestamp(dtype))
+
+
+def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(dtype):
+        return pa.chunked_array([times_of(texts.combine_chunks(), dtype)], dtype)
+    return whole_numbers(texts, dtype)
 
 
 def parse(
@@ -342,17 +413,6 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
         return dtype if finer else pa.timestamp("us", dtype.tz)
     as_they_are = (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())
     return dtype if dtype in as_they_are else pa.string()
-
-
-def _of_whole_numbers(column: pa.ChunkedArray) -> pa.DataType:
-    """float64, unless all values are whole numbers beyond int64: uint64, or string beyond that too."""
-    if not pc.all(pc.match_substring_regex(column, r"^[+-]?[0-9]+$")).as_py():
-        return pa.float64()
-    try:
-        column.cast(pa.uint64())
-        return pa.uint64()
-    except pa.ArrowInvalid:
-        return pa.string()
 
 
 CSV, TSV = Delimited(","), Delimited("\t")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_dee
 from tasks.sources.formats.conform import conform, infinite_columns
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import KEPT, Inspected
+from tasks.sources.formats.written_numbers import Written, is_large, of_tokens
 from tasks.storage.files import compression
 
 LINES = Dialect(None)
@@ -29,7 +30,8 @@ KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
 NO_TEXT = "a line is no UTF-8"
-IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
+# Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.
+INEXACT = re.compile(rb"(?:^|[:\[,\s])-?(?:[0-9]{16,}|[0-9]+[eE]\+?[0-9]+)(?=[\s,\]}]|$)")
 
 
 def survey(
@@ -45,7 +47,7 @@ def survey(
     if not options.get("bad_lines"):
         for head in full:
             _check_lines(head)
-    types, grown = text_ranges.types_of(full, partial(_infer, options), parallel_map)
+    types, grown, kept = text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
@@ -53,7 +55,7 @@ def survey(
     return [
         Inspected(
             h.file, pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]), c.units,
-            grown=grown, bad=c.bad,
+            grown=grown, bad=c.bad, kept=kept,
         )
         for h, c in zip(heads, counted, strict=True)
     ]  # fmt: skip
@@ -84,19 +86,81 @@ def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Hea
     return frozenset(left)
 
 
-def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType | Written]:
     head, length = sampled
     data = text_ranges.sample(head.file, head.start, length, LINES, options)
     if sieve := _sieve(options):
         data = sieve.sift(data).data
     check_lines(data, head.file.path, options)
     _check_depth(data, head.file.path)
-    schema = _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
-    types = {f.name: _inferred(f.type) for f in schema}
-    if IDS.search(data):  # whole numbers beyond int64 are ids, which a float would change
-        floats = {n: _with_leaf(t, pa.uint64()) for n, t in types.items() if leaf_type(t) == pa.float64()}
-        types |= {name: dtype for name, dtype in floats.items() if _holds(dtype, name, data)}
+    table, path = _parse(data, None, head.file, Piece(0, head.start, head.start), options), head.file.path
+    types: dict[str, pa.DataType | Written] = {f.name: _inferred(f.type) for f in table.schema}
+    rows = _rows(data) if INEXACT.search(data) else []  # else no number becomes another one
+    for field in table.schema:
+        if rows and _has_floats(field.type):
+            how = _written_so(field.type, [row.get(field.name) for row in rows], path)
+            if isinstance(how, Written) or how != types[field.name]:
+                types[field.name] = how if isinstance(how, Written) else Written(path, nested=how)
+        elif field.type == pa.float64():
+            types[field.name] = Written(path, point=True)
+        elif field.type == pa.int64():
+            bounds = pc.min_max(table[field.name]).as_py()
+            types[field.name] = Written(path, bounds["min"] or 0, bounds["max"] or 0)
     return types
+
+
+def _has_floats(dtype: pa.DataType) -> bool:
+    if pa.types.is_struct(dtype):
+        return any(_has_floats(field.type) for field in dtype)
+    return leaf_type(dtype) == pa.float64() or (is_list(dtype) and _has_floats(dtype.value_type))
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    """The objects of lines, their numbers as texts."""
+    lines = data.removeprefix(text_ranges.BOM).split(b"\n")
+    rows = (json.loads(line, parse_int=_Number, parse_float=_Number) for line in lines if line.strip())
+    return [row if isinstance(row, dict) else {} for row in rows]
+
+
+def _written_so(dtype: pa.DataType, values: Sequence[Any], path: str) -> Any:
+    """How the numbers of a column are written; of lists and structs the type in which none becomes another one."""
+    there = [value for value in values if value is not None]
+    if is_list(dtype):
+        leaf = _written_so(dtype.value_type, [value for row in there for value in row], path)
+        return pa.list_(leaf.dtype if isinstance(leaf, Written) else leaf)
+    if pa.types.is_struct(dtype):
+        leaves = {f.name: _written_so(f.type, [row.get(f.name) for row in there], path) for f in dtype}
+        return pa.struct([(name, t.dtype if isinstance(t, Written) else t) for name, t in leaves.items()])
+    return of_tokens(there, path) if dtype == pa.float64() else _inferred(dtype)
+
+
+def _check_exact(table: pa.Table, data: bytes, declared: Collection[str]) -> None:
+    """pa.ArrowInvalid for a whole number that a column of floats would change, unless its type is declared."""
+    types = {f.name: f.type for f in table.schema if f.name not in declared and _has_floats(f.type)}
+    types = {n: t for n, t in types.items() if leaf_type(t) != pa.float64() or is_large(_leaves(table[n]))}
+    if types and INEXACT.search(data):
+        for number, row in enumerate(_rows(data)):
+            for name, dtype in types.items():
+                if token := _inexact(row.get(name), dtype):
+                    raise pa.ArrowInvalid(f"Column(/{name}) has {token}, and floating-point numbers are exact up to "
+                                          f"2^53 only, in row {number}")  # fmt: skip
+
+
+def _inexact(value: Any, dtype: pa.DataType) -> str:
+    """The first whole number in a value that a float does not hold; "" for none."""
+    if isinstance(value, list):
+        return next((token for one in value if (token := _inexact(one, dtype.value_type))), "")
+    if isinstance(value, dict):
+        fields = [(value.get(field.name), field.type) for field in dtype]
+        return next((token for one, inner in fields if (token := _inexact(one, inner))), "")
+    number = isinstance(value, _Number) and pa.types.is_floating(dtype) and not of_tokens([value], "").is_exact
+    return str(value) if number else ""
+
+
+def _leaves(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    while is_list(column.type):
+        column = pc.list_flatten(column)
+    return column
 
 
 def _check_depth(data: bytes, path: str) -> None:
@@ -116,15 +180,6 @@ def _check_depth(data: bytes, path: str) -> None:
 
 def _with_leaf(dtype: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(dtype.value_type, leaf)) if is_list(dtype) else leaf
-
-
-def _holds(dtype: pa.DataType, name: str, data: bytes) -> bool:
-    """Whether all values of a column are of this type."""
-    try:
-        _table(data, pa.schema([(name, dtype)]), "ignore")
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _check_lines(head: text_ranges.Head) -> None:
@@ -185,13 +240,20 @@ def _parse(
 ) -> pa.Table:
     unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
-        return _table(data, schema, unexpected)
+        table = _table(data, schema, unexpected)
+        if schema is not None:
+            _check_exact(table, data, options["schema"])
+        return table
     except pa.ArrowException as error:
-        texts = [name for name, dtype in options["schema"].items() if parse_dtype(dtype) == pa.string()]
+        declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
+        texts = {n: t for n, t in declared.items() if t == pa.string()}
+        texts |= {n: schema.field(n).type for n in options.get(KEPT, ()) if schema and n in schema.names}
         dates = schema and pa.schema([(field.name, _with_text_dates(field.type)) for field in schema])
         try:
             if texts or dates != schema:
-                return _table(_with_texts(data, texts) if texts else data, dates, unexpected)
+                table = _table(_with_texts(data, texts) if texts else data, dates, unexpected)
+                _check_exact(table, data, options["schema"])
+                return table
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
@@ -206,16 +268,27 @@ class _Number(str):
     """A number with the digits that it is written with."""
 
 
-def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
-    """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text."""
+def _with_texts(data: bytes, types: Mapping[str, pa.DataType]) -> bytes:
+    """The lines with values under these names as texts where their types say so: Arrow takes a number for no text."""
     lines = []
     for line in data.removeprefix(text_ranges.BOM).split(b"\n"):
         row = json.loads(line, parse_int=_Number, parse_float=_Number) if line.strip() else None
         if isinstance(row, dict):
-            row |= {n: str(_written(row[n])) for n in names if row.get(n) is not None and type(row[n]) is not str}
+            row |= {n: _as_texts(row[n], dtype) for n, dtype in types.items() if n in row}
             line = _written(row).encode()
         lines.append(line)
     return b"\n".join(lines)
+
+
+def _as_texts(value: Any, dtype: pa.DataType) -> Any:
+    """A value with texts where its type has them; all else stays."""
+    if is_list(dtype) and isinstance(value, list):
+        return [_as_texts(one, dtype.value_type) for one in value]
+    if pa.types.is_struct(dtype) and isinstance(value, dict):
+        types = {field.name: field.type for field in dtype}
+        return {name: _as_texts(one, types[name]) if name in types else one for name, one in value.items()}
+    as_text = pa.types.is_string(dtype) and value is not None and type(value) is not str
+    return str(_written(value)) if as_text else value
 
 
 def _written(value: Any) -> str:

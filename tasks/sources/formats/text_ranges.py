@@ -30,6 +30,7 @@ from tasks.sources.formats.record_ends import (
     scan,
     scan_exactly,
 )
+from tasks.sources.formats.written_numbers import Written
 from tasks.storage.files import compression, read_all, read_range
 
 EDGE = 64 * 2**10
@@ -159,35 +160,41 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
 
 
 def types_of(
-    heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
+    heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType | Written]],
     parallel_map: Callable[..., Any], also: Sequence[Head] = (),
-) -> tuple[dict[str, pa.DataType], dict[str, str]]:  # fmt: skip
-    """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, a sentence for each whose
-    type grew in another file).
+) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:  # fmt: skip
+    """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, or how their numbers are
+    written; a sentence for each whose type grew in another file; a sentence for each whose numbers stay text).
 
     Up to `OTHER_FILES` of the other files, and those of `also`, are looked at too, in fewer bytes: a column takes the
     wider type, and columns that the first file lacks are added.
     """
     if not heads:
-        return {}, {}
+        return {}, {}, {}
     others = heads[1:]
     step = max(1, -(-len(others) // OTHER_FILES))
     some = list(dict.fromkeys([*others[::step], *also]))
     first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in some)])
-    types, origin, grown = dict(first), dict.fromkeys(first, heads[0].file.path), dict[str, str]()
-    for other, more in zip(some, others_types, strict=True):
-        for name, dtype in more.items():
-            known = types.get(name, pa.null())
-            types[name] = both = wider(known, dtype)
+    types, origin, grown = dict[str, pa.DataType](), dict.fromkeys(first, heads[0].file.path), dict[str, str]()
+    numbers: dict[str, Written] = {}
+    for other, more in zip([heads[0], *some], [first, *others_types], strict=True):
+        for name, shown in more.items():
+            known, here = types.get(name, pa.null()), numbers.get(name)
+            dtype = shown.dtype if isinstance(shown, Written) else shown
+            both = wider(known, dtype)
+            if isinstance(shown, Written) and (here or not _is_known(known)):
+                numbers[name] = here | shown if here else shown
+                both = numbers[name].dtype
+            types[name] = both
             if both == known:
                 continue
-            if _is_known(known):
+            if _is_known(known) and both != pa.string():
                 grown[name] = (
                     f"column {name!r} is {dtype_name(dtype)} in {other.file.path}, {dtype_name(known)} in "
                     f"{origin[name]}: read as {dtype_name(both)}"
                 )
             origin[name] = other.file.path
-    return types, grown
+    return types, grown, {n: how.kept(n) for n, how in numbers.items() if how.is_text}
 
 
 def _is_known(dtype: pa.DataType) -> bool:
