@@ -20,7 +20,7 @@ from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import DELIMITED, FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
-from tasks.sources.formats.survey import KEPT, Inspected
+from tasks.sources.formats.survey import KEPT, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import LINES, TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import check_together, united
@@ -106,6 +106,7 @@ def make_plan(
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
     check_needed(schema, needed or ())
+    types = line_types({f.name: f.type for item in full for f in item.schema}, declared)
     on_host = sorted({n for item in full for n in item.on_host} | whole.on_host)
     blocks = _blocks(full, FORMATS[name].ranged, limits)
     size = partition_size(source, sum(b.nbytes for b in blocks), threads, min_partition_size, memory, limit)
@@ -123,7 +124,7 @@ def make_plan(
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
             **({KEPT: kept} if kept else {}),
-            **({BAD: bad_lines} if options.get("bad_lines") else {}),
+            **({BAD: bad_lines, TYPES: types} if options.get("bad_lines") else {}),
         },
         reading={
             **reading_of(source, name, listed),

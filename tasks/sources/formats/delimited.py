@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from tasks.core.dtypes import dtype_name
+from tasks.core.dtypes import dtype_name, kind_of, parse_dtype
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
@@ -29,9 +29,9 @@ from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
 from tasks.sources.formats.conform import carried_type, conform
-from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
+from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters, refused
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import TYPES, Inspected, line_types
 from tasks.sources.formats.written_numbers import (
     Written,
     is_large,
@@ -42,6 +42,9 @@ from tasks.sources.formats.written_numbers import (
     whole_numbers,
     written,
 )
+
+WHOLE = "^(0|[1-9][0-9]{0,17})$"
+PLAIN = {pa.int64(): WHOLE, pa.uint64(): WHOLE, pa.float64(): "^[0-9]{1,15}([.][0-9]+)?$"}  # texts that surely fit
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,19 @@ class Delimited:
             options.get("delimiter") or self.delimiter, quote, options.get("escape"), options.get("comment")
         )
 
-    def _sieve(self, columns: int, options: dict[str, Any]) -> DelimitedSieve | None:
-        """The sieve by which text with so many columns is counted and read; None where nothing is left out."""
+    def _sieve(self, names: list[str], options: dict[str, Any]) -> DelimitedSieve | None:
+        """The sieve by which text with these columns is counted and read; None where nothing is left out."""
         if options.get("bad_lines"):
-            return DelimitedSieve(self.dialect, columns, options.get("encoding", "utf-8"))
+            misfits = partial(self._misfits, names, options) if options.get(TYPES) else None
+            return DelimitedSieve(self.dialect, len(names), options.get("encoding", "utf-8"), misfits)
         return DelimitedSieve(self.dialect, None) if self.comment else None
 
     def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
         parser = self.of(options)
         head = text_ranges.head(options, parser.dialect, options["header"], file)
-        sieve = DelimitedSieve(parser.dialect, len(parser._names(head, options)), options.get("encoding", "utf-8"))
+        sieve = parser._sieve(parser._names(head, options), options)
+        assert sieve is not None
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
@@ -91,15 +96,22 @@ class Delimited:
     ) -> list[Inspected]:
         heads = list(parallel_map(partial(text_ranges.head, options, self.dialect, options["header"]), files))
         names = [self._names(h, options) for h in heads]
-        sieves = [self._sieve(len(n), options) for n in names]
+
+        def inferred(full: list[bool]) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:
+            others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
+            for h, n, is_full in zip(heads, names, full, strict=True):
+                if is_full:
+                    others.setdefault(tuple(n), h)
+            also, chosen = list(others.values())[1:], [h for h, is_full in zip(heads, full, strict=True) if is_full]
+            return text_ranges.types_of(chosen, partial(self._infer, options), parallel_map, also)
+
+        seen = None
+        if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
+            seen = inferred(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
+            options = {**options, TYPES: line_types(seen[0], options["schema"])}
+        sieves = [self._sieve(n, options) for n in names]
         counted = text_ranges.count(heads, options, self.dialect, limits, parallel_map, sieves)
-        full = [h for h, c in zip(heads, counted, strict=True) if c.units]
-        others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
-        for h, n, c in zip(heads, names, counted, strict=True):
-            if c.units:
-                others.setdefault(tuple(n), h)
-        also = list(others.values())[1:]
-        types, grown, kept = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
+        types, grown, kept = seen or inferred([bool(c.units) for c in counted])
         return [
             Inspected(
                 h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), counted[i].units,
@@ -140,8 +152,10 @@ class Delimited:
         names = self._names(head, options)
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
-        if sieve := self._sieve(len(names), options):
+        if sieve := self._sieve(names, options):
             data = sieve.sift(data).data
+        if not data.strip(b"\r\n"):  # none of its lines can be read
+            return {}
         table = self._parse(data, names, {}, names, options, head.file, piece)
         types: dict[str, pa.DataType | Written] = {name: _inferred(table[name]) for name in table.column_names}
         numbers = [n for n, t in types.items() if t in (pa.int64(), pa.float64())]
@@ -162,7 +176,7 @@ class Delimited:
             wanted = schema.names or names[:1]
             types = {f.name: carried_type(f.type) for f in schema} or {wanted[0]: pa.string()}
             data = text_ranges.piece_bytes(file, piece, options)
-            sieve = parser._sieve(len(names), options)
+            sieve = parser._sieve(names, options)
             if sieve and text_ranges.is_sifted(file, options):
                 data = sieve.sift(data).data
             tables.append(parser._parse(data, names, types, wanted, options, file, piece))
@@ -179,21 +193,27 @@ class Delimited:
         piece: Piece,
     ) -> pa.Table:
         try:
-            try:
-                return self._converted(data, names, types, wanted, options)
-            except pa.ArrowException as error:
-                signed = [n for n in wanted if n in types and _may_be_signed(types[n])]
-                with suppress(pa.ArrowException):
-                    if signed:
-                        return self._converted(data, names, types, wanted, options, signed)
-                raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+            return self._table(data, names, types, wanted, options)
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
+        except pa.ArrowException as error:
+            raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
         except _Misfit as misfit:
-            name, row, value, why, *do = misfit.args
-            raise _no_value(
-                name, types[name], value, file, self._before(file, piece, options) + row, why, *do
-            ) from None
+            raise _no_value_of(misfit, types, file, self._before(file, piece, options)) from None
+
+    def _table(
+        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
+    ) -> pa.Table:
+        """The table; pa.ArrowException or `_Misfit` for a value that does not fit."""
+        try:
+            return self._converted(data, names, types, wanted, options)
+        except pa.ArrowException:
+            times = [n for n in wanted if n in types and pa.types.is_timestamp(types[n])]
+            signed = [n for n in wanted if n in types and pa.types.is_integer(types[n])]
+            with suppress(*([pa.ArrowException] if times else [])):
+                if times or signed:
+                    return self._converted(data, names, types, wanted, options, [*times, *signed])
+            raise
 
     def _converted(
         self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any],
@@ -245,10 +265,35 @@ class Delimited:
             raise _Misfit(name, place, texts[place].as_py(), "floating-point numbers are exact up to 2^53 only",
                           merged_advice(name, values.type))  # fmt: skip
 
+    def _misfits(self, names: list[str], options: dict[str, Any], data: bytes) -> dict[int, str]:
+        """The rows of a text of whole records with a value that does not fit the type of its column, and why."""
+        types = {n: parse_dtype(t) for n, t in options[TYPES].items() if n in names}
+        types = {n: t for n, t in types.items() if kind_of(t) in ("number", "bool", "time")}
+        if not types or self._takes(data, names, types, options):
+            return {}
+        found: dict[int, str] = {}
+        for name, texts in self._texts(data, names, [*types], options).items():
+            distinct = texts.unique().drop_null()
+            if plain := PLAIN.get(types[name], "").replace(".", options.get("decimal") or "."):
+                distinct = distinct.filter(pc.invert(pc.match_substring_regex(distinct, plain)))
+            bad = refused(distinct, partial(_takes_values, name, types, options))
+            for row in pc.indices_nonzero(pc.is_in(texts, value_set=pa.array(bad, pa.string()))).to_pylist():
+                text = f"{texts[row].as_py()[:200]!r} does not fit column {name!r}, which is {dtype_name(types[name])}"
+                found.setdefault(row, text)
+        return found
+
+    def _takes(self, data: bytes, names: list[str], types: dict[str, pa.DataType], options: dict[str, Any]) -> bool:
+        """Whether all values of a text of whole records fit these types."""
+        try:
+            self._table(data, names, types, [*types], options)
+        except (_Misfit, _Straddling, pa.ArrowException):
+            return False
+        return True
+
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
         head = text_ranges.head(options, self.dialect, options["header"], replace(file))
-        sieve = self._sieve(len(self._names(head, options)), options)
+        sieve = self._sieve(self._names(head, options), options)
         sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
@@ -295,15 +340,10 @@ class Delimited:
             )
         for name in wanted:
             try:
-                parse(data, self.dialect, names, {name: types[name]} if name in types else {}, [name], options)
-            except pa.ArrowException as error:
-                failed: Exception = error
-                if name in types and _may_be_signed(types[name]):
-                    try:
-                        self._converted(data, names, {name: types[name]}, [name], options, [name])
-                        continue
-                    except pa.ArrowException as of_text:
-                        failed = of_text if pa.types.is_integer(types[name]) else error
+                self._table(data, names, {name: types[name]} if name in types else {}, [name], options)
+            except _Misfit as misfit:
+                return _no_value_of(misfit, types, file, before)
+            except pa.ArrowException as failed:
                 match = re.search(r"(?:invalid value|string:) '(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
                 index = (
@@ -312,6 +352,11 @@ class Delimited:
                 place = before + index if index >= 0 else None
                 return _no_value(name, types[name], value, file, place, str(failed).split("\n")[0])
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
+
+
+def _no_value_of(misfit: _Misfit, types: dict[str, pa.DataType], file: File, before: int) -> DataError:
+    name, row, value, why, *do = misfit.args
+    return _no_value(name, types[name], value, file, before + row, why, *do)
 
 
 def _no_value(
@@ -327,6 +372,14 @@ def _no_value(
         why=why,
         do=do or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
+
+
+def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, Any], values: pa.Array) -> bool:
+    target = pa.BufferOutputStream()
+    writing = pacsv.WriteOptions(include_header=False, quoting_style="all_valid")
+    pacsv.write_csv(pa.table({name: values}), target, writing)
+    options = {**options, "encoding": "utf-8"}
+    return CSV._takes(target.getvalue().to_pybytes(), [name], {name: types[name]}, options)
 
 
 def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
@@ -352,11 +405,6 @@ class _Straddling(Exception):
 
 class _Misfit(Exception):
     """Column, row, text, why and what to do: a value does not fit the type of its column."""
-
-
-def _may_be_signed(dtype: pa.DataType) -> bool:
-    """Whether texts of a type may have a sign or an offset that Arrow's reader of CSV does not take."""
-    return bool(pa.types.is_integer(dtype) or pa.types.is_timestamp(dtype))
 
 
 def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:

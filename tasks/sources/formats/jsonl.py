@@ -21,11 +21,12 @@ from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_dee
 from tasks.sources.formats.conform import conform, infinite_columns
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import KEPT, Inspected
+from tasks.sources.formats.survey import KEPT, TYPES, Inspected, line_types
 from tasks.sources.formats.written_numbers import Written, is_large, of_tokens
 from tasks.storage.files import compression
 
 LINES = Dialect(None)
+NOTHING = [("", pa.bool_())]  # a schema for which Arrow reads lines and takes nothing of them
 KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
@@ -41,13 +42,18 @@ def survey(
     others show more of a column. `source.schema` may add columns, but for those that are `optional`.
     """
     heads = list(parallel_map(partial(text_ranges.head, options, LINES, False), files))
+    seen = None
+    if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
+        there = [h for h in heads if text_ranges.has_rows(options, h)]
+        seen = text_ranges.types_of(there, partial(_infer, options), parallel_map)
+        options = {**options, TYPES: line_types(seen[0], options["schema"]), KEPT: seen[2]}
     sieves = [_sieve(options)] * len(heads)
     counted = text_ranges.count(heads, options, LINES, limits, parallel_map, sieves)
     full = [h for h, c in zip(heads, counted, strict=True) if c.units]
     if not options.get("bad_lines"):
         for head in full:
             _check_lines(head)
-    types, grown, kept = text_ranges.types_of(full, partial(_infer, options), parallel_map)
+    types, grown, kept = seen or text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
@@ -62,12 +68,26 @@ def survey(
 
 
 def _sieve(options: dict[str, Any]) -> JsonSieve | None:
-    return JsonSieve() if options.get("bad_lines") else None
+    if not options.get("bad_lines"):
+        return None
+    types = options.get(TYPES, {})
+    return JsonSieve(partial(_takes, pa.schema([(n, parse_dtype(t)) for n, t in types.items()] or NOTHING), options))
+
+
+def _takes(schema: pa.Schema, options: dict[str, Any], data: bytes) -> bool:
+    """Whether the reader takes all of some lines."""
+    try:
+        _fitting(data, schema, options, "ignore")
+    except (pa.ArrowException, ValueError, RecursionError):
+        return False
+    return True
 
 
 def bad_lines(file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
     """(line, why, bytes) of the lines of a file that cannot be read, in their order."""
-    return text_ranges.bad_lines(text_ranges.head(options, LINES, False, file), options, LINES, JsonSieve())
+    sieve = _sieve(options)
+    assert sieve is not None
+    return text_ranges.bad_lines(text_ranges.head(options, LINES, False, file), options, LINES, sieve)
 
 
 def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Head) -> frozenset[str]:
@@ -240,11 +260,19 @@ def _parse(
 ) -> pa.Table:
     unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
+        return _fitting(data, schema, options, unexpected)
+    except pa.ArrowException as error:
+        raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+
+
+def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], unexpected: str) -> pa.Table:
+    """The lines as a table; pa.ArrowException where one does not fit."""
+    try:
         table = _table(data, schema, unexpected)
         if schema is not None:
             _check_exact(table, data, options["schema"])
         return table
-    except pa.ArrowException as error:
+    except pa.ArrowException:
         declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
         texts = {n: t for n, t in declared.items() if t == pa.string()}
         texts |= {n: schema.field(n).type for n in options.get(KEPT, ()) if schema and n in schema.names}
@@ -256,7 +284,7 @@ def _parse(
                 return table
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
-        raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+        raise
 
 
 def _with_text_dates(dtype: pa.DataType) -> pa.DataType:

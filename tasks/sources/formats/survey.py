@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Limits, Unit
 from tasks.core.unforeseen_errors import at
 from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import noted
 
-KEPT = "kept"  # in a plan's options: column -> a sentence on numbers that stay text
+# In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
+KEPT, TYPES = "kept", "types"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class Inspected:
     @property
     def rows(self) -> int:
         return sum(unit.rows for unit in self.units)
+
+
+def line_types(types: Mapping[str, pa.DataType], declared: Mapping[str, str]) -> dict[str, str]:
+    """The types that values of a text must fit, or its line is bad: those that are declared, else inferred."""
+    known = {name: dtype_name(dtype) for name, dtype in types.items() if not pa.types.is_null(dtype)}
+    return known | {name: dtype for name, dtype in declared.items() if name in types}
 
 
 def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..., list[Inspected]]:

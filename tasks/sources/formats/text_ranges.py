@@ -159,6 +159,13 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
     return data[: cuts[-1].start] if len(cuts) > 1 else data
 
 
+def has_rows(options: dict[str, Any], head: Head) -> bool:
+    """Whether a file goes on behind its header."""
+    if is_whole(head.file, options):
+        return len(beginning(head.file, head.start + 1, options)[0]) > head.start
+    return head.start < head.file.size
+
+
 def types_of(
     heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType | Written]],
     parallel_map: Callable[..., Any], also: Sequence[Head] = (),
