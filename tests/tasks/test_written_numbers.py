@@ -17,11 +17,11 @@ from flows.preview.text import sections
 from tasks.core.plan import Limits
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
+from tasks.engines.algorithms.written_numbers import may_be_padded
 from tasks.errors import DataError
 from tasks.manifest import Manifest
 from tasks.sources.bad_lines import bad_lines_of
 from tasks.sources.formats import text_ranges
-from tasks.sources.formats.written_numbers import may_be_padded
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.workflow import Workflow
@@ -165,7 +165,7 @@ def test_the_type_of_the_fit_counts(tmp_path: Path, caplog: pytest.LogCaptureFix
     of_texts = Workflow(["x"] >> ops.Categorify()).fit(Dataset(tmp_path / "codes.csv", engine="pandas"))
     assert ids(of_texts, "codes.csv") == [3, 4]
     assert ids(of_texts, "plain.csv") == [4, 2]
-    assert "column 'x' is int64 in these files, and text in the fit: it is read as text" in caplog.text
+    assert "column 'x' is int64 here, and text in the fit: it is read as text" in caplog.text
     of_texts.save(tmp_path / "fitted")
     assert ids(Workflow.load(tmp_path / "fitted"), "plain.csv") == [4, 2]
     caplog.clear()

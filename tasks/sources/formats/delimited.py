@@ -25,14 +25,7 @@ from tasks.core.dtypes import dtype_name, kind_of, parse_dtype
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
-from tasks.errors import DataError
-from tasks.sources.formats import text_ranges
-from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
-from tasks.sources.formats.conform import carried_type, conform
-from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters, refused
-from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import TYPES, Inspected, line_types
-from tasks.sources.formats.written_numbers import (
+from tasks.engines.algorithms.written_numbers import (
     Written,
     is_large,
     long_row,
@@ -42,6 +35,13 @@ from tasks.sources.formats.written_numbers import (
     whole_numbers,
     written,
 )
+from tasks.errors import DataError
+from tasks.sources.formats import text_ranges
+from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
+from tasks.sources.formats.conform import carried_type, conform
+from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters, refused
+from tasks.sources.formats.record_ends import Dialect
+from tasks.sources.formats.survey import TYPES, Inspected, line_types
 
 WHOLE = "^(0|[1-9][0-9]{0,17})$"
 PLAIN = {pa.int64(): WHOLE, pa.uint64(): WHOLE, pa.float64(): "^[0-9]{1,15}([.][0-9]+)?$"}  # texts that surely fit
@@ -111,11 +111,11 @@ class Delimited:
             options = {**options, TYPES: line_types(seen[0], options["schema"])}
         sieves = [self._sieve(n, options) for n in names]
         counted = text_ranges.count(heads, options, self.dialect, limits, parallel_map, sieves)
-        types, grown, kept = seen or inferred([bool(c.units) for c in counted])
+        types, grown, number_texts = seen or inferred([bool(c.units) for c in counted])
         return [
             Inspected(
                 h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), counted[i].units,
-                grown=grown, bad=counted[i].bad, kept=kept,
+                grown=grown, bad=counted[i].bad, number_texts=number_texts,
             )
             for i, h in enumerate(heads)
         ]  # fmt: skip
@@ -271,7 +271,7 @@ class Delimited:
         types = {n: t for n, t in types.items() if kind_of(t) in ("number", "bool", "time")}
         if not types or self._takes(data, names, types, options):
             return {}
-        found: dict[int, str] = {}
+        unfit: dict[int, str] = {}
         for name, texts in self._texts(data, names, [*types], options).items():
             distinct = texts.unique().drop_null()
             if plain := PLAIN.get(types[name], "").replace(".", options.get("decimal") or "."):
@@ -279,8 +279,8 @@ class Delimited:
             bad = refused(distinct, partial(_takes_values, name, types, options))
             for row in pc.indices_nonzero(pc.is_in(texts, value_set=pa.array(bad, pa.string()))).to_pylist():
                 text = f"{texts[row].as_py()[:200]!r} does not fit column {name!r}, which is {dtype_name(types[name])}"
-                found.setdefault(row, text)
-        return found
+                unfit.setdefault(row, text)
+        return unfit
 
     def _takes(self, data: bytes, names: list[str], types: dict[str, pa.DataType], options: dict[str, Any]) -> bool:
         """Whether all values of a text of whole records fit these types."""

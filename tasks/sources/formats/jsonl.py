@@ -15,14 +15,14 @@ import pyarrow.json as pajson
 
 from tasks.core.dtypes import is_list, leaf_type, parse_dtype
 from tasks.core.plan import File, Limits, Piece
+from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
 from tasks.sources.formats.conform import conform, infinite_columns
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import KEPT, TYPES, Inspected, line_types
-from tasks.sources.formats.written_numbers import Written, is_large, of_tokens
+from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.storage.files import compression
 
 LINES = Dialect(None)
@@ -46,14 +46,14 @@ def survey(
     if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
         there = [h for h in heads if text_ranges.has_rows(options, h)]
         seen = text_ranges.types_of(there, partial(_infer, options), parallel_map)
-        options = {**options, TYPES: line_types(seen[0], options["schema"]), KEPT: seen[2]}
+        options = {**options, TYPES: line_types(seen[0], options["schema"]), NUMBER_TEXTS: seen[2]}
     sieves = [_sieve(options)] * len(heads)
     counted = text_ranges.count(heads, options, LINES, limits, parallel_map, sieves)
     full = [h for h, c in zip(heads, counted, strict=True) if c.units]
     if not options.get("bad_lines"):
         for head in full:
             _check_lines(head)
-    types, grown, kept = seen or text_ranges.types_of(full, partial(_infer, options), parallel_map)
+    types, grown, number_texts = seen or text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
     types.update({name: parse_dtype(t) for name, t in options["schema"].items() if name not in optional})
     keys = [name for name in types if name not in options["schema"]] if len(full) > 1 else []
@@ -61,7 +61,7 @@ def survey(
     return [
         Inspected(
             h.file, pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]), c.units,
-            grown=grown, bad=c.bad, kept=kept,
+            grown=grown, bad=c.bad, number_texts=number_texts,
         )
         for h, c in zip(heads, counted, strict=True)
     ]  # fmt: skip
@@ -275,7 +275,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
     except pa.ArrowException:
         declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
         texts = {n: t for n, t in declared.items() if t == pa.string()}
-        texts |= {n: schema.field(n).type for n in options.get(KEPT, ()) if schema and n in schema.names}
+        texts |= {n: schema.field(n).type for n in options.get(NUMBER_TEXTS, ()) if schema and n in schema.names}
         dates = schema and pa.schema([(field.name, _with_text_dates(field.type)) for field in schema])
         try:
             if texts or dates != schema:

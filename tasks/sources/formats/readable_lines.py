@@ -71,8 +71,8 @@ class DelimitedSieve:
 
     def sift(self, data: bytes) -> Sifted:
         sifted = self._sifted(data, {})
-        found = self.misfits(sifted.data) if self.misfits and sifted.rows else {}
-        return self._sifted(data, found) if found else sifted
+        unfit = self.misfits(sifted.data) if self.misfits and sifted.rows else {}
+        return self._sifted(data, unfit) if unfit else sifted
 
     def _sifted(self, data: bytes, misfits: Mapping[int, str]) -> Sifted:
         good = 0

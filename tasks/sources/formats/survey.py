@@ -16,7 +16,7 @@ from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import noted
 
 # In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
-KEPT, TYPES = "kept", "types"
+NUMBER_TEXTS, TYPES = "number_texts", "types"
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Inspected:
     """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
 
     Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
-    `grown` has a sentence for each column of text whose type is wider than that of an earlier file, `kept` one for each
-    whose numbers stay text. `bad` are the lines of a text file that are left out, since they cannot be read.
+    `grown` has a sentence for each column of text whose type is wider than that of an earlier file, `number_texts` one
+    for each whose numbers stay text. `bad` are the lines of a text file that are left out, since they cannot be read.
     """
 
     file: File
@@ -34,7 +34,7 @@ class Inspected:
     on_host: tuple[str, ...] = ()
     grown: Mapping[str, str] = field(default_factory=dict)
     bad: BadLines | None = None
-    kept: Mapping[str, str] = field(default_factory=dict)
+    number_texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.plan import File, Limits, Piece, Unit
+from tasks.engines.algorithms.written_numbers import Written
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
 from tasks.sources.formats.readable_lines import BadLines, DelimitedSieve, Sieve, complete, line_ends
@@ -30,7 +31,6 @@ from tasks.sources.formats.record_ends import (
     scan,
     scan_exactly,
 )
-from tasks.sources.formats.written_numbers import Written
 from tasks.storage.files import compression, read_all, read_range
 
 EDGE = 64 * 2**10
@@ -201,7 +201,7 @@ def types_of(
                     f"{origin[name]}: read as {dtype_name(both)}"
                 )
             origin[name] = other.file.path
-    return types, grown, {n: how.kept(n) for n, how in numbers.items() if how.is_text}
+    return types, grown, {n: how.sentence(n) for n, how in numbers.items() if how.is_text}
 
 
 def _is_known(dtype: pa.DataType) -> bool:

@@ -62,8 +62,8 @@ class Written:
         if self.nested is not None:
             return self.nested
         if self.point or self.odd:
-            kept = self.is_exact and not self._is_hex and (self.point or not (self.power or self.padded))
-            return pa.float64() if kept else pa.string()
+            fits = self.is_exact and not self._is_hex and (self.point or not (self.power or self.padded))
+            return pa.float64() if fits else pa.string()
         if self.power or self.padded or self._needs_more_bits:
             return pa.string()
         return pa.uint64() if self.high > INT else pa.int64()
@@ -85,7 +85,7 @@ class Written:
     def is_text(self) -> bool:
         return self.nested is not None or self.dtype == pa.string()
 
-    def kept(self, name: str) -> str:
+    def sentence(self, name: str) -> str:
         """The sentence on a column that stays text: an example, where, and the setting that makes numbers of it."""
         if self.nested is not None:
             return (f"numbers in column {name!r} stay text ({dtype_name(self.nested)}) since {self.path} has some that "
@@ -105,27 +105,27 @@ class Written:
 
 def written(texts: pa.ChunkedArray, values: pa.ChunkedArray, path: str, decimal: str = ".") -> Written:
     """How the numbers of a column are written: its texts, and the int64 or float64 that Arrow makes of them."""
-    found = Written(path)
+    seen = Written(path)
     if pa.types.is_integer(values.type):
         bounds = pc.min_max(values).as_py()
         row = padded_row(texts)
         padded = texts[row].as_py() if row is not None else ""
-        return replace(found, low=bounds["min"] or 0, high=bounds["max"] or 0, padded=padded)
+        return replace(seen, low=bounds["min"] or 0, high=bounds["max"] or 0, padded=padded)
     fraction = f"[{decimal}]|[eE]-"
     point = any(_any(pc.match_substring_regex(part, fraction)) for part in (texts.slice(0, 1000), texts))
     large = texts.filter(pc.greater_equal(pc.abs(values), float(EXACT)))
     large = large.filter(pc.match_substring_regex(large, WHOLE))
     numbers = [_number(text) for text in pc.unique(large).to_pylist() if text is not None]
-    found = replace(found, low=min([0, *numbers]), high=max([0, *numbers]), point=point)
+    seen = replace(seen, low=min([0, *numbers]), high=max([0, *numbers]), point=point)
     if point:
-        return found
+        return seen
     odd = pc.invert(pc.is_finite(values))
     power = pc.and_(pc.match_substring_regex(texts, "[0-9][eE]"), pc.is_valid(values))
     row, first = padded_row(texts), pc.index(power, pa.scalar(True)).as_py()
     lowest = pc.min(values.filter(pc.is_finite(values))).as_py()
     return replace(
-        found, odd=_any(pc.and_not(odd, power)), power=texts[first].as_py() if first >= 0 else "",
-        padded=texts[row].as_py() if row is not None else "", low=min(found.low, -1 if (lowest or 0) < 0 else 0),
+        seen, odd=_any(pc.and_not(odd, power)), power=texts[first].as_py() if first >= 0 else "",
+        padded=texts[row].as_py() if row is not None else "", low=min(seen.low, -1 if (lowest or 0) < 0 else 0),
     )  # fmt: skip
 
 
@@ -192,14 +192,14 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
     for at in range(1, len(array) - 1, CHUNK):
         stop = min(at + CHUNK, len(array) - 1)
         before = array[at - 1 : stop - 1]
-        found = (array[at:stop] == 48) & (array[at + 1 : stop + 1] > 47)
+        zeros = (array[at:stop] == 48) & (array[at + 1 : stop + 1] > 47)
         begun = before < most  # line ends, blanks, and most delimiters and quotes
         for sign in begins[begins >= most]:
             begun |= before == sign
-        found &= begun
-        if not found.any():
+        zeros &= begun
+        if not zeros.any():
             continue
-        places = np.flatnonzero(found) + at
+        places = np.flatnonzero(zeros) + at
         after = array[places + 1]
         places = places[(after <= 57) | (after == ord("x")) | (after == ord("X"))]
         last, second = array[places - 1], array[np.maximum(places - 2, 0)]
