@@ -32,7 +32,7 @@ from tasks.core import lent_bytes
 
 INTERVAL, POLL, LEASE = 0.5, 10.0, 45.0  # seconds
 PATIENCE = 3.0  # seconds that a stage waits for the samples of its workers when its work is done
-NUMBER_TEXTS = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
+KEPT = 400  # most samples of a worker and stage; longer series keep every second, fourth .. sample
 log = logging.getLogger("millrace")
 
 
@@ -268,10 +268,10 @@ def watched(client: Any, addresses: Sequence[str], wanted: bool = True) -> Itera
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
-    """At most `NUMBER_TEXTS` samples, evenly taken, the first and the last among them."""
-    if len(samples) <= NUMBER_TEXTS:
+    """At most `KEPT` samples, evenly taken, the first and the last among them."""
+    if len(samples) <= KEPT:
         return samples
-    step = -(-len(samples) // (NUMBER_TEXTS // 2))
+    step = -(-len(samples) // (KEPT // 2))
     return [*samples[:-1:step], samples[-1]]
 
 

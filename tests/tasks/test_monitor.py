@@ -201,7 +201,7 @@ def test_spilled_bytes_are_those_of_dask_and_of_dask_cuda() -> None:
 def test_of_many_samples_the_first_and_the_last_are_kept() -> None:
     samples = [sample(float(i)) for i in range(5000)]
     kept = monitor.thinned(samples)
-    assert len(kept) <= monitor.NUMBER_TEXTS
+    assert len(kept) <= monitor.KEPT
     assert (kept[0].at, kept[-1].at) == (0.0, 4999.0)
     assert monitor.thinned(samples[:7]) == samples[:7]
 

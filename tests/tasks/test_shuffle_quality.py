@@ -195,7 +195,7 @@ def written(nodes: Any, folder: Path, engine: str, **output: Any) -> tuple[Manif
     return manifest, [pq.read_table(part).to_pydict() for part in sorted((folder / "out").glob("*.parquet"))]
 
 
-NUMBER_TEXTS = {
+KEPT = {
     "all": (["n"], np.ones(ROWS, dtype=np.int64)),
     "dropped": (["n"] >> ops.Filter("n % 7 != 3"), (np.arange(ROWS) % 7 != 3).astype(np.int64)),
     "unevenly dropped": (
@@ -207,11 +207,11 @@ NUMBER_TEXTS = {
 
 
 @pytest.mark.parametrize("mode", [*SHUFFLING, "none"])
-@pytest.mark.parametrize("kept", NUMBER_TEXTS)
+@pytest.mark.parametrize("kept", KEPT)
 def test_files_are_equal_to_one_row_whatever_is_dropped_or_repeated(
     engine: str, tmp_path: Path, mode: str, kept: str
 ) -> None:
-    nodes, times = NUMBER_TEXTS[kept]
+    nodes, times = KEPT[kept]
     manifest, files = written(nodes, tmp_path, engine, shuffle=mode, shuffle_groups=2)
     sizes = [len(f["n"]) for f in files]
     assert len(files) == FILES
@@ -226,9 +226,9 @@ def test_files_are_equal_to_one_row_whatever_is_dropped_or_repeated(
         assert not copies[doubled - 1].any()
 
 
-@pytest.mark.parametrize("kept", NUMBER_TEXTS)
+@pytest.mark.parametrize("kept", KEPT)
 def test_full_takes_the_rows_of_a_file_evenly_from_all_partitions(engine: str, tmp_path: Path, kept: str) -> None:
-    _, files = written(NUMBER_TEXTS[kept][0], tmp_path, engine, shuffle="full")
+    _, files = written(KEPT[kept][0], tmp_path, engine, shuffle="full")
     seen = [np.array(f["n"])[np.array(f["copy"]) == 0] if "copy" in f else np.array(f["n"]) for f in files]
     assert chi_square([np.stack([np.bincount(n // (2 * BLOCK), minlength=8) for n in seen])]) > CHANCE
     assert serial(seen) > CHANCE
