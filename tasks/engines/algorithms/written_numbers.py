@@ -186,7 +186,8 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
     begins behind a line end or one of the `signs`. One look at the bytes costs less than to read numbers as texts."""
     array, most = np.frombuffer(data, np.uint8), ord("." if signed else "-")
     begins = np.array([10, 13, *signs.encode()], np.uint8)
-    blanks = np.array([32, 9, ord("+"), ord("-")], np.uint8)
+    begin, blank = np.zeros((2, 256), bool)  # whether a byte is such a sign, or a blank or sign before a number
+    begin[begins] = blank[[32, 9, ord("+"), ord("-")]] = True
     if re.match(PADDED.encode(), data):
         return True
     for at in range(1, len(array) - 1, CHUNK):
@@ -203,8 +204,7 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
         after = array[places + 1]
         places = places[(after <= 57) | (after == ord("x")) | (after == ord("X"))]
         last, second = array[places - 1], array[np.maximum(places - 2, 0)]
-        blank = np.isin(last, blanks) & (np.isin(second, begins) | np.isin(second, blanks) | (places < 2))
-        if (np.isin(last, begins) | blank).any():
+        if (begin[last] | (blank[last] & (begin[second] | blank[second] | (places < 2)))).any():
             return True
     return False
 
