@@ -194,11 +194,11 @@ class Dataset:
         return plan
 
     def warn_of_differences(self, columns: Iterable[str]) -> None:
-        """Log, once for each, which of the columns some files lack or have in a narrower type."""
+        """Log, once for each, which of the columns some files lack or have in a narrower type, or stay text."""
         for text in uniting_notes(self.plan, {*columns}):
             if text not in self._noted:
                 self._noted.add(text)
-                log.warning("files that differ are united: %s", text)
+                log.warning("how columns are read: %s", text)
 
     @property
     def _threads(self) -> int | None:
@@ -400,6 +400,7 @@ class Dataset:
             return other
         fit, section = Fit.of(self._section, reading), with_values(self._section, reading)
         laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
+        laid_out |= {"number_texts"} & reading.keys()
         if section == self._section and not laid_out - {*fit.own}:
             return self
         other = copy(self)

@@ -45,8 +45,9 @@ class Decision:
     group: tuple[str, ...] = ()
 
 
-def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
-    """What is to become of a column, by its name, its type and a sample; `whole`: the sample is all rows."""
+def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: bool = False) -> Decision:
+    """What is to become of a column, by its name, its type and a sample; `whole`: the sample is all rows;
+    `number_texts`: its numbers stay text."""
     name, dtype = column.name, leaf_type(column.dtype)
     if is_list(dtype_of := column.dtype) and is_list(dtype_of.value_type):
         return Decision(name, f"no operator takes {dtype_name(dtype_of)}")
@@ -70,7 +71,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool) -> Decision:
         days = pa.types.is_date(dtype) or (pa.types.is_string(dtype) and pc.max(pc.utf8_length(values)).as_py() == 10)
         parts: dict[str, Any] = {"parts": DAY_PARTS} if days else {}
         return Decision(name, f"{kind}, a time: its parts, in UTC", ({"op": "DateParts", **parts},))
-    named_id = bool(ID.search(name) or ID.search(name.lower()))
+    named_id = number_texts or bool(ID.search(name) or ID.search(name.lower()))
     text = pa.types.is_string(dtype)
     if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
         return decision

@@ -18,6 +18,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
+from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
 
@@ -73,13 +74,14 @@ def draft(dataset: Any, label: str | None = None) -> str:
     decisions = [
         Decision(name, "it is named like a label, too, and might give the answer away")
         if name in others
-        else decide(data.schema[name], sample.column(name), whole)
+        else decide(data.schema[name], sample.column(name), whole, name in data.plan.options.get(NUMBER_TEXTS, ()))
         for name in names
         if name != target
     ]
     decisions = joint(without_clashes(decisions, names), sample)
     if not any(decision.ops for decision in decisions):
         reasons = "; ".join(f"{d.name}: {d.why}" for d in decisions[:10]) or "the label is the only column"
+        reasons = "; ".join([reasons, *uniting_notes(data.plan, data.schema)])
         raise JobError("no column is left that could be a feature", why=reasons, do="write the job by hand")
     return "\n".join(_written(data, sample, decisions, target, label is not None, source)) + "\n"
 

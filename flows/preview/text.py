@@ -50,7 +50,7 @@ def sections(preview: Preview, rows: int = 5) -> list[Section]:
         *([_date(preview.dated)] if preview.dated else []),
         *([Section("Base", preview.base, preview.modes)] if preview.base else []),
         *([Section("Different from the fit", "; ".join(preview.differs))] if preview.differs else []),
-        *([Section("Files that differ", "; ".join(preview.united))] if preview.united else []),
+        *([Section("How columns are read", "; ".join(preview.united))] if preview.united else []),
         *([Section("Bad lines", preview.bad_lines)] if preview.bad_lines else []),
         *([Section("Left out", f"{', '.join(preview.left_out)}: the source lacks what they need")] if preview.left_out
           else []),

@@ -155,7 +155,7 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     if result.contract:
         log.warning("the contract: %s", result.contract)
     if result.united:
-        log.warning("files that differ are united: %s", result.united)
+        log.warning("how columns are read: %s", result.united)
     if result.bad_lines_of:
         log.warning("%s", result.bad_lines_of)
     if result.repeated:

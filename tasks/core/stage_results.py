@@ -59,10 +59,11 @@ class IngestResult(StageResult):
 
     `left_out` are labels that the source lacks, `differs_from_fit` is what is read in another way than in the fit,
     `made_up` describes look-alike data, `contract` the columns that the contract took or left out; empty texts where
-    there is nothing to say. `united` names columns that some files lack or have in a narrower type. `bad_lines` cannot
-    be read and are left out, `bad_lines_of` says of which files. `again` files were learned before. `repeated` rows are
-    left out by `source.unique`, as text for each split. `divided` says where splits begin and how many rows they have,
-    where only a look at all rows tells. `estimate` has the needs of the run as lines of text.
+    there is nothing to say. `united` names columns that some files lack or have in a narrower type, or whose numbers
+    stay text. `bad_lines` cannot be read and are left out, `bad_lines_of` says of which files. `again` files were
+    learned before. `repeated` rows are left out by `source.unique`, as text for each split. `divided` says where splits
+    begin and how many rows they have, where only a look at all rows tells. `estimate` has the needs of the run as lines
+    of text.
     """
 
     stage: str = "ingest"

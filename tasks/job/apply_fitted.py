@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import leaf_type
+from tasks.core.dtypes import dtype_name, kind_of, leaf_type
 from tasks.core.plan import FIELDS, Plan, with_fields
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
@@ -23,6 +23,7 @@ from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
 from tasks.job.row_rules import with_weight
 from tasks.manifest import current
+from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
@@ -81,15 +82,25 @@ def _as_base(request: Request, plan: Plan) -> Plan:
 
 def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> Plan:
     """The plan that reads the needed columns in the types of the fit; those of another kind are refused, in text only
-    those whose types the source itself says: the values of text are read as whatever type is asked for."""
-    needed = {*needed}
+    those whose types the source itself says: the values of text are read as whatever type is asked for, and a value
+    that would become another one is an error. Names of folders and numbers that stayed text are text, too."""
+    needed, number_texts = {*needed}, plan.options.get(NUMBER_TEXTS, {})
     plan = with_fields(plan, [fitted[n] for n in sorted(needed.difference(plan.schema)) if n in plan.schema])
+    texts = {*fitted} if plan.format in TEXTS else {*number_texts, *plan.options.get("folders", ())}
+    check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})))
     if plan.format in TEXTS:
-        check_kinds(fitted, plan.schema, sorted(needed & {*own_types}))
         needed = {*fitted}
-    else:
-        check_kinds(fitted, plan.schema, sorted(needed))
-    return replace(plan, schema=Schema(fitted[c.name] if c.name in needed else c for c in plan.schema.columns))
+    columns = [fitted[c.name] if c.name in needed else c for c in plan.schema.columns]
+    differ = {c.name: c for c in columns if c.name in texts and c.name in plan.schema and _other_kind(c, plan.schema)}
+    notes = {n: f"column {n!r} would be {dtype_name(plan.schema[n].dtype)} by these files; it is read as "
+             f"{dtype_name(c.dtype)}, its type in the fit" for n, c in differ.items()}  # fmt: skip
+    options = {**plan.options, NUMBER_TEXTS: {**number_texts, **notes}} if notes else plan.options
+    return replace(plan, schema=Schema(columns), options=options)
+
+
+def _other_kind(column: Column, here: Schema) -> bool:
+    """Whether one of the types is a number and the other a text."""
+    return {kind_of(column.dtype), kind_of(here[column.name].dtype)} == {"number", "string"}
 
 
 def differences_of(request: Request, plan: Plan) -> list[str]:

@@ -14,6 +14,7 @@ from tasks.core.plan import LIMITS
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import DELIMITED, FORMATS, check_delimiter, format_of, read_options, with_recognised
+from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.storage.source_changes import file_of
 
 _SKIP = re.compile(r"; or[^;]*source\.bad_lines: skip|, or leave the file out of source\.path")  # not for side tables
@@ -51,5 +52,5 @@ def _table(source: Source, path: str) -> pa.Table:
                            do=near(column, types))  # fmt: skip
         types[column] = plain_type(parse_dtype(dtype))
     schema, pieces = pa.schema(types.items()), [unit.piece for unit in item.units]
-    options |= {"names": item.schema.names, "other_names": {}}
+    options |= {"names": item.schema.names, "other_names": {}, NUMBER_TEXTS: item.number_texts}
     return FORMATS[name].read([item.file], pieces, schema, options) if pieces else schema.empty_table()

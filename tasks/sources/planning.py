@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.dtypes import dtype_name, kind_of, parse_dtype, plain_type
 from tasks.core.plan import (
     FIELDS,
     LIMITS,
@@ -35,9 +35,9 @@ from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, check_delimiter, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
-from tasks.sources.reading_rules import TEXTS, Fit, reading_of, with_layout
+from tasks.sources.reading_rules import LINES, TEXTS, Fit, reading_of, with_layout
 from tasks.sources.uniting import RECOGNISED, check_together, united
 from tasks.storage import hive
 from tasks.storage.files import expand, is_remote, local_path
@@ -119,7 +119,14 @@ def make_plan(
     fields = [n for n in said_of if n not in there and any(schema.root(n) for schema in structs)]
     types = {n: known.pop(n) for n in fields if n in known}
     declared = {n: t for n, t in known.items() if n in there or n not in optional}
-    whole = united(full, declared, null_types or {}, source.missing, folders)
+    number_texts = {n: text for n, text in full[0].number_texts.items() if n not in known and n not in folders}
+    of_fit = fit.number_texts if fit and name in LINES else {}
+    texts = {n: dtype for n, dtype in of_fit.items() if n in there and n not in known and n not in expressions}
+    for n in texts:  # numbers that the fit has read as text
+        here = next(item.schema.field(n).type for item in full if n in item.schema.names)
+        if kind_of(here) == "number":
+            number_texts[n] = f"column {n!r} is {dtype_name(here)} here, and text in the fit: it is read as text"
+    whole = united(full, {**texts, **declared}, null_types or {}, source.missing, folders)
     paths = [*(item.file.path for item in full), *left]
     named = _folder_columns(_named(paths, source), source)
     outside = {name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
@@ -130,6 +137,7 @@ def make_plan(
     computed = {n: (e, schema[n]) for n, e in expressions.items() if n in schema or n not in optional}
     schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
     check_needed(schema, needed or ())
+    of_lines = line_types({f.name: f.type for item in full for f in item.schema}, declared)
     on_host = sorted({n for item in full for n in item.on_host} | whole.on_host | {*computed, *fields})
     on_host += sorted({f.name for item in full for f in item.schema if _is_parsed(f, known, schema)} - {*on_host})
     blocks = _blocks(full, FORMATS[name].ranged, limits)
@@ -150,9 +158,11 @@ def make_plan(
             **({FIELDS: fields} if fields else {}),
             **({MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in computed.items()}} if computed else {}),
             **({RECOGNISED: recognised} if recognised else {}),
-            **({BAD: bad_lines} if options.get("bad_lines") else {}),
+            **({NUMBER_TEXTS: number_texts} if number_texts else {}),
+            **({BAD: bad_lines, TYPES: of_lines} if options.get("bad_lines") else {}),
         },
-        reading=reading_of(original, name, listed),
+        reading=reading_of(
+            source.model_copy(update={"schema_": original.schema_}), name, listed, {n: dtype_name(schema[n].dtype) for n in number_texts}),
     )
     check_together(plan, needed or ())
     return plan
@@ -232,7 +242,8 @@ def _inspected(
     if not conditions:
         return survey(files), []
     engine, columns = engines.engine("pandas"), _folder_columns(values, source)
-    typed = {n: hive.typed(values[n], column.dtype) for n, column in columns.items()}
+    declared = source.schema_ or {}
+    typed = {n: hive.typed(values[n], column.dtype, n in declared) for n, column in columns.items()}
     folder_values = engine.from_arrow(pa.table(typed))
     chosen = np.logical_and.reduce([_kept_by(part, folder_values) for part in conditions])
     chosen[0] |= not chosen.any()

@@ -145,7 +145,9 @@ def _with_folders(
         by_name = dict(zip(inside, read_pieces(plan, same_file, inside).columns, strict=True)) if inside else {}
         rows = len(by_name[inside[0]]) if inside else sum(piece.stop - piece.start for piece in same_file)
         for name in (n for n in columns if n in folders):
-            values = hive.constant(folders[name][number], plan.schema[name].dtype, rows)
+            values = hive.constant(
+                folders[name][number], plan.schema[name].dtype, rows, name in plan.options.get("schema", ())
+            )
             by_name[name] = conform_column(pa.chunked_array([values]), values.type)
         tables.append(pa.table({name: by_name[name] for name in columns}))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()

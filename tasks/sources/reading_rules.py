@@ -22,6 +22,7 @@ VALUES = ("null_values", "schema", *ROWS)
 LAYOUT = ("delimiter", "header", "columns", "skip_rows", "skip_initial_space", "decimal", "encoding", "quote", "escape",
           "comment")  # fmt: skip
 TEXTS = ("csv", "tsv")  # the formats that have a layout and texts for null
+LINES = (*TEXTS, "jsonl")  # the formats in which numbers are written as texts
 DEFAULTS: dict[str, Any] = {"null_values": [""], "schema": {}, "filter": None, "strict": False, "keys": [],
                             "sort_by": []}  # fmt: skip
 
@@ -40,12 +41,20 @@ class Fit:
         return Fit(dict(reading), tuple(own), tuple(source.schema_ or ()))
 
     @property
+    def number_texts(self) -> dict[str, str]:
+        """The columns whose numbers the fit has read as text, since one would have become another one, with their
+        types."""
+        return {n: t for n, t in (self.reading.get("number_texts") or {}).items() if n not in self.own_types}
+
+    @property
     def optional(self) -> set[str]:
         """The columns whose types only the fit names: they need not be there."""
         return {*(self.reading.get("schema") or ())} - {*self.own_types}
 
 
-def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, Any]:
+def reading_of(
+    source: Source, format: str, files: Sequence[File], number_texts: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The rules by which the files of a source are read, as plain values without empty ones."""
     named = _by_suffix(files) if source.format != "auto" else [format]
     text = {name: _value(source, name) for name in ("null_values", *LAYOUT)} if format in TEXTS else {}
@@ -53,7 +62,8 @@ def reading_of(source: Source, format: str, files: Sequence[File]) -> dict[str, 
         text["skip_rows"] = source.skip_rows or None
         text["encoding"] = None if source.encoding == "utf-8" else source.encoding
         text["header"] = None if source.header or source.columns is not None else False
-    reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_}
+    reading = {"format": format, "by_suffix": None if named == [format] else named, **text, "schema": source.schema_,
+               "number_texts": dict(number_texts or {})}  # fmt: skip
     return {name: value for name, value in reading.items() if value is not None and value != {}}
 
 
@@ -127,11 +137,12 @@ def checked_reading(saved: Any, where: str) -> dict[str, Any]:
     """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}
-    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", *VALUES, *LAYOUT}:
-        known = {name: value for name, value in saved.items() if name != "by_suffix"}
+    if isinstance(saved, Mapping) and saved.keys() <= {"format", "by_suffix", "number_texts", *VALUES, *LAYOUT}:
+        known = {name: value for name, value in saved.items() if name not in ("by_suffix", "number_texts")}
         named = saved.get("by_suffix", [])
         try:
             Source.model_validate({"path": "any", **known})
+            Source.model_validate({"path": "any", "schema": saved.get("number_texts", {})})
             if isinstance(named, list) and all(isinstance(name, str) for name in named):
                 return dict(saved)
         except ValueError:

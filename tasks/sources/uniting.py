@@ -18,7 +18,7 @@ from tasks.core.plan import Plan
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, JobError, near
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import NUMBER_TEXTS, Inspected
 
 Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that files disagree about
 APART, ABSENT, GROWN, RECOGNISED = "apart", "absent", "grown", "recognised"  # in a plan's options
@@ -215,7 +215,7 @@ def check_together(plan: Plan, columns: Iterable[str]) -> None:
 
 def differ(plan: Plan) -> bool:
     """Whether files of a plan differ in their columns: what the plan says of them depends on who uses which."""
-    return not plan.options.keys().isdisjoint((APART, ABSENT, GROWN))
+    return not plan.options.keys().isdisjoint((APART, ABSENT, GROWN, NUMBER_TEXTS))
 
 
 def without_unused(plan: Plan, used: Collection[str]) -> Plan:
@@ -250,9 +250,10 @@ def missing_text(name: str) -> str:
 
 def uniting_notes(plan: Plan, used: Collection[str]) -> list[str]:
     """A sentence for each setting that a file showed, and for each used column that some files lack, or have in a
-    narrower type."""
+    narrower type, or whose numbers stay text."""
+    texts = [*plan.options.get(NUMBER_TEXTS, {}).items(), *plan.options.get(GROWN, {}).items()]
     notes = [*plan.options.get(RECOGNISED, ())]
-    notes += [text for name, text in plan.options.get(GROWN, {}).items() if name in used and name in plan.schema]
+    notes += [text for name, text in texts if name in used and name in plan.schema]
     absent: dict[str, list[str]] = {}
     for number, names in plan.options.get(ABSENT, {}).items():
         for name in names:

@@ -201,19 +201,30 @@ def column_of(name: str, values: Sequence[str | None], declared: str | None) -> 
     return Column(name, pa.string())
 
 
-def typed(values: Sequence[str | None], dtype: pa.DataType) -> pa.Array:
+def typed(values: Sequence[str | None], dtype: pa.DataType, declared: bool = False) -> pa.Array:
     """Values of folders' names as their column's type; a DataError for a value that is not of this type."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
-    distinct = pa.concat_arrays([constant(value, dtype, 1) for value in places])
+    distinct = pa.concat_arrays([constant(value, dtype, 1, declared) for value in places])
     return distinct.take(pa.array([places[value] for value in values]))
 
 
-def constant(value: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
-    """A folder's value repeated for so many rows; a DataError if it is not of the column's type."""
+def constant(value: str | None, dtype: pa.DataType, rows: int, declared: bool = False) -> pa.Array:
+    """A folder's value repeated for so many rows; a DataError if it is not of the column's type, or if its type is not
+    `declared` and the value would become another one.
+
+    >>> constant("07", pa.int64(), 2, declared=True).to_pylist()
+    [7, 7]
+    """
     if value is None:
         return pa.nulls(rows, dtype)
     try:
-        return pa.repeat(pa.scalar(value).cast(dtype), rows)
+        typed = pa.scalar(value).cast(dtype)
+        if pa.types.is_integer(dtype) and not declared and str(typed) != value:
+            raise DataError(f"{value!r} in a folder's name would be the same as {str(typed)!r}", where="source.path",
+                            why=f"the column is {dtype_name(dtype)}",
+                            do=f"rename the folder, or name the type of the column in source.schema: "
+                            f"{dtype_name(dtype)} takes them as one value, string keeps them apart")  # fmt: skip
+        return pa.repeat(typed, rows)
     except pa.ArrowInvalid:
         raise DataError(f"{value!r} in a folder's name is no {dtype_name(dtype)}", where="source.path",
                         do="give the column another type in source.schema") from None  # fmt: skip

@@ -246,6 +246,9 @@ TRIED = {  # modules whose advice names a setting of the source with its value: 
     "tasks/core/dtypes.py", "tasks/sources/uniting.py", "tasks/sources/formats/delimited.py",
     "tasks/sources/formats/jsonl.py", "tasks/sources/planning.py", "tasks/job/row_rules.py",
     "tasks/ops/base.py",  # tests/tasks/ops/test_categorify.py
+    "tasks/shuffle/row_sets.py", "tasks/job/text_order.py",  # tests/tasks/test_text_order.py
+    "tasks/engines/algorithms/written_numbers.py", "tasks/storage/hive.py",  # tests/tasks/test_written_numbers.py
+    "tasks/sources/formats/text_ranges.py", "tasks/sources/bad_lines.py",  # tests/tasks/test_bad_lines.py
 }  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def test_python_users_are_warned_once_of_columns_that_they_read(
     source = Dataset(path, engine=engine, missing="null")
     workflow = Workflow(["n"] >> ops.NormalizeMinMax()).fit(source)
     assert [len([*workflow.transform(source).frames()]), len(caplog.messages)] == [1, 1]
-    assert caplog.messages[0].startswith(f"files that differ are united: column 'n' is float64 in {tmp_path}/1.parquet")
+    assert caplog.messages[0].startswith(f"how columns are read: column 'n' is float64 in {tmp_path}/1.parquet")
     assert len([*source.to_iter(["x", "y"])]) == 1
     assert len(source.head(1)) == 1
     assert [text.partition("column ")[2][:3] for text in caplog.messages] == ["'n'", "'x'", "'y'"]
@@ -239,7 +239,7 @@ def test_log_manifest_report_and_preview_say_what_was_united(tmp_path: Path) -> 
         f"column 'y' is missing in {tmp_path}/1.parquet of 2 files: read as null there",
     ]
     job = make_job(job_of(tmp_path, missing=None))
-    assert ("Files that differ", "; ".join(lines)) in [(s.title, s.text) for s in sections(preview(job))]
+    assert ("How columns are read", "; ".join(lines)) in [(s.title, s.text) for s in sections(preview(job))]
     ingested = run_stages(job.request("pandas"))[0]
     assert ingested.united == "; ".join(lines)
     assert ingested.figures()["united"] == "; ".join(lines)

@@ -1,6 +1,7 @@
 """CSV and TSV: types inferred from the first 16 MiB of the first file with rows, values parsed by Arrow.
 
 Inferred are int64, uint64, float64, bool, date32 and timestamp[us] (ISO 8601, also followed by " UTC"), else string.
+Numbers are inferred where no two texts become one (`written_numbers`), and later values are held to that.
 Where the beginnings of 16 other files show more of a column (any value at all, fractions), it takes a type that holds
 both, string where none has a value; `source.schema` replaces what is inferred.
 """
@@ -12,6 +13,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,14 +22,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from tasks.core.dtypes import dtype_name, is_list, kind_of
+from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
+from tasks.engines.algorithms.written_numbers import (
+    Written,
+    is_large,
+    long_row,
+    may_be_padded,
+    merged_advice,
+    padded_row,
+    whole_numbers,
+    written,
+)
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
-from tasks.sources.formats.conform import STRINGS, NoListError, carried_type, conform, infinite_columns, lists_in
+from tasks.sources.formats.conform import STRINGS, NoListError, carried_type, conform, lists_in
 from tasks.sources.formats.readable_lines import (
     DelimitedSieve,
     complete,
@@ -35,10 +47,14 @@ from tasks.sources.formats.readable_lines import (
     has_initial_spaces,
     line_ends,
     no_letters,
+    refused,
     with_one_sign,
 )
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import TYPES, Inspected, line_types
+
+WHOLE = "^(0|[1-9][0-9]{0,17})$"
+PLAIN = {pa.int64(): WHOLE, pa.uint64(): WHOLE, pa.float64(): "^[0-9]{1,15}([.][0-9]+)?$"}  # texts that surely fit
 
 RECOGNISED = 2**16  # bytes of the first file in which settings that its source leaves out are looked for
 
@@ -95,19 +111,20 @@ class Delimited:
                 shown["skip_initial_space"] = True
         return shown
 
-    def _sieve(self, columns: int, options: dict[str, Any]) -> DelimitedSieve | None:
-        """The sieve by which text with so many columns is counted and read; None where nothing is left out."""
+    def _sieve(self, names: list[str], options: dict[str, Any]) -> DelimitedSieve | None:
+        """The sieve by which text with these columns is counted and read; None where nothing is left out."""
         if options.get("bad_lines"):
-            return DelimitedSieve(self.dialect, columns, encoding_of(options))
+            misfits = partial(self._misfits, names, options) if options.get(TYPES) else None
+            return DelimitedSieve(self.dialect, len(names), encoding_of(options), misfits)
         return DelimitedSieve(self.dialect, None) if self.comment else None
 
     def bad_lines(self, file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
         parser = self.of(options)
         head = parser._head(options, file)
-        parser = parser.of_columns(columns := len(parser._names(head, options)))
-        head = parser._rows(head, options)
-        sieve = DelimitedSieve(parser.dialect, columns, encoding_of(options))
+        parser = parser.of_columns(len(names := parser._names(head, options)))
+        head, sieve = parser._rows(head, options), parser._sieve(names, options)
+        assert sieve is not None
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
     def _survey(
@@ -116,24 +133,31 @@ class Delimited:
         heads = list(parallel_map(partial(self._head, options), files))
         names = [self._names(h, options) for h in heads]
         heads = [self.of_columns(len(n))._rows(h, options) for h, n in zip(heads, names, strict=True)]
+
+        def inferred(full: list[bool]) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:
+            others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
+            for h, n, is_full in zip(heads, names, full, strict=True):
+                if is_full:
+                    others.setdefault(tuple(n), h)
+            also, chosen = list(others.values())[1:], [h for h, is_full in zip(heads, full, strict=True) if is_full]
+            return text_ranges.types_of(chosen, partial(self._infer, options), parallel_map, also)
+
+        seen = None
+        if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
+            seen = inferred(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
+            options = {**options, TYPES: line_types(seen[0], options["schema"])}
         counted = [text_ranges.Counted(())] * len(heads)
         for parser in dict.fromkeys(self.of_columns(len(n)) for n in names):
             its = [i for i, n in enumerate(names) if self.of_columns(len(n)) == parser]
-            sieves = [parser._sieve(len(names[i]), options) for i in its]
+            sieves = [parser._sieve(names[i], options) for i in its]
             some = text_ranges.count([heads[i] for i in its], options, parser.dialect, limits, parallel_map, sieves)
             for i, count in zip(its, some, strict=True):
                 counted[i] = count
-        full = [h for h, c in zip(heads, counted, strict=True) if c.units]
-        others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
-        for h, n, c in zip(heads, names, counted, strict=True):
-            if c.units:
-                others.setdefault(tuple(n), h)
-        also = list(others.values())[1:]
-        types, grown = text_ranges.types_of(full, partial(self._infer, options), parallel_map, also)
+        types, grown, number_texts = seen or inferred([bool(c.units) for c in counted])
         return [
             Inspected(
                 h.file, pa.schema([(n, types.get(n, pa.null())) for n in names[i]]), counted[i].units,
-                grown=grown, bad=counted[i].bad,
+                grown=grown, bad=counted[i].bad, number_texts=number_texts,
             )
             for i, h in enumerate(heads)
         ]  # fmt: skip
@@ -170,24 +194,29 @@ class Delimited:
             escapechar=self.escape, quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         )  # fmt: skip
 
-    def _infer(self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+    def _infer(
+        self, options: dict[str, Any], sampled: tuple[text_ranges.Head, int]
+    ) -> dict[str, pa.DataType | Written]:
         names = self._names(sampled[0], options)
         return self.of_columns(len(names))._types(options, names, *sampled)
 
     def _types(
         self, options: dict[str, Any], names: list[str], head: text_ranges.Head, length: int
-    ) -> dict[str, pa.DataType]:
+    ) -> dict[str, pa.DataType | Written]:
         data = text_ranges.sample(head.file, head.start, length, self.dialect, options)
         piece = Piece(0, head.start, head.start + len(data))
-        if sieve := self._sieve(len(names), options):
+        if sieve := self._sieve(names, options):
             data = sieve.sift(data).data
         wanted = [name for name in names if name not in options["schema"]]
-        table = self._parse(data, names, {}, wanted, options, head.file, piece) if wanted else pa.table({})
-        types = {name: _inferred(table[name]) for name in table.column_names}
-        floats = [n for n, t in types.items() if pa.types.is_floating(t)]
-        if floats:  # whole numbers beyond int64 are ids, which a float would change
-            strings = self._parse(data, names, {n: pa.string() for n in names}, floats, options, head.file, piece)
-            types.update({n: _of_whole_numbers(strings.column(n)) for n in floats})
+        if not wanted or (not data.strip(b"\r\n") and not self.blank):  # none of its lines can be read
+            return {}
+        table = self._parse(data, names, {}, wanted, options, head.file, piece)
+        types: dict[str, pa.DataType | Written] = {name: _inferred(table[name]) for name in table.column_names}
+        numbers = [n for n, t in types.items() if t in (pa.int64(), pa.float64())]
+        if numbers:
+            texts = self._parse(data, names, {n: pa.string() for n in names}, numbers, options, head.file, piece)
+            point = options.get("decimal") or "."
+            types |= {n: written(texts[n], table[n], head.file.path, point) for n in numbers}
         return types
 
     def read(
@@ -203,7 +232,7 @@ class Delimited:
             types = types or {wanted[0]: pa.string()}
             parser = parser.of_columns(len(names))
             data = text_ranges.piece_bytes(file, piece, options)
-            sieve = parser._sieve(len(names), options)
+            sieve = parser._sieve(names, options)
             if sieve and text_ranges.is_sifted(file, options):
                 data = sieve.sift(data).data
             table = parser._parse(data, names, types, wanted, options, file, piece)
@@ -227,44 +256,107 @@ class Delimited:
         piece: Piece,
     ) -> pa.Table:
         try:
-            table = parse(data, self.dialect, names, types, wanted, options)
+            return self._table(data, names, types, wanted, options)
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
-            with_offsets = self._with_offsets(data, names, types, wanted, options)
-            if with_offsets is None:
-                raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
-            table = with_offsets
-        for name in infinite_columns(table):
-            strings = parse(data, self.dialect, names, {name: pa.string()}, [name], options).column(name)
-            written = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
-            index = pc.index(pc.and_not(pc.is_inf(table.column(name)), written), pa.scalar(True)).as_py()
-            if index >= 0:
-                before = self._before(file, piece, options)
-                raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
-                                "it is beyond the range of the type")  # fmt: skip
-        return table
+            raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
+        except _Misfit as misfit:
+            raise _no_value_of(misfit, types, file, self._before(file, piece, options)) from None
 
-    def _with_offsets(
+    def _table(
         self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
-    ) -> pa.Table | None:
-        """The table where texts of times say an offset and the type has no zone, or the other way round; else None."""
-        times = {name: types[name] for name in wanted if name in types and pa.types.is_timestamp(types[name])}
-        if not times:
-            return None
+    ) -> pa.Table:
+        """The table; pa.ArrowException or `_Misfit` for a value that does not fit."""
         try:
-            table = parse(data, self.dialect, names, types | dict.fromkeys(times, pa.string()), wanted, options)
-            for name, dtype in times.items():
-                texts = table.column(name).combine_chunks()
-                table = table.set_column(table.column_names.index(name), name, times_of(texts, dtype))
+            return self._converted(data, names, types, wanted, options)
         except pa.ArrowException:
-            return None
-        return table
+            times = [n for n in wanted if n in types and pa.types.is_timestamp(types[n])]
+            signed = [n for n in wanted if n in types and pa.types.is_integer(types[n])]
+            with suppress(*([pa.ArrowException] if times else [])):
+                if times or signed:
+                    return self._converted(data, names, types, wanted, options, [*times, *signed])
+            raise
+
+    def _converted(
+        self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any],
+        by_texts: Sequence[str] = (),
+    ) -> pa.Table:  # fmt: skip
+        """The table. Numbers of columns whose types are inferred are checked: none may have become another one's.
+
+        The columns `by_texts` are read as texts first: of times where texts say an offset and the type has no zone, or
+        the other way round, and of whole numbers as +5.
+        """
+        checked = {n for n in wanted if n in types and n not in options.get("schema", ())}
+        whole = [n for n in wanted if n in checked and pa.types.is_integer(types[n])]
+        signs = "".join(filter(None, (self.delimiter, self.quote, self.escape)))
+        texts = {*by_texts, *(whole if whole and may_be_padded(data, signs, signed=False) else ())}
+        table = parse(data, self.dialect, names, types | dict.fromkeys(texts, pa.string()), wanted, options)
+        columns = {n: table.column(n) for n in wanted}
+        negative = [n for n in whole if n not in texts and (pc.min(columns[n]).as_py() or 0) < 0]
+        if negative and may_be_padded(data, signs, signed=True):
+            columns |= self._texts(data, names, negative, options)
+            texts |= {*negative}
+        for name in texts:
+            row = padded_row(columns[name]) if name in whole else None
+            if row is not None:
+                raise _Misfit(name, row, columns[name][row].as_py(), "as a number it would be the same as another text",
+                              merged_advice(name, types[name]))  # fmt: skip
+            columns[name] = _of_texts(columns[name], types[name])
+        for name in types:
+            if pa.types.is_floating(types[name]) and name in columns and is_large(columns[name]):
+                self._check_large(name, columns[name], name in checked, data, names, options)
+        return pa.table(columns)
+
+    def _texts(
+        self, data: bytes, names: list[str], wanted: list[str], options: dict[str, Any]
+    ) -> dict[str, pa.ChunkedArray]:
+        table = parse(data, self.dialect, names, dict.fromkeys(wanted, pa.string()), wanted, options)
+        return dict(zip(wanted, table.columns, strict=True))
+
+    def _check_large(
+        self, name: str, values: pa.ChunkedArray, exact: bool, data: bytes, names: list[str], options: dict[str, Any]
+    ) -> None:
+        """Refuse numbers that floats do not hold: those beyond their range, and whole numbers where all must be
+        `exact`."""
+        texts = self._texts(data, names, [name], options)[name].combine_chunks()
+        named = pc.match_substring_regex(texts, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
+        row = pc.index(pc.and_not(pc.is_inf(values), named), pa.scalar(True)).as_py()
+        if row >= 0:
+            raise _Misfit(name, row, texts[row].as_py(), "it is beyond the range of the type")
+        if exact and (place := long_row(texts, values)) is not None:
+            raise _Misfit(name, place, texts[place].as_py(), "floating-point numbers are exact up to 2^53 only",
+                          merged_advice(name, values.type))  # fmt: skip
+
+    def _misfits(self, names: list[str], options: dict[str, Any], data: bytes) -> dict[int, str]:
+        """The rows of a text of whole records with a value that does not fit the type of its column, and why."""
+        types = {n: parse_dtype(t) for n, t in options[TYPES].items() if n in names}
+        types = {n: t for n, t in types.items() if kind_of(t) in ("number", "bool", "time")}
+        if not types or self._takes(data, names, types, options):
+            return {}
+        unfit: dict[int, str] = {}
+        for name, texts in self._texts(data, names, [*types], options).items():
+            distinct = texts.unique().drop_null()
+            if plain := PLAIN.get(types[name], "").replace(".", options.get("decimal") or "."):
+                distinct = distinct.filter(pc.invert(pc.match_substring_regex(distinct, plain)))
+            bad = refused(distinct, partial(_takes_values, name, types, options))
+            for row in pc.indices_nonzero(pc.is_in(texts, value_set=pa.array(bad, pa.string()))).to_pylist():
+                text = f"{texts[row].as_py()[:200]!r} does not fit column {name!r}, which is {dtype_name(types[name])}"
+                unfit.setdefault(row, text)
+        return unfit
+
+    def _takes(self, data: bytes, names: list[str], types: dict[str, pa.DataType], options: dict[str, Any]) -> bool:
+        """Whether all values of a text of whole records fit these types."""
+        try:
+            self._table(data, names, types, [*types], options)
+        except (_Misfit, _Straddling, pa.ArrowException):
+            return False
+        return True
 
     def _before(self, file: File, piece: Piece, options: dict[str, Any]) -> int:
         """The records of the file before a piece."""
         head = self._rows(self._head(options, file), options)
-        sieve = self._sieve(len(self._names(head, options)), options)
+        sieve = self._sieve(self._names(head, options), options)
         sieve = sieve or (DelimitedSieve(self.dialect, None) if self.dialect.in_order else None)
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
@@ -311,9 +403,11 @@ class Delimited:
             )
         for name in wanted:
             try:
-                parse(data, self.dialect, names, {name: types[name]} if name in types else {}, [name], options)
+                self._table(data, names, {name: types[name]} if name in types else {}, [name], options)
+            except _Misfit as misfit:
+                return _no_value_of(misfit, types, file, before)
             except pa.ArrowException as failed:
-                match = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
+                match = re.search(r"(?:invalid value|string:) '(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
@@ -333,7 +427,14 @@ def _own_names(names: Sequence[str], lines: int) -> str:
     return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
 
 
-def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
+def _no_value_of(misfit: _Misfit, types: dict[str, pa.DataType], file: File, before: int) -> DataError:
+    name, row, value, why, *do = misfit.args
+    return _no_value(name, types[name], value, file, before + row, why, *do)
+
+
+def _no_value(
+    name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str, do: str = ""
+) -> DataError:  # fmt: skip
     """A DataError for a value of a text; `row` counts from 0."""
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
@@ -342,8 +443,16 @@ def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row:
         f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
         why=why,
-        do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+        do=do or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
+
+
+def _takes_values(name: str, types: dict[str, pa.DataType], options: dict[str, Any], values: pa.Array) -> bool:
+    target = pa.BufferOutputStream()
+    writing = pacsv.WriteOptions(include_header=False, quoting_style="all_valid")
+    pacsv.write_csv(pa.table({name: values}), target, writing)
+    options = {**options, "encoding": "utf-8"}
+    return CSV._takes(target.getvalue().to_pybytes(), [name], {name: types[name]}, options)
 
 
 def as_utf8(data: bytes, options: dict[str, Any]) -> bytes:
@@ -365,6 +474,16 @@ def _encoding_of(first: bytes) -> str:
 
 class _Straddling(Exception):
     """A record is longer than any may be."""
+
+
+class _Misfit(Exception):
+    """Column, row, text, why and what to do: a value does not fit the type of its column."""
+
+
+def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(dtype):
+        return pa.chunked_array([times_of(texts.combine_chunks(), dtype)], dtype)
+    return whole_numbers(texts, dtype)
 
 
 def parse(
@@ -416,17 +535,6 @@ def _inferred(column: pa.ChunkedArray) -> pa.DataType:
         return dtype if finer else pa.timestamp("us", dtype.tz)
     as_they_are = (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())
     return dtype if dtype in as_they_are else pa.string()
-
-
-def _of_whole_numbers(column: pa.ChunkedArray) -> pa.DataType:
-    """float64, unless all values are whole numbers beyond int64: uint64, or string beyond that too."""
-    if not pc.all(pc.match_substring_regex(column, r"^[+-]?[0-9]+$")).as_py():
-        return pa.float64()
-    try:
-        column.cast(pa.uint64())
-        return pa.uint64()
-    except pa.ArrowInvalid:
-        return pa.string()
 
 
 CSV, TSV = Delimited(","), Delimited("\t")

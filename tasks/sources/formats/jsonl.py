@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,21 +16,24 @@ import pyarrow.json as pajson
 from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype
 from tasks.core.plan import File, Limits, Piece
 from tasks.core.schema import Column, Schema
+from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
 from tasks.sources.formats.conform import NoListError, conform, infinite_columns, lists_in
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import Inspected
+from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 
 LINES = Dialect(None)
+NOTHING = [("", pa.bool_())]  # a schema for which Arrow reads lines and takes nothing of them
 KEYS_BYTES = 2**20  # of a file that are read at once to see which keys it has
 # Blank lines and nulls at the beginning: of a null there Arrow's reader ends the process.
 LEADING = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*+(?:null[ \t\r]*+)?(?:\n|\Z))*+")
 NO_TEXT = "a line is no UTF-8"
 TWICE = "was specified twice"  # in a message of Arrow
-IDS = re.compile(rb"(?<![.0-9eE-])[0-9]{19,}(?![.0-9eE])")  # numbers that may be beyond int64
+# Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.
+INEXACT = re.compile(rb"(?:^|[:\[,\s])-?(?:[0-9]{16,}|[0-9]+[eE]\+?[0-9]+)(?=[\s,\]}]|$)")
 
 
 def survey(
@@ -40,13 +43,18 @@ def survey(
     others show more of a column. `source.schema` may add columns, but for those that are `optional`.
     """
     heads = list(parallel_map(partial(text_ranges.head, options, LINES, False), files))
+    seen = None
+    if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
+        there = [h for h in heads if text_ranges.has_rows(options, h)]
+        seen = text_ranges.types_of(there, partial(_infer, options), parallel_map)
+        options = {**options, TYPES: line_types(seen[0], options["schema"]), NUMBER_TEXTS: seen[2]}
     sieves = [_sieve(options)] * len(heads)
     counted = text_ranges.count(heads, options, LINES, limits, parallel_map, sieves)
     full = [h for h, c in zip(heads, counted, strict=True) if c.units]
     if not options.get("bad_lines"):
         for head in full:
             _check_lines(head)
-    types, grown = text_ranges.types_of(full, partial(_infer, options), parallel_map)
+    types, grown, number_texts = seen or text_ranges.types_of(full, partial(_infer, options), parallel_map)
     optional = {*options.get("optional", ())} - {*types}
     inferred = Schema(Column(name, dtype) for name, dtype in types.items())
     optional |= {name for name in options["schema"] if name not in types and inferred.root(name)}
@@ -56,19 +64,33 @@ def survey(
     return [
         Inspected(
             h.file, pa.schema([(n, t) for n, t in types.items() if n not in lacking.get(h, ())]), c.units,
-            grown=grown, bad=c.bad,
+            grown=grown, bad=c.bad, number_texts=number_texts,
         )
         for h, c in zip(heads, counted, strict=True)
     ]  # fmt: skip
 
 
 def _sieve(options: dict[str, Any]) -> JsonSieve | None:
-    return JsonSieve() if options.get("bad_lines") else None
+    if not options.get("bad_lines"):
+        return None
+    types = options.get(TYPES, {})
+    return JsonSieve(partial(_takes, pa.schema([(n, parse_dtype(t)) for n, t in types.items()] or NOTHING), options))
+
+
+def _takes(schema: pa.Schema, options: dict[str, Any], data: bytes) -> bool:
+    """Whether the reader takes all of some lines."""
+    try:
+        _fitting(data, schema, options, "ignore")
+    except (pa.ArrowException, ValueError, RecursionError):
+        return False
+    return True
 
 
 def bad_lines(file: File, options: dict[str, Any]) -> Iterator[tuple[int, str, bytes]]:
     """(line, why, bytes) of the lines of a file that cannot be read, in their order."""
-    return text_ranges.bad_lines(text_ranges.head(options, LINES, False, file), options, LINES, JsonSieve())
+    sieve = _sieve(options)
+    assert sieve is not None
+    return text_ranges.bad_lines(text_ranges.head(options, LINES, False, file), options, LINES, sieve)
 
 
 def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Head) -> frozenset[str]:
@@ -87,19 +109,81 @@ def _lacking(options: dict[str, Any], keys: Sequence[str], head: text_ranges.Hea
     return frozenset(left)
 
 
-def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType]:
+def _infer(options: dict[str, Any], sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType | Written]:
     head, length = sampled
     data = text_ranges.sample(head.file, head.start, length, LINES, options)
     if sieve := _sieve(options):
         data = sieve.sift(data).data
     check_lines(data, head.file.path, options)
     _check_depth(data, head.file.path)
-    schema = _parse(data, None, head.file, Piece(0, head.start, head.start), options).schema
-    types = {f.name: _inferred(f.type) for f in schema}
-    if IDS.search(data):  # whole numbers beyond int64 are ids, which a float would change
-        floats = {n: _with_leaf(t, pa.uint64()) for n, t in types.items() if leaf_type(t) == pa.float64()}
-        types |= {name: dtype for name, dtype in floats.items() if _holds(dtype, name, data)}
+    table, path = _parse(data, None, head.file, Piece(0, head.start, head.start), options), head.file.path
+    types: dict[str, pa.DataType | Written] = {f.name: _inferred(f.type) for f in table.schema}
+    rows = _rows(data) if INEXACT.search(data) else []  # else no number becomes another one
+    for field in table.schema:
+        if rows and _has_floats(field.type):
+            how = _written_so(field.type, [row.get(field.name) for row in rows], path)
+            if isinstance(how, Written) or how != types[field.name]:
+                types[field.name] = how if isinstance(how, Written) else Written(path, nested=how)
+        elif field.type == pa.float64():
+            types[field.name] = Written(path, point=True)
+        elif field.type == pa.int64():
+            bounds = pc.min_max(table[field.name]).as_py()
+            types[field.name] = Written(path, bounds["min"] or 0, bounds["max"] or 0)
     return types
+
+
+def _has_floats(dtype: pa.DataType) -> bool:
+    if pa.types.is_struct(dtype):
+        return any(_has_floats(field.type) for field in dtype)
+    return leaf_type(dtype) == pa.float64() or (is_list(dtype) and _has_floats(dtype.value_type))
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    """The objects of lines, their numbers as texts."""
+    lines = data.removeprefix(text_ranges.BOM).split(b"\n")
+    rows = (json.loads(line, parse_int=_Number, parse_float=_Number) for line in lines if line.strip())
+    return [row if isinstance(row, dict) else {} for row in rows]
+
+
+def _written_so(dtype: pa.DataType, values: Sequence[Any], path: str) -> Any:
+    """How the numbers of a column are written; of lists and structs the type in which none becomes another one."""
+    there = [value for value in values if value is not None]
+    if is_list(dtype):
+        leaf = _written_so(dtype.value_type, [value for row in there for value in row], path)
+        return pa.list_(leaf.dtype if isinstance(leaf, Written) else leaf)
+    if pa.types.is_struct(dtype):
+        leaves = {f.name: _written_so(f.type, [row.get(f.name) for row in there], path) for f in dtype}
+        return pa.struct([(name, t.dtype if isinstance(t, Written) else t) for name, t in leaves.items()])
+    return of_tokens(there, path) if dtype == pa.float64() else _inferred(dtype)
+
+
+def _check_exact(table: pa.Table, data: bytes, declared: Collection[str]) -> None:
+    """pa.ArrowInvalid for a whole number that a column of floats would change, unless its type is declared."""
+    types = {f.name: f.type for f in table.schema if f.name not in declared and _has_floats(f.type)}
+    types = {n: t for n, t in types.items() if leaf_type(t) != pa.float64() or is_large(_leaves(table[n]))}
+    if types and INEXACT.search(data):
+        for number, row in enumerate(_rows(data)):
+            for name, dtype in types.items():
+                if token := _inexact(row.get(name), dtype):
+                    raise pa.ArrowInvalid(f"Column(/{name}) has {token}, and floating-point numbers are exact up to "
+                                          f"2^53 only, in row {number}")  # fmt: skip
+
+
+def _inexact(value: Any, dtype: pa.DataType) -> str:
+    """The first whole number in a value that a float does not hold; "" for none."""
+    if isinstance(value, list):
+        return next((token for one in value if (token := _inexact(one, dtype.value_type))), "")
+    if isinstance(value, dict):
+        fields = [(value.get(field.name), field.type) for field in dtype]
+        return next((token for one, inner in fields if (token := _inexact(one, inner))), "")
+    number = isinstance(value, _Number) and pa.types.is_floating(dtype) and not of_tokens([value], "").is_exact
+    return str(value) if number else ""
+
+
+def _leaves(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    while is_list(column.type):
+        column = pc.list_flatten(column)
+    return column
 
 
 def _check_depth(data: bytes, path: str) -> None:
@@ -119,15 +203,6 @@ def _check_depth(data: bytes, path: str) -> None:
 
 def _with_leaf(dtype: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(dtype.value_type, leaf)) if is_list(dtype) else leaf
-
-
-def _holds(dtype: pa.DataType, name: str, data: bytes) -> bool:
-    """Whether all values of a column are of this type."""
-    try:
-        _table(data, pa.schema([(name, dtype)]), "ignore")
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _check_lines(head: text_ranges.Head) -> None:
@@ -188,27 +263,39 @@ def _parse(
 ) -> pa.Table:
     unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
-        return _table(data, schema, unexpected)
+        return _fitting(data, schema, options, unexpected)
     except pa.ArrowException as error:
-        types = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
-        texts = [name for name, dtype in types.items() if dtype == pa.string()]
-        lists = [n for n, t in types.items() if is_list(t) and kind_of(t.value_type) == "number"]
+        raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+
+
+def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], unexpected: str) -> pa.Table:
+    """The lines as a table; pa.ArrowException where one does not fit."""
+    try:
+        table = _table(data, schema, unexpected)
+        if schema is not None:
+            _check_exact(table, data, options["schema"])
+        return table
+    except pa.ArrowException:
+        declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
+        lists = {n: t for n, t in declared.items() if is_list(t) and kind_of(t.value_type) == "number"}
+        texts = {n: pa.string() for n, t in declared.items() if t == pa.string() or n in lists}
+        texts |= {n: schema.field(n).type for n in options.get(NUMBER_TEXTS, ()) if schema and n in schema.names}
         dates = schema and pa.schema(
             [(field.name, pa.string() if field.name in lists else _with_text_dates(field.type)) for field in schema]
         )
         name = ""
         try:
-            if texts or lists or dates != schema:
-                table = _table(_with_texts(data, texts + lists) if texts or lists else data, dates, unexpected)
+            if texts or dates != schema:
+                table = _table(_with_texts(data, texts) if texts else data, dates, unexpected)
+                _check_exact(table, data, options["schema"])
                 for name in (n for n in lists if n in table.column_names):
-                    lists_in(table[name].cast(pa.string()), types[name])
+                    lists_in(table[name].cast(pa.string()), lists[name])
                 return table
         except NoListError as wrong:
-            message = f"Column(/{name}): {wrong}, in row {wrong.row}"
-            raise _misfit(message, data, file, piece, options) from None
+            raise pa.ArrowInvalid(f"Column(/{name}): {wrong}, in row {wrong.row}") from None
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
-        raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+        raise
 
 
 def _with_text_dates(dtype: pa.DataType) -> pa.DataType:
@@ -220,14 +307,14 @@ class _Number(str):
     """A number with the digits that it is written with."""
 
 
-def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
-    """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text."""
+def _with_texts(data: bytes, types: Mapping[str, pa.DataType]) -> bytes:
+    """The lines with values under these names as texts where their types say so: Arrow takes a number for no text."""
     lines = []
     for line in data.removeprefix(text_ranges.BOM).split(b"\n"):
         numbers: Any = {"parse_int": _Number, "parse_float": _Number}
         row = json.loads(line, object_pairs_hook=_once, **numbers) if line.strip() else None
         if isinstance(row, dict):
-            row |= {n: str(_written(row[n])) for n in names if row.get(n) is not None and type(row[n]) is not str}
+            row |= {n: _as_texts(row[n], dtype) for n, dtype in types.items() if n in row}
             line = _written(row).encode()
         lines.append(line)
     return b"\n".join(lines)
@@ -238,6 +325,17 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row := dict(pairs)) < len(pairs):
         raise ValueError("a key is there twice")
     return row
+
+
+def _as_texts(value: Any, dtype: pa.DataType) -> Any:
+    """A value with texts where its type has them; all else stays."""
+    if is_list(dtype) and isinstance(value, list):
+        return [_as_texts(one, dtype.value_type) for one in value]
+    if pa.types.is_struct(dtype) and isinstance(value, dict):
+        types = {field.name: field.type for field in dtype}
+        return {name: _as_texts(one, types[name]) if name in types else one for name, one in value.items()}
+    as_text = pa.types.is_string(dtype) and value is not None and type(value) is not str
+    return str(_written(value)) if as_text else value
 
 
 def _written(value: Any) -> str:

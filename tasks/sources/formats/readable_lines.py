@@ -2,10 +2,11 @@
 
 The verdict on a line depends on its own bytes alone, so that rows have the same numbers for any ranges and partitions.
 A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
+A record of delimited text is bad if its number of values is another one than that of the columns, if a quote is still
 open at the end of the file, if letters follow the closing quote of a value of several lines (the quote of its first
 line, then, was left open, and this one opens another value), or if bytes are no letters of the encoding. A line of JSON
-is bad if it is no JSON object (or null), or no UTF-8. A value that does not fit the type of its column makes no line
-bad: types are the business of `source.schema`.
+is bad if it is no JSON object (or null), or no UTF-8. And a record is bad if a value of it does not fit the type of its
+column.
 """
 
 from __future__ import annotations
@@ -13,21 +14,19 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pajson
 
 from tasks.sources.formats.bounds import MOST_DEPTH
 from tasks.sources.formats.record_ends import Dialect
 
-ONE_BY_ONE = 64  # lines of JSON are tried alone where Arrow refuses some of so many
+ONE_BY_ONE = 64  # lines of JSON, or values, are tried alone where a reader refuses some of so many
 BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^\[\]{}"]++', re.DOTALL)  # all else than those outside of texts
-NOTHING = pa.schema([("", pa.bool_())])  # a schema for which Arrow reads lines and takes nothing of them
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,23 @@ class Sieve(Protocol):
 
 @dataclass(frozen=True)
 class DelimitedSieve:
-    """The sieve of delimited text with so many columns; None: any number of values, and bytes of any encoding."""
+    """The sieve of delimited text with so many columns; None: any number of values, and bytes of any encoding.
+
+    `misfits` finds the rows of a text of good records with a value that does not fit, and says why.
+    """
 
     dialect: Dialect
     columns: int | None
     encoding: str = "utf-8"
+    misfits: Callable[[bytes], Mapping[int, str]] | None = None
 
     def sift(self, data: bytes) -> Sifted:
+        sifted = self._sifted(data, {})
+        unfit = self.misfits(sifted.data) if self.misfits and sifted.rows else {}
+        return self._sifted(data, unfit) if unfit else sifted
+
+    def _sifted(self, data: bytes, misfits: Mapping[int, str]) -> Sifted:
+        good = 0
         rows, begin, parts, bad = 0, 0, list[bytes](), list[Bad]()
         checked = self.columns is not None and not _is_text(data, self.encoding)
         for match in _records(self.dialect, self.columns).finditer(data):
@@ -79,12 +88,16 @@ class DelimitedSieve:
             if kind == EMPTY:
                 continue
             if kind == GOOD and not (checked and not _is_text(match[0], self.encoding)):
-                rows += 1
-                continue
+                good += 1
+                if good - 1 not in misfits:
+                    rows += 1
+                    continue
+                kind = MISFIT
             parts.append(data[begin : match.start()])
             begin = match.end()
             if kind != COMMENT:
-                bad.append(Bad(match.start(), match.end(), self._why(match[0], kind)))
+                why = misfits[good - 1] if kind == MISFIT else self._why(match[0], kind)
+                bad.append(Bad(match.start(), match.end(), why))
         return Sifted(b"".join([*parts, data[begin:]]) if begin else data, rows, bad)
 
     def _why(self, record: bytes, kind: int | None) -> str:
@@ -100,6 +113,7 @@ class DelimitedSieve:
 
 
 EMPTY, COMMENT, GOOD, OTHER, TORN, OPEN = 1, 2, 3, 4, 5, 6  # the groups of `_records`
+MISFIT = 0
 
 
 @cache
@@ -284,7 +298,9 @@ def no_letters(data: bytes, encoding: str) -> str:
 
 @dataclass(frozen=True)
 class JsonSieve:
-    """The sieve of JSON lines."""
+    """The sieve of JSON lines; `takes` says whether a reader takes all of some lines."""
+
+    takes: Callable[[bytes], bool]
 
     def sift(self, data: bytes) -> Sifted:
         lines = data.splitlines(keepends=True) if b"\r" not in data else _split(data)
@@ -302,8 +318,12 @@ class JsonSieve:
                 reasons[number] = why
             else:
                 objects.append(number)
-        for number in _refused(lines, objects):
-            reasons[number] = "Arrow's reader of JSON refuses it"
+
+        def takes(numbers: Sequence[int]) -> bool:
+            return self.takes(b"".join(lines[n] if lines[n].endswith(b"\n") else lines[n] + b"\n" for n in numbers))
+
+        for number in refused(objects, takes):
+            reasons[number] = "a value does not fit its column"
         if not reasons:
             return Sifted(data, rows, ())
         starts = np.cumsum([0, *map(len, lines)]).tolist()
@@ -350,23 +370,12 @@ def depth(line: bytes) -> int:
     return int(np.cumsum(steps).max(initial=0))
 
 
-def _refused(lines: Sequence[bytes], numbers: Sequence[int]) -> list[int]:
-    """Those of the lines, all JSON objects, that Arrow refuses (a half of a surrogate pair): all are tried at once,
-    then in pieces, then one by one."""
-    if not numbers or _takes([lines[n] for n in numbers]):
+def refused(items: Any, takes: Callable[[Any], bool]) -> list[Any]:
+    """The items of a list or an array that `takes` does not take: all are tried at once, then in pieces, then one by
+    one."""
+    if not len(items) or takes(items):
         return []
-    if len(numbers) == 1:
-        return list(numbers)
-    size = 1 if len(numbers) <= ONE_BY_ONE else 1 + len(numbers) // 16
-    return [n for i in range(0, len(numbers), size) for n in _refused(lines, numbers[i : i + size])]
-
-
-def _takes(lines: Sequence[bytes]) -> bool:
-    data = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
-    reading: Any = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    parsing = pajson.ParseOptions(NOTHING, unexpected_field_behavior="ignore")
-    try:
-        pajson.read_json(pa.BufferReader(data), reading, parsing)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    if len(items) == 1:
+        return list(items)
+    size = 1 if len(items) <= ONE_BY_ONE else 1 + len(items) // 16
+    return [one for i in range(0, len(items), size) for one in refused(items[i : i + size], takes)]

@@ -9,10 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Limits, Unit
 from tasks.core.unforeseen_errors import at
 from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import noted
+
+# In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
+NUMBER_TEXTS, TYPES = "number_texts", "types"
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,8 @@ class Inspected:
     """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
 
     Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
-    `grown` has a sentence for each column of text whose type is wider than that of an earlier file. `bad` are
-    the lines of a text file that are left out, since they cannot be read.
+    `grown` has a sentence for each column of text whose type is wider than that of an earlier file, `number_texts` one
+    for each whose numbers stay text. `bad` are the lines of a text file that are left out, since they cannot be read.
     """
 
     file: File
@@ -30,10 +34,17 @@ class Inspected:
     on_host: tuple[str, ...] = ()
     grown: Mapping[str, str] = field(default_factory=dict)
     bad: BadLines | None = None
+    number_texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         return sum(unit.rows for unit in self.units)
+
+
+def line_types(types: Mapping[str, pa.DataType], declared: Mapping[str, str]) -> dict[str, str]:
+    """The types that values of a text must fit, or its line is bad: those that are declared, else inferred."""
+    known = {name: dtype_name(dtype) for name, dtype in types.items() if not pa.types.is_null(dtype)}
+    return known | dict(declared)
 
 
 def footers(inspect: Callable[[File, dict[str, Any]], Inspected]) -> Callable[..., list[Inspected]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.plan import File, Limits, Piece, Unit
+from tasks.engines.algorithms.written_numbers import Written
 from tasks.errors import DataError
 from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
 from tasks.sources.formats.readable_lines import BadLines, DelimitedSieve, Sieve, becomes_utf8, complete, line_ends
@@ -78,7 +79,7 @@ def head(options: dict[str, Any], dialect: Dialect, header: bool, file: File) ->
     while True:
         data, whole = beginning(file, length, options)
         place = _begin(data, options)
-        begin = len(data) - len(data[place:].lstrip(b"\r\n")) if place else 0
+        begin = len(data) - len(data[place:].lstrip(b"\r\n"))
         if (named := named_delimiter(data)) and dialect.quoted and named != dialect.delimiter:
             raise DataError(
                 f"a text file says that {named!r} is between its values, and {dialect.delimiter!r} is expected",
@@ -211,36 +212,49 @@ def sample(file: File, start: int, length: int, dialect: Dialect, options: dict[
     return data[: cuts[-1].start] if len(cuts) > 1 else data
 
 
+def has_rows(options: dict[str, Any], head: Head) -> bool:
+    """Whether a file goes on behind its header."""
+    if is_whole(head.file, options):
+        return len(beginning(head.file, head.start + 1, options)[0]) > head.start
+    return head.start < head.file.size
+
+
 def types_of(
-    heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType]],
+    heads: Sequence[Head], infer: Callable[[tuple[Head, int]], Mapping[str, pa.DataType | Written]],
     parallel_map: Callable[..., Any], also: Sequence[Head] = (),
-) -> tuple[dict[str, pa.DataType], dict[str, str]]:  # fmt: skip
-    """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, a sentence for each whose
-    type grew in another file).
+) -> tuple[dict[str, pa.DataType], dict[str, str], dict[str, str]]:  # fmt: skip
+    """(The columns (name -> type) of the first file, as `infer((head, bytes))` returns them, or how their numbers are
+    written; a sentence for each whose type grew in another file; a sentence for each whose numbers stay text).
 
     Up to `OTHER_FILES` of the other files, and those of `also`, are looked at too, in fewer bytes: a column takes the
     wider type, and columns that the first file lacks are added.
     """
     if not heads:
-        return {}, {}
+        return {}, {}, {}
     others = heads[1:]
     step = max(1, -(-len(others) // OTHER_FILES))
     some = list(dict.fromkeys([*others[::step], *also]))
     first, *others_types = parallel_map(infer, [(heads[0], SAMPLE), *((h, OTHER_BYTES) for h in some)])
-    types, origin, grown = dict(first), dict.fromkeys(first, heads[0].file.path), dict[str, str]()
-    for other, more in zip(some, others_types, strict=True):
-        for name, dtype in more.items():
-            known = types.get(name, pa.null())
-            types[name] = both = wider(known, dtype)
+    types, origin, grown = dict[str, pa.DataType](), dict.fromkeys(first, heads[0].file.path), dict[str, str]()
+    numbers: dict[str, Written] = {}
+    for other, more in zip([heads[0], *some], [first, *others_types], strict=True):
+        for name, shown in more.items():
+            known, here = types.get(name, pa.null()), numbers.get(name)
+            dtype = shown.dtype if isinstance(shown, Written) else shown
+            both = wider(known, dtype)
+            if isinstance(shown, Written) and (here or not _is_known(known)):
+                numbers[name] = here | shown if here else shown
+                both = numbers[name].dtype
+            types[name] = both
             if both == known:
                 continue
-            if _is_known(known):
+            if _is_known(known) and both != pa.string():
                 grown[name] = (
                     f"column {name!r} is {dtype_name(dtype)} in {other.file.path}, {dtype_name(known)} in "
                     f"{origin[name]}: read as {dtype_name(both)}"
                 )
             origin[name] = other.file.path
-    return types, grown
+    return types, grown, {n: how.sentence(n) for n, how in numbers.items() if how.is_text}
 
 
 def _is_known(dtype: pa.DataType) -> bool:
