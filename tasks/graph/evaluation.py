@@ -26,6 +26,7 @@ class Evaluation:
         self, bound: Bound, source: Columns, state: State, context: Context, where: str = "",
         failed: FailedCasts | None = None,
     ) -> None:  # fmt: skip
+        context = replace(context, rules=state.rules)
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
         self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
