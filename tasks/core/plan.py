@@ -273,3 +273,5 @@ def cut_blocks(
 
 
 OPTION = "reading_notes"  # in a plan's options: the folder for notes on files being read; not part of the fingerprint
+ADVICE = "advice"  # in a plan's options: by column, what to do about a value that its type, which is of a fit, lacks
+RETYPED = "retyped"  # in a plan's options: by column, the type that it has here, where that of a fit is narrower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,8 +153,9 @@ class Schema(Mapping[str, Column]):
         return Schema(Column.from_json(item) for item in data)
 
 
-def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str]) -> None:
-    """Raise a DataError for a needed column of another kind than in the fit; narrower and wider types are right."""
+def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> None:
+    """Raise a DataError for a needed column of another kind than in the fit; narrower and wider types are right.
+    `own_types` are the columns whose types the source sets itself."""
     for name in needed:
         if name not in applied:
             continue  # the graph says what is missing, with near names
@@ -163,7 +164,9 @@ def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str]) -> None:
         if not same and not pa.types.is_null(leaf_type(now)):
             raise DataError(
                 f"column {name!r} is {dtype_name(now)}, the workflow was fitted with {dtype_name(was)}",
-                do="give the column in its fitted type, for example with the schema of the source",
+                do=f"leave {name} out of source.schema: its fitted type counts"
+                if name in own_types
+                else f"if its values allow, read it in that type: source.schema: {{{name}: {dtype_name(was)}}}",
             )
 
 

@@ -9,18 +9,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.core.plan import Plan
+import pyarrow as pa
+
+from tasks.core.dtypes import dtype_name, is_list, kind_of
+from tasks.core.plan import ADVICE, RETYPED, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
+from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
-from tasks.job.row_rules import with_weight
+from tasks.job.row_rules import exact_columns, with_weight
 from tasks.manifest import current
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
+from tasks.sources.uniting import GROWN
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
 from tasks.storage.discarded import check_discarded, marked_folder
@@ -53,15 +58,16 @@ def adapted(request: Request, plan: Plan) -> Plan:
         return _as_base(request, plan)
     if not request.fitted:
         return plan
-    final, schema = subject(request, plan.schema)
+    final, schema = _fitted_subject(request, plan.schema)
+    bound = Bound(final, schema)
     own_types = request.fit.own_types if request.fit else ()
-    return in_fitted_types(plan, request.fitted_schema, needed_columns(Bound(final, schema)), own_types)
+    return in_fitted_types(plan, bound, needed_columns(bound), own_types, _exact(request))
 
 
 def _as_base(request: Request, plan: Plan) -> Plan:
     """The plan with the columns of the base, in its types; a DataError for a missing one that is written or learned
     from. Others are not looked at."""
-    final, schema = subject(request, plan.schema)
+    final, schema = _fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     places = [place for step in bound.filters for place in step.inputs.values()]
     places += [place for step in bound.learned for place in step.fit_inputs.values()]
@@ -71,20 +77,85 @@ def _as_base(request: Request, plan: Plan) -> Plan:
     for name in needed:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
-    plan = in_fitted_types(plan, request.fitted_schema, needed, request.fit.own_types if request.fit else ())
+    own_types = request.fit.own_types if request.fit else ()
+    plan = in_fitted_types(plan, bound, needed, own_types, _exact(request))
     return replace(plan, schema=Schema(plan.schema[name] for name in schema if name in plan.schema))
 
 
-def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> Plan:
-    """The plan that reads the needed columns in the types of the fit; those of another kind are refused, in text only
-    those whose types the source itself says: the values of text are read as whatever type is asked for."""
-    needed = {*needed}
-    if plan.format in TEXTS:
-        check_kinds(fitted, plan.schema, sorted(needed & {*own_types}))
-        needed = {*fitted}
-    else:
-        check_kinds(fitted, plan.schema, sorted(needed))
-    return replace(plan, schema=Schema(fitted[c.name] if c.name in needed else c for c in plan.schema.columns))
+def in_fitted_types(
+    plan: Plan, bound: Bound, needed: Iterable[str], own_types: Collection[str] = (), exact: Collection[str] = ()
+) -> Plan:
+    """The plan that reads the needed columns in the types of the fit, to whose columns the graph is bound.
+
+    Columns of another kind are refused, in text only those whose types the source itself says: the values of text are
+    read as whatever type is asked for. Whole numbers of the fit that have a wider type now are read in it where all
+    steps compute the same (`Bound.takes_wider`) and the column is not of `exact`; else in the type of the fit, which
+    takes floats that are whole. What is read otherwise than it is, is in the plan's options: for people, for the gate
+    and for errors.
+    """
+    fitted, needed = bound.source, {*needed}
+    check_kinds(fitted, plan.schema, sorted(needed & {*own_types} if plan.format in TEXTS else needed), own_types)
+    needed = {*fitted} if plan.format in TEXTS else needed
+    types, retyped, notes, advice = dict[str, pa.DataType](), dict[str, str](), dict[str, str](), dict[str, str]()
+    for name, now in ((c.name, c.dtype) for c in plan.schema.columns if c.name in needed):
+        was = fitted[name].dtype
+        wide = wider_number(was, now)
+        takes = wide is not None and name not in exact and bound.takes_wider(name, wide)
+        types[name] = wide if wide is not None and takes else was
+        if wide is not None:
+            retyped[name] = dtype_name(now)
+        if wide is not None or (name in own_types and now != was):
+            only = "" if takes or wide is None else ", which takes whole numbers alone"
+            notes[name] = (
+                f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
+                f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
+            )
+        if pa.types.is_integer(was) and types[name] == was:
+            takes = name not in exact and bound.takes_wider(name, pa.float64())
+            advice[name] = (
+                f"read its fractions as they are: source.schema: {{{name}: float64}}"
+                if takes
+                else f"correct the value, or fit all rows again in another type: source.schema: {{{name}: float64}}"
+            )
+    options = {
+        **plan.options,
+        ADVICE: advice,
+        RETYPED: retyped,
+        GROWN: {**plan.options.get(GROWN, {}), **notes},
+        "on_host": sorted({*plan.options.get("on_host", ()), *retyped}),
+    }
+    columns = (replace(fitted[c.name], dtype=types[c.name]) if c.name in types else c for c in plan.schema.columns)
+    return replace(plan, schema=Schema(columns), options={n: v for n, v in options.items() if v or n in plan.options})
+
+
+def wider_number(was: pa.DataType, now: pa.DataType) -> pa.DataType | None:
+    """The type that holds numbers of both, where those of the fit are integers and the type now is wider; else None.
+
+    >>> wider_number(pa.int64(), pa.float32()), wider_number(pa.int32(), pa.int8()), wider_number(pa.int8(), pa.int64())
+    (DataType(double), None, DataType(int64))
+    """
+    if is_list(was) and is_list(now):
+        leaf = wider_number(was.value_type, now.value_type)
+        return None if leaf is None else pa.list_(leaf)
+    if not pa.types.is_integer(was) or kind_of(now) != "number":
+        return None
+    if not pa.types.is_integer(now):
+        return pa.float64()
+    return widest([was, now]) if now.bit_width > was.bit_width else None
+
+
+def as_read(fitted: Schema, source: Schema) -> Schema:
+    """The columns of a fit, in the wider types in which a plan (`in_fitted_types`) reads some of them."""
+    wide = {c.name: source[c.name].dtype for c in fitted.columns if c.name in source}
+    return Schema(
+        replace(c, dtype=wide[c.name]) if c.name in wide and wider_number(c.dtype, wide[c.name]) is not None else c
+        for c in fitted.columns
+    )
+
+
+def _exact(request: Request) -> set[str]:
+    """The columns that keep the type of the fit, since rows are chosen or ordered by them."""
+    return {*exact_columns(request.source), *request.output.keys, *request.output.sort_by}
 
 
 def differences_of(request: Request, plan: Plan) -> list[str]:
@@ -93,8 +164,14 @@ def differences_of(request: Request, plan: Plan) -> list[str]:
 
 
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
-    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left
-    out."""
+    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left out,
+    and in the types in which a plan reads its columns."""
+    final, schema = _fitted_subject(request, source)
+    return final, as_read(schema, source) if request.base or request.fitted else schema
+
+
+def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
+    """The graph and the schema that it is bound to, in the types of the fit."""
     if request.base:
         return without(request.final, request.fitted_schema, source, ())
     if not request.fitted:

@@ -137,6 +137,7 @@ class Operator(BaseModel):
     encoded: ClassVar[bool] = False  # takes strings dictionary-encoded, as they were read
     plain_too: ClassVar[bool] = False  # takes strings plain as well, and hands none of them on
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
+    in_float64: ClassVar[bool] = False  # of its unit it gives the same whether whole numbers come as integers or floats
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
     makes_nan: ClassVar[bool] = True  # False: of floats without NaN it makes none, so that nobody has to look for one
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
@@ -200,6 +201,10 @@ class Operator(BaseModel):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         """Columns used besides the selected ones, when fitting (or in fit_transform) and when applying."""
         return ()
+
+    def takes_wider(self, unit: Unit, name: str) -> bool:
+        """Whether an input may be of a wider type of numbers than in the fit, such as fractions after whole numbers."""
+        return name in unit and (self.in_float64 or self.keeps_values)
 
     def check(self, unit: Unit, schema: Schema) -> None:
         """Refuse columns of a type that the operator does not take (DataError)."""

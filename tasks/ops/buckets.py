@@ -40,6 +40,7 @@ class Bucketize(Operator):
     """
 
     boundaries: list[int | float] | dict[str, list[int | float]]
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})

@@ -6,19 +6,22 @@ A GPU's partitions are large and few: where the host reads them, the thread of e
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
 import pyarrow as pa
 
-from tasks.core.plan import Block, Partition, Piece, Plan, runs_of
-from tasks.core.schema import ROW
+from tasks.core.dtypes import dtype_name, parse_dtype
+from tasks.core.plan import ADVICE, RETYPED, Block, Partition, Piece, Plan, runs_of
+from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.errors import DataError, near
 from tasks.sources.formats import FORMATS
-from tasks.sources.formats.conform import conform_column
+from tasks.sources.formats.conform import MisfitError, conform_column, first_fraction
 from tasks.sources.frames import Frames
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
@@ -51,10 +54,12 @@ def read(
         partition = plan.partitions[partition]
     names = checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    if isinstance(source, Plan):
-        table = read_pieces(source, pieces, names, plain)
-    else:
-        table = source.frames.read(pieces, names)
+    try:
+        table = (
+            read_pieces(source, pieces, names, plain) if isinstance(source, Plan) else source.frames.read(pieces, names)
+        )
+    except MisfitError as error:
+        raise _first_fraction(source, partition, error) or error from None
     if names and table.num_rows != partition.rows:
         files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
         raise DataError(
@@ -64,6 +69,38 @@ def read(
             do="start again with files that nobody writes to; check lines with quotes, and those of blanks alone",
         )
     return table
+
+
+def _first_fraction(source: Plan | FramePlan, partition: Partition, error: MisfitError) -> DataError | None:
+    """The error with the first value that a type of integers does not hold, and its row; None for other types."""
+    plan, name = source if isinstance(source, Plan) else source.plan, error.column
+    dtype, row = plan.schema[name].dtype, partition.first_row
+    if not pa.types.is_integer(dtype):
+        return None
+    schema = Schema([replace(plan.schema[name], dtype=parse_dtype(plan.options.get(RETYPED, {}).get(name, "float64")))])
+    loose, frames = replace(plan, schema=schema), None if isinstance(source, Plan) else source.frames
+    in_own_type = FramePlan(loose, replace(frames, schema=schema)) if frames else loose
+    try:
+        first = first_fraction(read(in_own_type, partition, [name]).column(name), dtype)
+    except DataError:
+        return None
+    if first is None:
+        return None
+    row += first[0]
+    path = "the given frame" if frames else ""
+    before: Counter[int] = Counter()
+    for piece in (piece for block in plan.blocks for piece in block.pieces):
+        rows = piece.stop - piece.start
+        if not path and row < rows:
+            path, row = plan.files[piece.file].path, row + before[piece.file]
+            break
+        row, before[piece.file] = row - (0 if path else rows), before[piece.file] + rows
+    return DataError(
+        f"column {name!r} has a value that is no {dtype_name(dtype)}: {first[1]}",
+        where=f"{path}, column {name}, row {row + 1:,}",
+        why=error.why,
+        do=plan.options.get(ADVICE, {}).get(name, error.do),
+    )
 
 
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
@@ -83,7 +120,11 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
             return FORMATS[plan.format].read(plan.files, pieces, schema, options)
     except DataError as error:
         files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
-        raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None
+        if error.where:
+            raise
+        located = type(error)(error.what, where=files, why=error.why, do=error.do)
+        located.__dict__ |= {"column": getattr(error, "column", "")}
+        raise located from None
 
 
 def _with_folders(

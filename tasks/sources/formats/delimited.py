@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import File, Limits, Piece
+from tasks.core.plan import ADVICE, File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
-from tasks.sources.formats.conform import carried_type, conform, infinite_columns
+from tasks.sources.formats.conform import carried_type, conform, infinite_columns, whole_numbers
 from tasks.sources.formats.readable_lines import DelimitedSieve, line_ends, no_letters
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
@@ -168,10 +168,10 @@ class Delimited:
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
-            with_offsets = self._with_offsets(data, names, types, wanted, options)
-            if with_offsets is None:
+            in_part = self._with_texts(data, names, types, wanted, options)
+            if in_part is None:
                 raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
-            table = with_offsets
+            table = in_part
         for name in infinite_columns(table):
             strings = parse(data, self.dialect, names, {name: pa.string()}, [name], options).column(name)
             written = pc.match_substring_regex(strings, r"^[ \t]*[+-]?inf(inity)?[ \t]*$", ignore_case=True)
@@ -179,21 +179,25 @@ class Delimited:
             if index >= 0:
                 before = self._before(file, piece, options)
                 raise _no_value(name, table.schema.field(name).type, strings[index].as_py(), file, before + index,
-                                "it is beyond the range of the type")  # fmt: skip
+                                "it is beyond the range of the type", options)  # fmt: skip
         return table
 
-    def _with_offsets(
+    def _with_texts(
         self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
     ) -> pa.Table | None:
-        """The table where texts of times say an offset and the type has no zone, or the other way round; else None."""
+        """The table where texts of times say an offset and the type has no zone, or the other way round, and where
+        whole numbers are written as 7.0; else None."""
         times = {name: types[name] for name in wanted if name in types and pa.types.is_timestamp(types[name])}
-        if not times:
+        whole = {name: types[name] for name in wanted if name in types and pa.types.is_integer(types[name])}
+        if not times and not whole:
             return None
         try:
-            table = parse(data, self.dialect, names, types | dict.fromkeys(times, pa.string()), wanted, options)
-            for name, dtype in times.items():
+            table = parse(data, self.dialect, names, types | dict.fromkeys(times | whole, pa.string()), wanted, options)
+            for name, dtype in (times | whole).items():
                 texts = table.column(name).combine_chunks()
-                table = table.set_column(table.column_names.index(name), name, times_of(texts, dtype))
+                point = options.get("decimal") or "."
+                values = whole_numbers(texts, dtype, name, point) if name in whole else times_of(texts, dtype)
+                table = table.set_column(table.column_names.index(name), name, values)
         except pa.ArrowException:
             return None
         return table
@@ -249,18 +253,28 @@ class Delimited:
         for name in wanted:
             try:
                 parse(data, self.dialect, names, {name: types[name]} if name in types else {}, [name], options)
-            except pa.ArrowException as failed:
-                match = re.search(r"invalid value '(.*)'", str(failed), re.DOTALL)
+            except pa.ArrowException:
+                if pa.types.is_integer(types[name]):
+                    try:
+                        whole_numbers(strings.column(name), types[name], name, options.get("decimal") or ".")
+                        continue
+                    except pa.ArrowException as other:
+                        failed = other
+                match = re.search(r"(?:invalid value |has )'(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
                 )
                 place = before + index if index >= 0 else None
-                return _no_value(name, types[name], value, file, place, str(failed).split("\n")[0])
+                return _no_value(
+                    name, types[name], value, file, place, str(failed).split("\n")[0].partition(", in row")[0], options
+                )
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
 
 
-def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str) -> DataError:
+def _no_value(
+    name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str, options: dict[str, Any]
+) -> DataError:
     """A DataError for a value of a text; `row` counts from 0."""
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
     value = value if value is None or len(value) <= 200 else value[:200] + ".."
@@ -269,7 +283,8 @@ def _no_value(name: str, dtype: pa.DataType, value: str | None, file: File, row:
         f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
         why=why,
-        do=f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+        do=options.get(ADVICE, {}).get(name)
+        or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
 
 

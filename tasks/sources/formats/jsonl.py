@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from tasks.core.dtypes import is_list, leaf_type, parse_dtype
-from tasks.core.plan import File, Limits, Piece
+from tasks.core.plan import ADVICE, File, Limits, Piece
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
-from tasks.sources.formats.conform import conform, infinite_columns
+from tasks.sources.formats.conform import conform, infinite_columns, whole_numbers
 from tasks.sources.formats.readable_lines import JsonSieve, depth
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.survey import Inspected
@@ -186,15 +186,33 @@ def _parse(
     unexpected = "infer" if schema is None else "error" if strict else "ignore"
     try:
         return _table(data, schema, unexpected)
-    except pa.ArrowException as error:
+    except pa.ArrowException as first:
+        error: Exception = first
         texts = [name for name, dtype in options["schema"].items() if parse_dtype(dtype) == pa.string()]
         dates = schema and pa.schema([(field.name, _with_text_dates(field.type)) for field in schema])
+        whole = {field.name: field.type for field in schema or () if pa.types.is_integer(field.type)}
         try:
             if texts or dates != schema:
                 return _table(_with_texts(data, texts) if texts else data, dates, unexpected)
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
+        try:
+            if whole:
+                return _with_whole_numbers(_with_texts(data, texts, [*whole]), dates, whole, unexpected)
+        except pa.ArrowException as other:
+            error = other
+        except (ValueError, RecursionError):
+            pass  # it is something else
         raise _misfit(str(error).split("\n")[0], data, file, piece, options) from None
+
+
+def _with_whole_numbers(data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str) -> pa.Table:
+    """The table of lines in which whole numbers, some written as 7.0, are texts."""
+    fields = [field.with_type(pa.string()) if field.name in whole else field for field in schema]
+    table = _table(data, pa.schema(fields), unexpected)
+    for name, dtype in whole.items():
+        table = table.set_column(table.column_names.index(name), name, whole_numbers(table.column(name), dtype, name))
+    return table
 
 
 def _with_text_dates(dtype: pa.DataType) -> pa.DataType:
@@ -206,13 +224,17 @@ class _Number(str):
     """A number with the digits that it is written with."""
 
 
-def _with_texts(data: bytes, names: Sequence[str]) -> bytes:
-    """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text."""
+def _with_texts(data: bytes, names: Sequence[str], numbers: Sequence[str] = ()) -> bytes:
+    """The lines with the values under these names as texts, whatever they are: Arrow takes a number for no text. Those
+    of `numbers`, too; a ValueError where one is a text already."""
     lines = []
     for line in data.removeprefix(text_ranges.BOM).split(b"\n"):
         row = json.loads(line, parse_int=_Number, parse_float=_Number) if line.strip() else None
         if isinstance(row, dict):
-            row |= {n: str(_written(row[n])) for n in names if row.get(n) is not None and type(row[n]) is not str}
+            if any(type(row.get(n)) is str for n in numbers):
+                raise ValueError("a text is not a number")
+            every = (*names, *numbers)
+            row |= {n: str(_written(row[n])) for n in every if row.get(n) is not None and type(row[n]) is not str}
             line = _written(row).encode()
         lines.append(line)
     return b"\n".join(lines)
@@ -281,6 +303,8 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         why=message + (f" in {value}" if value else ""),
         do="write the file as UTF-8"
         if message.startswith(NO_TEXT)
+        else advice
+        if (advice := options.get(ADVICE, {}).get(name))
         else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
         if column
         else "mend the line, or leave such lines out: source.bad_lines: skip",
