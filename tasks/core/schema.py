@@ -36,7 +36,8 @@ class Column:
     """Name, Arrow type, tags and properties of a column.
 
     Properties are JSON values by name. Operators set `cardinality` (the number of ids), `domain` ({min, max} of the
-    ids), `embedding` ({rows, dimension}), `value_count` ({min, max} of list lengths) and, before a fit, `settles`.
+    ids), `embedding` ({rows, dimension}), `value_count` ({min, max} of list lengths) and, before a fit, `settles`. A
+    source of lists that all have one length by their type sets `fixed_size`: outputs store them so.
     """
 
     name: str
@@ -61,6 +62,12 @@ class Column:
     def with_properties(self, **properties: Any) -> Column:
         """The column with these properties beside its own; a new value replaces an old one."""
         return replace(self, properties={**self.properties, **properties})
+
+    @property
+    def stored_dtype(self) -> pa.DataType:
+        """The type in Parquet and Arrow files: lists of one length have it in their type."""
+        size = self.properties.get("fixed_size")
+        return pa.list_(self.dtype.value_type, size) if size and pa.types.is_list(self.dtype) else self.dtype
 
     def to_json(self) -> dict[str, Any]:
         """The column as in manifests: {name, dtype, tags, and each property}; infinities as {"float": "inf"}."""
