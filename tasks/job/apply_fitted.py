@@ -110,7 +110,7 @@ def in_fitted_types(
                 f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
                 f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
             )
-        if pa.types.is_integer(was) and types[name] == was:
+        if pa.types.is_integer(was) and types[name] == was and (name in retyped or plan.format in (*TEXTS, "jsonl")):
             takes = name not in exact and bound.takes_wider(name, pa.float64())
             advice[name] = (
                 f"read its fractions as they are: source.schema: {{{name}: float64}}"

@@ -55,9 +55,10 @@ def read(
     names = checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     try:
-        table = (
-            read_pieces(source, pieces, names, plain) if isinstance(source, Plan) else source.frames.read(pieces, names)
-        )
+        if isinstance(source, Plan):
+            table = read_pieces(source, pieces, names, plain)
+        else:
+            table = source.frames.read(pieces, names)
     except MisfitError as error:
         raise _first_fraction(source, partition, error) or error from None
     if names and table.num_rows != partition.rows:
