@@ -288,8 +288,8 @@ class Workflow:
             return bound
         key = (id(bound), *wide.items())
         if key not in self._bound_wider:
-            taken = {name: dtype for name, dtype in wide.items() if bound.takes_wider(name, dtype)}
-            columns = [replace(c, dtype=taken.get(c.name, c.dtype)) for c in bound.source.columns]
+            taken = bound.taking_wider(wide)
+            columns = [replace(c, dtype=wide[c.name]) if c.name in taken else c for c in bound.source.columns]
             self._bound_wider[key] = Bound(bound.final, Schema(columns), bound.fitted)
         return self._bound_wider[key]
 

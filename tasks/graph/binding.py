@@ -256,10 +256,19 @@ class Bound:
         known = dict.fromkeys(n for schema in self.schemas.values() for n in schema)
         raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
 
-    def takes_wider(self, name: str, dtype: pa.DataType) -> bool:
-        """Whether a column of the source may be of a wider type: the steps that meet it compute the same, and the
-        output has the same types."""
-        columns = [replace(c, dtype=dtype) if c.name == name else c for c in self.source.columns]
+    def taking_wider(self, types: Mapping[str, pa.DataType]) -> set[str]:
+        """The columns of the source that may be of these wider types: the steps that meet them compute the same, and
+        the output has the same types. Halves are tried, since a graph of many columns is slow to bind."""
+        if not types or self._takes_wider(types):
+            return {*types}
+        if len(types) == 1:
+            return set()
+        names, middle = [*types], len(types) // 2
+        halves = ({n: types[n] for n in half} for half in (names[:middle], names[middle:]))
+        return set[str]().union(*map(self.taking_wider, halves))
+
+    def _takes_wider(self, types: Mapping[str, pa.DataType]) -> bool:
+        columns = [replace(c, dtype=types.get(c.name, c.dtype)) for c in self.source.columns]
         try:
             wider = Bound(self.final, Schema(columns), self.fitted)
         except MillraceError:

@@ -89,7 +89,7 @@ def in_fitted_types(
 
     Columns of another kind are refused, in text only those whose types the source itself says: the values of text are
     read as whatever type is asked for. Whole numbers of the fit that have a wider type now are read in it where all
-    steps compute the same (`Bound.takes_wider`) and the column is not of `exact`; else in the type of the fit, which
+    steps compute the same (`Bound.taking_wider`) and the column is not of `exact`; else in the type of the fit, which
     takes floats that are whole. What is read otherwise than it is, is in the plan's options: for people, for the gate
     and for errors.
     """
@@ -97,26 +97,28 @@ def in_fitted_types(
     check_kinds(fitted, plan.schema, sorted(needed & {*own_types} if plan.format in TEXTS else needed), own_types)
     needed = {*fitted} if plan.format in TEXTS else needed
     types, retyped, notes, advice = dict[str, pa.DataType](), dict[str, str](), dict[str, str](), dict[str, str]()
-    for name, now in ((c.name, c.dtype) for c in plan.schema.columns if c.name in needed):
+    read = {c.name: c.dtype for c in plan.schema.columns if c.name in needed}
+    numbers = {name: wider_number(fitted[name].dtype, now) for name, now in read.items()}
+    wide = {name: dtype for name, dtype in numbers.items() if dtype is not None}
+    taken = bound.taking_wider({name: dtype for name, dtype in wide.items() if name not in exact})
+    for name, now in read.items():
         was = fitted[name].dtype
-        wide = wider_number(was, now)
-        takes = wide is not None and name not in exact and bound.takes_wider(name, wide)
-        types[name] = wide if wide is not None and takes else was
-        if wide is not None:
+        types[name] = wide[name] if name in taken else was
+        if name in wide:
             retyped[name] = dtype_name(now)
-        if wide is not None or (name in own_types and now != was):
-            only = "" if takes or wide is None else ", which takes whole numbers alone"
+        if name in wide or (name in own_types and now != was):
+            only = ", which takes whole numbers alone" if name in wide and name not in taken else ""
             notes[name] = (
                 f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
                 f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
             )
-        if pa.types.is_integer(was) and types[name] == was and (name in retyped or plan.format in (*TEXTS, "jsonl")):
-            takes = name not in exact and bound.takes_wider(name, pa.float64())
-            advice[name] = (
-                f"read its fractions as they are: source.schema: {{{name}: float64}}"
-                if takes
-                else f"correct the value, or fit all rows again in another type: source.schema: {{{name}: float64}}"
-            )
+    written = plan.format in (*TEXTS, "jsonl")  # as digits, of which a sample was looked at
+    integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and (written or n in retyped)}
+    takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact})
+    for name in integers:
+        how = "correct the value, or fit all rows again in another type"
+        how = "read its fractions as they are" if name in takes else how
+        advice[name] = f"{how}: source.schema: {{{name}: float64}}"
     options = {
         **plan.options,
         ADVICE: advice,
