@@ -21,7 +21,7 @@ from tasks.cluster.current import current_pool, graph_share
 from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
-from tasks.core.plan import Partition, Plan, cut_partitions, with_fields
+from tasks.core.plan import Partition, Plan, cut_partitions
 from tasks.core.schema import Schema
 from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
 from tasks.engines.convert import libraries
@@ -32,7 +32,15 @@ from tasks.errors import JobError, MillraceError, near
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
-from tasks.job.row_rules import check_splitting, described, downsampling_of, looks, splitting_of, with_weight
+from tasks.job.row_rules import (
+    check_splitting,
+    described,
+    downsampling_of,
+    exact_columns,
+    looks,
+    splitting_of,
+    with_weight,
+)  # fmt: skip
 from tasks.job.text_order import check_text_order
 from tasks.manifest import chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
@@ -423,6 +431,13 @@ class Dataset:
         return tuple(self._section.schema_ or ()) if self._section else ()
 
     @property
+    def exact(self) -> set[str]:
+        """The columns whose values decide about rows here, and not by calculation alone."""
+        keyed = self.plan.options.get("keyed", {})
+        of_rules = exact_columns(self._rows.source) if self._rows else set()
+        return of_rules | {*keyed.get("keys", ()), *keyed.get("sort_by", ())}
+
+    @property
     def null_values(self) -> list[str]:
         """The texts that mean null in text files."""
         return list(self._section.null_values) if self._section else []
@@ -446,10 +461,9 @@ class Dataset:
         rules = self._rows.sections if self._rows else {}
         return section.model_dump(mode="json", by_alias=True, exclude_unset=True) | rules
 
-    def in_types(self, schema: Schema) -> Dataset:
-        """The same rows with their columns in the types of a schema that has the same names."""
-        fields = [c for c in schema.columns if c.name not in {*self.plan.schema} and self.plan.schema.root(c.name)]
-        plan = replace(with_fields(self.plan, fields), schema=schema)
+    def in_types(self, plan: Plan) -> Dataset:
+        """The same rows as this plan of them reads their columns: in other types."""
+        plan, schema = replace(plan), plan.schema
         object.__setattr__(plan, "scratch", getattr(self.plan, "scratch", None))
         return _Replanned(self, plan, self.frames and replace(self.frames, schema=schema))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,15 @@ from tasks.graph.node import Node, as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.saved_workflow import load_fitted, save_fitted
 from tasks.graph.state import State
-from tasks.job.apply_fitted import in_fitted_types, labels_without, needed_columns, targets_of, without
+from tasks.job.apply_fitted import (
+    as_read,
+    in_fitted_types,
+    labels_without,
+    needed_columns,
+    targets_of,
+    wider_number,
+    without,
+)  # fmt: skip
 from tasks.learning.observe import learn
 from tasks.learning.refit import Base
 from tasks.learning.refit_modes import modes
@@ -37,7 +46,7 @@ from tasks.manifest import Manifest, current
 from tasks.ops.base import Context, Night
 from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
-from tasks.sources.formats.conform import conform, with_fields
+from tasks.sources.formats.conform import conform, first_fraction, with_fields
 from tasks.stages.without_prefect import write_transformed
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import check_unchanged, local_folder
@@ -67,6 +76,7 @@ class Workflow:
         self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
         self._bound: Bound | None = None
         self._bound_without: dict[frozenset[str], tuple[Bound, list[str]]] = {}  # by the columns that frames lack
+        self._bound_wider: dict[tuple[Any, ...], Bound] = {}  # by the columns that frames have in wider types
         self._logged_targets: list[list[str]] = []  # the targets that were logged as left out
 
     # learning
@@ -153,7 +163,9 @@ class Workflow:
             if name not in dataset.schema:
                 what = f"column {name!r} is missing: the workflow has learned from it, or makes an output of it"
                 raise DataError(what, where="the data set of the refit", do=near(name, dataset.schema))
-        dataset = dataset.in_types(in_fitted_types(dataset.plan, schema, needed, dataset.own_types).schema)
+        dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, dataset.own_types, dataset.exact))
+        dataset.warn_of_differences(needed)
+        schema = as_read(schema, dataset.schema)
         if not state.rows and not refit_all:
             raise JobError(
                 "the workflow does not say how many rows it has learned from",
@@ -169,7 +181,7 @@ class Workflow:
         learned = learn(dataset.handle, dataset.plan, self.final, schema, engine, pool, failed=failed.append, base=base,
                         rules=dataset.rules)  # fmt: skip
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
-        self.state = learned
+        self.state, self.schema = learned, schema
         warn(largest(failed))
         for change in learned.changes.values():
             if change.get("would"):
@@ -181,6 +193,7 @@ class Workflow:
     def _forget_bound(self) -> None:
         """Forget what was prepared for frames with what was learned before."""
         self._bound, self._bound_without, self._logged_targets = None, {}, []
+        self._bound_wider = {}
         self.__dict__.pop("_needed", None)
 
     @property
@@ -209,8 +222,8 @@ class Workflow:
             self._fitted()
             assert self.schema is not None
             data = self._as_fitted(data)
-            plan = in_fitted_types(data.plan, self.schema, self.input_schema, data.own_types)
-            in_types = data.in_types(plan.schema)
+            bound = Bound(self.final, self.schema, self._fitted().values)
+            in_types = data.in_types(in_fitted_types(data.plan, bound, self.input_schema, data.own_types, data.exact))
             if not set(self.schema) - {ROW} <= set(in_types.schema):
                 return self._of_fewer_columns(in_types)
             return Transformed(self, in_types, training=False)
@@ -227,6 +240,7 @@ class Workflow:
         """Of a data set that lacks columns of the fit: all outputs, or all but the targets."""
         left_out = self._left_out(data.schema, "the data set")
         final, schema = without(self.final, self._fitted_columns, data.schema, left_out)
+        schema = as_read(schema, data.schema)
         return Transformed(self, data, training=False, final=final, schema=schema, left_out=left_out)
 
     @property
@@ -260,12 +274,26 @@ class Workflow:
             table = table.select(needed)
         gpu_setup.prepare(engine)
         kernels = engines.engine(engine)
-        columns = kernels.from_arrow(_conformed(table, schema, needed))
+        bound = self._in_wider_types(bound, table)
+        columns = kernels.from_arrow(_conformed(table, bound.source, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
         evaluation = filtered(bound, columns, state, context, where="the given frame")
         outputs = evaluation.outputs()
         warn(records(evaluation.failed))
         return restore(outputs, kernels, rows_kept(evaluation, bound, table.num_rows))
+
+    def _in_wider_types(self, bound: Bound, table: pa.Table) -> Bound:
+        """The graph bound to the wider types of numbers that columns of a frame have, where it takes them."""
+        numbers = {f.name: wider_number(bound.source[f.name].dtype, plain_type(f.type)) for f in table.schema}
+        wide = {name: dtype for name, dtype in numbers.items() if dtype is not None}
+        if not wide:
+            return bound
+        key = (id(bound), *wide.items())
+        if key not in self._bound_wider:
+            taken = bound.taking_wider(wide)
+            columns = [replace(c, dtype=wide[c.name]) if c.name in taken else c for c in bound.source.columns]
+            self._bound_wider[key] = Bound(bound.final, Schema(columns), bound.fitted)
+        return self._bound_wider[key]
 
     def _bound_to(self, data: Any, table: pa.Table, missing: frozenset[str]) -> tuple[Bound, list[str]]:
         """The graph without the targets that need a column which a frame does not have, and the columns that it needs;
@@ -509,9 +537,13 @@ def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Tab
         check_kinds(schema, frame_schema, needed)
         return conform(table, pa.schema([(n, schema[n].dtype) for n in needed]))
     except DataError as error:
-        ending = "the workflow was fitted with"
+        ending, why = "the workflow was fitted with", error.why
         what = error.what if ending in error.what else f"{error.what}, the type that {ending}"
-        raise DataError(what, where="the given frame", why=error.why) from None
+        name = getattr(error, "column", "")
+        first = first_fraction(table.column(name), schema[name].dtype) if name else None
+        if first:
+            why = f"row {first[0]:,}, counted from 0, has {first[1]}; {why}"
+        raise DataError(what, where="the given frame", why=why, do="give values of the fitted type") from None
 
 
 def rows_kept(evaluation: Evaluation, bound: Bound, rows: int) -> Any:

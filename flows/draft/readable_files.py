@@ -123,7 +123,7 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
     if data.plan.format not in ("csv", "tsv"):
         return data, []
     texts = Schema(replace(column, dtype=pa.string()) for column in data.plan.schema.columns)
-    nulls = null_texts(data, sampled(data.in_types(texts)))
+    nulls = null_texts(data, sampled(data.in_types(replace(data.plan, schema=texts))))
     return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
 
 

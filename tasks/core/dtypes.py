@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -63,6 +64,17 @@ def plain_type(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_float16(dtype):
         return pa.float32()
     return pa.date32() if pa.types.is_date64(dtype) else dtype
+
+
+def fixed_size(dtypes: Iterable[pa.DataType]) -> dict[str, int]:
+    """The property of a column of lists whose types all have the same length; {} for others.
+
+    >>> fixed_size([pa.list_(pa.int8(), 2)] * 2), fixed_size([pa.list_(pa.int8(), 2), pa.list_(pa.int8())])
+    ({'fixed_size': 2}, {})
+    """
+    sizes = {dtype.list_size if pa.types.is_fixed_size_list(dtype) else None for dtype in dtypes}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return {"fixed_size": size} if size else {}
 
 
 def is_uuid(dtype: pa.DataType) -> bool:

@@ -276,6 +276,8 @@ OPTION = "reading_notes"  # in a plan's options: the folder for notes on files b
 MADE = "made"  # in a plan's options: the columns that expressions of `source.schema` make: [expression, type as read]
 SELF = "_"  # in such an expression: the column as it is read
 FIELDS = "fields"  # in a plan's options: columns of its schema that are fields of structs, read in a type of their own
+ADVICE = "advice"  # in a plan's options: by column, what to do about a value that its type, which is of a fit, lacks
+RETYPED = "retyped"  # in a plan's options: by column, the type that it has here, where that of a fit is narrower
 
 
 def with_fields(plan: Plan, columns: Sequence[Column]) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,7 +36,8 @@ class Column:
     """Name, Arrow type, tags and properties of a column.
 
     Properties are JSON values by name. Operators set `cardinality` (the number of ids), `domain` ({min, max} of the
-    ids), `embedding` ({rows, dimension}), `value_count` ({min, max} of list lengths) and, before a fit, `settles`.
+    ids), `embedding` ({rows, dimension}), `value_count` ({min, max} of list lengths) and, before a fit, `settles`. A
+    source of lists that all have one length by their type sets `fixed_size`: outputs store them so.
     """
 
     name: str
@@ -61,6 +62,12 @@ class Column:
     def with_properties(self, **properties: Any) -> Column:
         """The column with these properties beside its own; a new value replaces an old one."""
         return replace(self, properties={**self.properties, **properties})
+
+    @property
+    def stored_dtype(self) -> pa.DataType:
+        """The type in Parquet and Arrow files: lists of one length have it in their type."""
+        size = self.properties.get("fixed_size")
+        return pa.list_(self.dtype.value_type, size) if size and pa.types.is_list(self.dtype) else self.dtype
 
     def to_json(self) -> dict[str, Any]:
         """The column as in manifests: {name, dtype, tags, and each property}; infinities as {"float": "inf"}."""
@@ -167,8 +174,9 @@ class Schema(Mapping[str, Column]):
         return Schema(Column.from_json(item) for item in data)
 
 
-def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str]) -> None:
-    """Raise a DataError for a needed column of another kind than in the fit; narrower and wider types are right."""
+def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> None:
+    """Raise a DataError for a needed column of another kind than in the fit; narrower and wider types are right.
+    `own_types` are the columns whose types the source sets itself."""
     for name in needed:
         if name not in applied:
             continue  # the graph says what is missing, with near names
@@ -177,7 +185,9 @@ def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str]) -> None:
         if not same and not pa.types.is_null(leaf_type(now)):
             raise DataError(
                 f"column {name!r} is {dtype_name(now)}, the workflow was fitted with {dtype_name(was)}",
-                do="give the column in its fitted type, for example with the schema of the source",
+                do=f"leave {name} out of source.schema: its fitted type counts"
+                if name in own_types
+                else f"if its values allow, read it in that type: source.schema: {{{name}: {dtype_name(was)}}}",
             )
 
 

@@ -32,4 +32,9 @@ def stable_json(data: Any) -> str:
     return json.dumps(data, sort_keys=True, default=str)
 
 
+VALUE_RULES = (
+    2  # saved with a state, which keeps its number; another number whenever HashBucket, HashedCross, the hashes
+)
+# of Categorify or Cross make another value. 1: a float always
+# hashes as a float, Cross escapes nothing; 2: whole floats hash as integers, Cross escapes its separator in values.
 PERMUTATION_VERSION = 1  # written into manifests; another number whenever any position changes

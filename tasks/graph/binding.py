@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from tasks.core.schema import Column, Schema, Tags, check_names, written_type
-from tasks.errors import JobError, near
+from tasks.errors import JobError, MillraceError, near
 from tasks.graph.node import Node, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
 
@@ -256,6 +256,31 @@ class Bound:
     def _missing(self, name: str, op: Operator) -> NoReturn:
         known = dict.fromkeys(n for schema in self.schemas.values() for n in schema)
         raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
+
+    def taking_wider(self, types: Mapping[str, pa.DataType]) -> set[str]:
+        """The columns of the source that may be of these wider types: the steps that meet them compute the same, and
+        the output has the same types. Halves are tried, since a graph of many columns is slow to bind."""
+        if not types or self._takes_wider(types):
+            return {*types}
+        if len(types) == 1:
+            return set()
+        names, middle = [*types], len(types) // 2
+        halves = ({n: types[n] for n in half} for half in (names[:middle], names[middle:]))
+        return set[str]().union(*map(self.taking_wider, halves))
+
+    def _takes_wider(self, types: Mapping[str, pa.DataType]) -> bool:
+        columns = [replace(c, dtype=types.get(c.name, c.dtype)) for c in self.source.columns]
+        try:
+            wider = Bound(self.final, Schema(columns), self.fitted)
+        except MillraceError:
+            return False
+        takes = all(
+            step.op.takes_wider(step.unit, n)
+            for step in (*self.steps.values(), *self.silent)
+            for n, (place, inner) in step.fit_inputs.items()
+            if wider.schemas[place][inner].dtype != self.schemas[place][inner].dtype
+        )
+        return takes and wider.output == self.output
 
     def encoder(self, place: int, name: str) -> Step | None:
         """The step that made the values of a column, through steps that only rename or describe them.

@@ -30,6 +30,7 @@ class Evaluation:
         failed: FailedCasts | None = None, notes: tuple[Mapping[str, Any], str] | None = None,
     ) -> None:  # fmt: skip
         self.notes = notes  # the options that say where to note which user's function runs, and its rows in words
+        context = replace(context, rules=state.rules)
         self.bound, self.state, self.context, self.where = bound, state, context, where
         self.failed: FailedCasts = {} if failed is None else failed
         self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph

@@ -27,14 +27,15 @@ import pyarrow.parquet as pq
 
 from tasks import engines
 from tasks.core.strict_json import decoded, encoded
+from tasks.core.versions import VALUE_RULES
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Learned, Operator
 from tasks.sources.formats.bounds import validated
 from tasks.storage.metadata_forms import check_form, damaged
 from tasks.storage.own_files import CHANGES, PARTIALS
 
-# 1: every table in one file; 2: no infinities, sums of floats as one number; 3: partials in state.json
-FORMAT = 4
+# 1: every table in one file; 2: no infinities, sums of floats as one number; 3: partials in state.json; 4: no rules
+FORMAT = 5
 PART = 1 << 19  # rows of a file
 BATCH = 1 << 16  # rows that are encoded at once
 VOCABULARY = {"values", "size", "distinct", "occurrences"}  # what a step has learned that is a vocabulary with counts
@@ -51,19 +52,20 @@ class State:
     `partials` (by step) are for a refit, `changes` are what the refit that made this state changed ({} for a fit):
     `base` and `rows` as in `changes.json`, and `steps`. If they are functions, these are called when they are first
     needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials. `of_night` are
-    tables of steps that a refit has just learned (`Grown.of_night`), which are not saved with it: `save_night`.
+    tables of steps that a refit has just learned (`Grown.of_night`), which are not saved with it: `save_night`. `rules`
+    is the number of the rules by which its operators hash and join values (`VALUE_RULES`): a refit keeps its base's.
     """
 
     def __init__(
         self, values: Mapping[str, dict[str, Any]] | None = None,
         partials: Mapping[str, dict[str, Any]] | Callable[[], tuple[dict[str, dict[str, Any]], int]] | None = None,
         changes: Mapping[str, Any] | Callable[[], dict[str, Any]] | None = None, rows: int = 0,
-        of_night: Mapping[str, pa.Table] | None = None,
+        of_night: Mapping[str, pa.Table] | None = None, rules: int = VALUE_RULES,
     ) -> None:  # fmt: skip
         self.values: dict[str, dict[str, Any]] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
-        self._rows = rows
+        self._rows, self.rules = rows, rules
         self.of_night = dict(of_night or {})
         self._whole: Callable[[str], dict[str, Any]] = self.values.__getitem__  # the values with all tables
         self._prepared: dict[tuple[str, str], Any] = {}
@@ -115,7 +117,8 @@ class State:
         return _prepared(key, op, self._whole(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"values": self.values, "partials": self.partials, "changes": self.changed, "rows": self.rows}
+        beside = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
+        return {"values": self.values, **beside, "rules": self.rules}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -137,7 +140,8 @@ class State:
             if self.changed:
                 steps = encoded(_waited(changes, _noted))
                 beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
-            data: dict[str, Any] = {"format": FORMAT, "fitted": encoded(_waited(fitted, _noted))}
+            steps = encoded(_waited(fitted, _noted))
+            data: dict[str, Any] = {"format": FORMAT, "rules": self.rules, "fitted": steps}
         texts = {name: _text(content) for name, content in beside.items() if content}
         for name, content in texts.items():
             _write(folder / name, content.encode())
@@ -158,10 +162,11 @@ class State:
         in the folder until somebody wants them; they are checked then. Without `partials` nobody will.
         """
         data = _checked(folder, digest)
-        values = _read(folder, data["fitted"])
+        values, rules = _read(folder, data["fitted"]), data.get("rules", 1)
         if not partials:
-            return State(values)
-        return State(values, partial(_read_partials, folder, data), partial(_read_changes, folder, data))
+            return State(values, rules=rules)
+        beside = partial(_read_partials, folder, data), partial(_read_changes, folder, data)
+        return State(values, *beside, rules=rules)
 
     @staticmethod
     def load_heads(folder: Path) -> State:
@@ -185,12 +190,13 @@ class State:
         of_night = _read_night(folder)
         if not of_night:
             return State.load(folder, partials=False)
-        fitted = _checked(folder)["fitted"]
+        data = _checked(folder)
+        fitted = data["fitted"]
         first = {
             key: {n: v for n, v in values.items() if key not in of_night or not _files(v)}
             for key, values in fitted.items()
         }
-        state = State(_read(folder, first), of_night=of_night)
+        state = State(_read(folder, first), of_night=of_night, rules=data.get("rules", 1))
         state._whole = lambda key: _read(folder, {key: fitted[key]})[key]
         return state
 

@@ -11,20 +11,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, kind_of, leaf_type
-from tasks.core.plan import FIELDS, Plan, with_fields
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
+from tasks.core.plan import ADVICE, FIELDS, RETYPED, Plan, with_fields
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
+from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved, saved_files
 from tasks.job.request import Request, new_request
-from tasks.job.row_rules import with_weight
+from tasks.job.row_rules import exact_columns, with_weight
 from tasks.manifest import current
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import TEXTS, Fit, differences, with_values
+from tasks.sources.uniting import GROWN
 from tasks.storage.allowed_roots import allowed_name
 from tasks.storage.atomic import no_space, partial_folder, read_json, write_json
 from tasks.storage.discarded import check_discarded, marked_folder
@@ -57,15 +59,16 @@ def adapted(request: Request, plan: Plan) -> Plan:
         return _as_base(request, plan)
     if not request.fitted:
         return plan
-    final, schema = subject(request, plan.schema)
+    final, schema = _fitted_subject(request, plan.schema)
+    bound = Bound(final, schema)
     own_types = request.fit.own_types if request.fit else ()
-    return in_fitted_types(plan, request.fitted_schema, needed_columns(Bound(final, schema)), own_types)
+    return in_fitted_types(plan, bound, needed_columns(bound), own_types, _exact(request))
 
 
 def _as_base(request: Request, plan: Plan) -> Plan:
     """The plan with the columns of the base, in its types; a DataError for a missing one that is written or learned
     from. Others are not looked at."""
-    final, schema = subject(request, plan.schema)
+    final, schema = _fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     places = [place for step in bound.filters for place in step.inputs.values()]
     places += [place for step in bound.learned for place in step.fit_inputs.values()]
@@ -75,32 +78,96 @@ def _as_base(request: Request, plan: Plan) -> Plan:
     for name in needed:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
-    plan = in_fitted_types(plan, request.fitted_schema, needed, request.fit.own_types if request.fit else ())
+    own_types = request.fit.own_types if request.fit else ()
+    plan = in_fitted_types(plan, bound, needed, own_types, _exact(request))
     names = [*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())]
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
 
-def in_fitted_types(plan: Plan, fitted: Schema, needed: Iterable[str], own_types: Collection[str] = ()) -> Plan:
-    """The plan that reads the needed columns in the types of the fit; those of another kind are refused, in text only
-    those whose types the source itself says: the values of text are read as whatever type is asked for, and a value
-    that would become another one is an error. Names of folders and numbers that stayed text are text, too."""
-    needed, number_texts = {*needed}, plan.options.get(NUMBER_TEXTS, {})
+def in_fitted_types(
+    plan: Plan, bound: Bound, needed: Iterable[str], own_types: Collection[str] = (), exact: Collection[str] = ()
+) -> Plan:
+    """The plan that reads the needed columns in the types of the fit, to whose columns the graph is bound.
+
+    Columns of another kind are refused, in text only those whose types the source itself says: the values of text are
+    read as whatever type is asked for, and a value that would become another one is an error. Names of folders and
+    numbers that stayed text are text, too. Whole numbers of the fit that have a wider type now are read in it where all
+    steps compute the same (`Bound.taking_wider`) and the column is not of `exact`; else in the type of the fit, which
+    takes floats that are whole. What is read otherwise than it is, is in the plan's options: for people, for the gate
+    and for errors.
+    """
+    fitted, needed = bound.source, {*needed}
+    number_texts = plan.options.get(NUMBER_TEXTS, {})
     plan = with_fields(plan, [fitted[n] for n in sorted(needed.difference(plan.schema)) if n in plan.schema])
     texts = {*fitted} if plan.format in TEXTS else {*number_texts, *plan.options.get("folders", ())}
-    check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})))
-    if plan.format in TEXTS:
-        needed = {*fitted}
-    columns = [fitted[c.name] if c.name in needed else c for c in plan.schema.columns]
-    differ = {c.name: c for c in columns if c.name in texts and c.name in plan.schema and _other_kind(c, plan.schema)}
-    notes = {n: f"column {n!r} would be {dtype_name(plan.schema[n].dtype)} by these files; it is read as "
-             f"{dtype_name(c.dtype)}, its type in the fit" for n, c in differ.items()}  # fmt: skip
-    options = {**plan.options, NUMBER_TEXTS: {**number_texts, **notes}} if notes else plan.options
-    return replace(plan, schema=Schema(columns), options=options)
+    check_kinds(fitted, plan.schema, sorted(needed - (texts - {*own_types})), own_types)
+    needed = {*fitted} if plan.format in TEXTS else needed
+    types, retyped, notes, advice = dict[str, pa.DataType](), dict[str, str](), dict[str, str](), dict[str, str]()
+    read = {c.name: c.dtype for c in plan.schema.columns if c.name in needed}
+    numbers = {name: wider_number(fitted[name].dtype, now) for name, now in read.items()}
+    wide = {name: dtype for name, dtype in numbers.items() if dtype is not None}
+    taken = bound.taking_wider({name: dtype for name, dtype in wide.items() if name not in exact})
+    for name, now in read.items():
+        was = fitted[name].dtype
+        types[name] = wide[name] if name in taken else was
+        if name in wide:
+            retyped[name] = dtype_name(now)
+        if name in texts and {kind_of(was), kind_of(now)} == {"number", "string"}:
+            by_fit = f"column {name!r} would be {dtype_name(now)} by these files; it is read as {dtype_name(was)}, its"
+            number_texts = {**number_texts, name: f"{by_fit} type in the fit"}
+        elif name in wide or (name in own_types and now != was):
+            only = ", which takes whole numbers alone" if name in wide and name not in taken else ""
+            notes[name] = (
+                f"column {name!r} is {dtype_name(now)}{' in source.schema' if name in own_types else ''}, the workflow "
+                f"was fitted with {dtype_name(was)}: read as {dtype_name(types[name])}{only}"
+            )
+    written = plan.format in (*TEXTS, "jsonl")  # as digits, of which a sample was looked at
+    integers = {n: pa.float64() for n, t in types.items() if pa.types.is_integer(t) and (written or n in retyped)}
+    takes = bound.taking_wider({name: dtype for name, dtype in integers.items() if name not in exact})
+    for name in integers:
+        how = "correct the value, or fit all rows again in another type"
+        how = "read its fractions as they are" if name in takes else how
+        advice[name] = f"{how}: source.schema: {{{name}: float64}}"
+    options = {
+        **plan.options,
+        ADVICE: advice,
+        RETYPED: retyped,
+        GROWN: {**plan.options.get(GROWN, {}), **notes},
+        NUMBER_TEXTS: number_texts,
+        "on_host": sorted({*plan.options.get("on_host", ()), *retyped}),
+    }
+    columns = (replace(fitted[c.name], dtype=types[c.name]) if c.name in types else c for c in plan.schema.columns)
+    return replace(plan, schema=Schema(columns), options={n: v for n, v in options.items() if v or n in plan.options})
 
 
-def _other_kind(column: Column, here: Schema) -> bool:
-    """Whether one of the types is a number and the other a text."""
-    return {kind_of(column.dtype), kind_of(here[column.name].dtype)} == {"number", "string"}
+def wider_number(was: pa.DataType, now: pa.DataType) -> pa.DataType | None:
+    """The type that holds numbers of both, where those of the fit are integers and the type now is wider; else None.
+
+    >>> wider_number(pa.int64(), pa.float32()), wider_number(pa.int32(), pa.int8()), wider_number(pa.int8(), pa.int64())
+    (DataType(double), None, DataType(int64))
+    """
+    if is_list(was) and is_list(now):
+        leaf = wider_number(was.value_type, now.value_type)
+        return None if leaf is None else pa.list_(leaf)
+    if not pa.types.is_integer(was) or kind_of(now) != "number":
+        return None
+    if not pa.types.is_integer(now):
+        return pa.float64()
+    return widest([was, now]) if now.bit_width > was.bit_width else None
+
+
+def as_read(fitted: Schema, source: Schema) -> Schema:
+    """The columns of a fit, in the wider types in which a plan (`in_fitted_types`) reads some of them."""
+    wide = {c.name: source[c.name].dtype for c in fitted.columns if c.name in source}
+    return Schema(
+        replace(c, dtype=wide[c.name]) if c.name in wide and wider_number(c.dtype, wide[c.name]) is not None else c
+        for c in fitted.columns
+    )
+
+
+def _exact(request: Request) -> set[str]:
+    """The columns that keep the type of the fit, since rows are chosen or ordered by them."""
+    return {*exact_columns(request.source), *request.output.keys, *request.output.sort_by}
 
 
 def differences_of(request: Request, plan: Plan) -> list[str]:
@@ -109,8 +176,14 @@ def differences_of(request: Request, plan: Plan) -> list[str]:
 
 
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
-    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left
-    out."""
+    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left out,
+    and in the types in which a plan reads its columns."""
+    final, schema = _fitted_subject(request, source)
+    return final, as_read(schema, source) if request.base or request.fitted else schema
+
+
+def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
+    """The graph and the schema that it is bound to, in the types of the fit."""
     if request.base:
         return without(request.final, request.fitted_schema, source, ())
     if not request.fitted:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.dtypes import parse_dtype
+from tasks.core.plan import RETYPED, Plan
 from tasks.errors import DataError
 from tasks.gate.columns import column_profiles
 from tasks.gate.profile import PROFILE, Profile, StepProfile
@@ -32,9 +34,12 @@ def whole_name(split: str) -> str:
     return f"profile-{split}.json" if split else "profile.json"
 
 
-def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record]) -> Profile:
-    """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed."""
+def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan) -> Profile:
+    """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed.
+
+    Whole numbers of a fit that are floats in this plan have the type that they have here."""
     types = {name: bound.source[name].dtype for name in seen.columns}
+    types |= {name: parse_dtype(dtype) for name, dtype in plan.options.get(RETYPED, {}).items() if name in types}
     return Profile(seen.rows, column_profiles(types, seen.columns), _steps(seen, bound, failed), seen.seconds)
 
 

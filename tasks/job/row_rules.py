@@ -181,6 +181,15 @@ def condition_columns(source: Source, passes: bool = True) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *(() if by_number and not passes else split_columns(source))]))
 
 
+def exact_columns(source: Source) -> set[str]:
+    """The columns whose values decide about rows, and not by calculation alone: they keep the type of the fit."""
+    conditions = [source.filter, source.downsample.where if source.downsample else None]
+    parsed = [parse(text) for text in conditions if text]
+    unique = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])] if source.unique else []
+    compared = [name for condition in parsed if not condition.in_float64 for name in condition.columns]
+    return {*source.keys, *source.sort_by, *unique, *split_columns(source), *compared}
+
+
 def with_weight(schema: Schema, source: Source) -> Schema:
     """The columns of a source and the weight that its down-sampling adds; a JobError if the name is taken."""
     name = source.downsample.weight if source.downsample else None

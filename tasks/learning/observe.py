@@ -18,6 +18,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Schema
+from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.moments import Moments
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -63,14 +64,15 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     with how many rows split and down-sampling left out, where a pass was needed.
     """
     bound = Bound(final, schema)
-    state = State(*from_parameters(bound, base))
+    value_rules = base.state.rules if base else VALUE_RULES
+    state = State(*from_parameters(bound, base), rules=value_rules)
     changes = _changes_of_parameters(bound, state, base) if base else {}
     unchanged: frozenset[str] = frozenset()
     if base:
         if not base.night.keep_ids_only:
             bound = Bound(final, schema, base.state.values)
         fitted, partials = frozen_values(base, bound)
-        state = State({**state.values, **fitted}, {**state.partials, **partials})
+        state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
         unchanged = frozenset(step.key for step in bound.learning if not base.learns(step))
         changes |= {s.key: change_of(s, base.mode(s), {"would": None}) for s in bound.learning if s.key in unchanged}
     passes_seen: list[Seen] = []
@@ -78,8 +80,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
     for number, depth in enumerate(sorted({s.depth for s in bound.learning})):
         done = functools.partial(_report, progress, plan, number) if progress else None
         values = _applied_values(bound, depth, state, unchanged) if base else state.values
-        work = Work(source, final, schema, engine, State(values, of_night=of_night), filter, training=True, depth=depth,
-                    cache=cache, first_row=base.first_row if base else 0, rules=rules)  # fmt: skip
+        learned = State(values, of_night=of_night, rules=value_rules)
+        work = Work(source, final, schema, engine, learned, filter, training=True, depth=depth, cache=cache,
+                    first_row=base.first_row if base else 0, rules=rules)  # fmt: skip
         phase = Phase(work, depth, floor, unchanged=unchanged)
         columns: dict[str, str] = {}
         if seen:
@@ -98,7 +101,7 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
                 changes |= {key: change_of(steps[key], base.mode(steps[key]), c) for key, c in changed.items()}
             else:
                 fitted, partials, questions = conclude(pool, observed, *hooks, passes_seen.append)
-            state = State({**state.values, **fitted}, {**state.partials, **partials})
+            state = State({**state.values, **fitted}, {**state.partials, **partials}, rules=value_rules)
             if columns:
                 passes_seen.append(counts.seen(columns, fitted, partials))
             work = replace(phase.work, profile=None)
@@ -116,8 +119,9 @@ def learn(source: Any, plan: Plan, final: Node, schema: Schema, engine: str, poo
             "steps": {key: changes[key] for key in order if key in changes},
         }
         partials = {k: state.partials[k] for k in order} | base.left_out(order)
-        return State({k: state.values[k] for k in order}, partials, changed, base.first_row + plan.rows, of_night)
-    return State(state.values, state.partials, rows=plan.rows)
+        values, rows = {k: state.values[k] for k in order}, base.first_row + plan.rows
+        return State(values, partials, changed, rows, of_night, value_rules)
+    return State(state.values, state.partials, rows=plan.rows, rules=value_rules)
 
 
 def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> dict[str, Any]:

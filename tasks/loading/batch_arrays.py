@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list
 from tasks.engines.algorithms.arrow_arrays import one_array
@@ -51,8 +52,9 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
 
     Numbers and booleans have the column's type; times are integers in the column's unit; a null float is NaN. A list
     column gives its elements, and offsets (int64, one more than rows): row i has elements [offsets[i], offsets[i + 1]).
-    A null list has no elements. Errors: a DataError for a column that is not of numbers, and for nulls in a column of
-    integers, booleans or times.
+    A null list has no elements. Lists of one length by their type give an array of two dimensions, (rows, length),
+    without offsets; a null list of floats is a row of NaN. Errors: a DataError for a column that is not of numbers, and
+    for nulls in a column of integers, booleans or times.
 
     A batch of arrays, as a loader with a `device` gives them, is returned as it is.
 
@@ -64,7 +66,9 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
     by_column = Arrays()
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = one_array(column)
-        if is_list(values.type):
+        if pa.types.is_fixed_size_list(values.type):
+            by_column[name] = _rows_of_one_length(name, values)
+        elif is_list(values.type):
             lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
             by_column.lengths[name] = lengths
             by_column[name] = _numbers(name, values.flatten())
@@ -72,6 +76,15 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
         else:
             by_column[name] = _numbers(name, values)
     return by_column
+
+
+def _rows_of_one_length(name: str, values: pa.FixedSizeListArray) -> np.ndarray:
+    size = values.type.list_size
+    elements = values.values.slice(values.offset * size, len(values) * size)
+    if values.null_count:
+        valid = pa.array(np.repeat(np.asarray(values.is_valid()), size))
+        elements = pc.if_else(valid, elements, pa.scalar(None, elements.type))
+    return _numbers(name, elements).reshape(len(values), size)
 
 
 def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str | None]) -> dict[str, Any]:
@@ -94,6 +107,13 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
     """
     named: Mapping[str, str | None] = names if isinstance(names, Mapping) else dict.fromkeys(names)
     weights = {name: weight for name, weight in named.items() if weight is not None}
+    columns = dict(columns)
+    for name in [name for name, values in columns.items() if values.ndim > 1]:  # lists of one length
+        rows, size = columns[name].shape
+        columns |= {
+            name: columns[name].reshape(-1),
+            f"{name}_offsets": module_of(columns[name]).arange(rows + 1) * size,
+        }
     for name in [*names, *weights.values()]:
         if name not in columns:
             raise JobError(f"there is no column {name!r} in the batch", do=near(name, columns))

@@ -17,6 +17,7 @@ from pydantic_core import PydanticSerializationError
 from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import decoded, encoded, marked, unmarked
+from tasks.core.versions import VALUE_RULES
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.installed import installed_operator, refuse_clash
 from tasks.ops.user_code import import_path
@@ -34,6 +35,7 @@ class Context:
     rows: the row numbers, int64, an array of the engine.
     training: True for the rows that the workflow learned from, as in `fit_transform`.
     order: the order numbers; None where they are the row numbers, as always without `source.keys`.
+    rules: the number of the rules by which values are hashed and joined (`VALUE_RULES`), that of the state.
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
     failed: by expression, the number of rows that are null because a cast failed.
     met: counts what a step meets, such as values out of its vocabulary; None where nobody wants to know.
@@ -51,11 +53,16 @@ class Context:
     met: Counter[str] | None = None
     origin: Callable[[int], str] | None = None
     own: Any = None
+    rules: int = VALUE_RULES
 
     def place(self, index: int) -> str:
         """Where the source has one of these rows, in words: its number, and its file if there is one."""
         row = int(self.rows[index])
         return self.origin(row) if self.origin else f"row {row:,} of the source"
+
+    def hashes(self, columns: Sequence[Any]) -> Any:
+        """The hash of each row, of one column or of several; whole floats as integers, unless an older rule holds."""
+        return self.engine.hash_columns(columns, whole=self.rules >= 2)
 
     def ordered(self) -> Any:
         """The order numbers of the rows."""
@@ -130,6 +137,7 @@ class Operator(BaseModel):
     encoded: ClassVar[bool] = False  # takes strings dictionary-encoded, as they were read
     plain_too: ClassVar[bool] = False  # takes strings plain as well, and hands none of them on
     grouped: ClassVar[bool] = False  # a group (nested list) is one unit
+    in_float64: ClassVar[bool] = False  # of its unit it gives the same whether whole numbers come as integers or floats
     keeps_values: ClassVar[bool] = False  # changes a column's name or description only
     makes_nan: ClassVar[bool] = True  # False: of floats without NaN it makes none, so that nobody has to look for one
     removes_rows: ClassVar[bool] = False  # keeps some rows of the whole table: has the verb `keep`
@@ -193,6 +201,10 @@ class Operator(BaseModel):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         """Columns used besides the selected ones, when fitting (or in fit_transform) and when applying."""
         return ()
+
+    def takes_wider(self, unit: Unit, name: str) -> bool:
+        """Whether an input may be of a wider type of numbers than in the fit, such as fractions after whole numbers."""
+        return name in unit and (self.in_float64 or self.keeps_values)
 
     def check(self, unit: Unit, schema: Schema) -> None:
         """Refuse columns of a type that the operator does not take (DataError)."""

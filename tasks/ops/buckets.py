@@ -40,6 +40,7 @@ class Bucketize(Operator):
     """
 
     boundaries: list[int | float] | dict[str, list[int | float]]
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})
@@ -96,10 +97,12 @@ class HashBucket(Operator):
 
     `num_buckets` is 1 to 2^31 - 1: one number, or a dict with one for each column. There is no vocabulary, so different
     values may share a bucket. The hash is MurmurHash3_x86_32 (seed 0) of the value's canonical bytes: integers,
-    booleans and times (in microseconds) as int64, dates as days in int64, floats as float64 with -0.0 = 0.0, decimals
-    as text, text as UTF-8. A null has the hash 0xFFFFFFFF, so the output has no null. Of list columns the elements are
-    hashed, and null lists stay null. An infinity is a value like any other. Errors: a JobError for num_buckets out of
-    range, and for a column that the dict lacks. Source: Appleby, MurmurHash3.
+    booleans and times (in microseconds) as int64, dates as days in int64, whole floats as the integer that they are,
+    other floats as float64, decimals as text, text as UTF-8. So an id has one bucket whether a file stores it as 7 or
+    as 7.0. A null has the hash 0xFFFFFFFF, so the output has no null. A workflow that an older millrace fitted hashes
+    every float as float64, and keeps doing so in refits. Of list columns the elements are hashed, and null lists stay
+    null. An infinity is a value like any other. Errors: a JobError for num_buckets out of range, and for a column that
+    the dict lacks. Source: Appleby, MurmurHash3.
 
     >>> from millrace import Workflow
     >>> table = pa.table({"user": [10, 11, None]})
@@ -133,9 +136,9 @@ class HashBucket(Operator):
         for name in unit:
             column, buckets = columns[name], _buckets_of(self.num_buckets, name, "HashBucket")
             if engine.is_list(column):
-                out[name] = engine.with_leaves(column, hashed([engine.leaves(column)], buckets, engine))
+                out[name] = engine.with_leaves(column, hashed([engine.leaves(column)], buckets, context))
             else:
-                out[name] = hashed([column], buckets, engine)
+                out[name] = hashed([column], buckets, context)
         return out
 
 
@@ -179,12 +182,13 @@ class HashedCross(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
         name = "_X_".join(unit)
         buckets = _buckets_of(self.num_buckets, name, "HashedCross")
-        return {name: hashed([columns[n] for n in unit], buckets, context.engine)}
+        return {name: hashed([columns[n] for n in unit], buckets, context)}
 
 
-def hashed(columns: Sequence[Any], buckets: int, engine: Any) -> Any:
+def hashed(columns: Sequence[Any], buckets: int, context: Context) -> Any:
     """The hash of each row mod `buckets`, int32."""
-    return engine.from_numbers((engine.hash_columns(columns) % engine.xp.uint32(buckets)).astype(engine.xp.int32))
+    xp = context.engine.xp
+    return context.engine.from_numbers((context.hashes(columns) % xp.uint32(buckets)).astype(xp.int32))
 
 
 def _check_buckets(num_buckets: int | dict[str, int]) -> None:

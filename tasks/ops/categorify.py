@@ -363,7 +363,7 @@ class Categorify(Keyed):
         wide = self.dtype == "int64" or lookup.size + FIRST + self.num_buckets > 2**31 - 1
         outside: Any = FIRST
         if self.num_buckets > 1 and any_true(codes < 0):
-            outside = FIRST + (engine.hash_columns(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
+            outside = FIRST + (context.hashes(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
         first, null = FIRST + self.num_buckets, engine.null_rows(columns)
         dtype, counted = xp.int64 if wide else xp.int32, context.met is not None
         ids, absent = engine.vocabulary_ids(codes, null, first, outside, NULL, dtype, counted)

@@ -47,6 +47,7 @@ class Normalize(Learned):
 
     dtype: Literal["float32", "float64"] = "float32"
     makes_nan = False
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
@@ -127,6 +128,7 @@ class FillMissing(Operator):
     fill_value: Any = 0
     add_binary_cols: bool = False
     makes_nan = False
+    in_float64 = True
     takes = frozenset({"number", "string", "bool", "time"})
     leaves = True
 
@@ -188,6 +190,7 @@ class Clip(Operator):
 
     min_value: float | int | None = None
     max_value: float | int | None = None
+    in_float64 = True
     makes_nan = False
     leaves = True
 
@@ -225,6 +228,7 @@ class LogOp(Operator):
     {'x': [0.0, -inf, None, None]}
     """
 
+    in_float64 = True
     makes_nan = False
     takes = frozenset({"number", "bool"})
     leaves = True

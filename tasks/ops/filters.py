@@ -84,6 +84,9 @@ class Filter(_RowFilter):
         assert self.expression is not None
         return parse(self.expression)
 
+    def takes_wider(self, unit: Unit, name: str) -> bool:
+        return self.expression is not None and self.parsed.in_float64
+
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(self.parsed.columns) if self.expression is not None else ()
 
@@ -124,6 +127,8 @@ class Dropna(_RowFilter):
     >>> Workflow(["x", "y"] >> Dropna()).fit(table).transform(table).to_pydict()
     {'x': [1], 'y': ['a']}
     """
+
+    in_float64 = True
 
     def keep(self, columns: Columns, unit: Unit, context: Context) -> Any:
         engine = context.engine

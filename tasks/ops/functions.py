@@ -114,6 +114,9 @@ class Lambda(Operator):
     def called(self) -> Callable[..., Any]:
         return import_path(self.function) if isinstance(self.function, str) else self.function  # type: ignore[return-value]
 
+    def takes_wider(self, unit: Unit, name: str) -> bool:
+        return self.expression is not None and self.parsed.in_float64
+
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         named = [n for n in self.parsed.columns if n != HERE] if self.expression is not None else []
         return tuple(dict.fromkeys([*named, *self.dependency]))

@@ -22,6 +22,7 @@ COLLINEAR = 1e-7  # of its length: what is left of a column beside another one; 
 class _Together(Learned):
     """All selected columns as one matrix; learned from rows without a null, as number, mean and triangular factor."""
 
+    in_float64 = True
     takes = frozenset({"number", "bool"})
 
     def units(self, selection: Sequence[Entry]) -> list[Unit]:

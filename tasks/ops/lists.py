@@ -63,7 +63,7 @@ class ListSlice(Operator):
         if self.pad:
             _fits(self.pad_value, column.leaf, column.name, "ListSlice", "pad_value")
             size = {"min": self.width, "max": self.width}
-            return [Column(column.name, column.dtype, column.tags, {**column.properties, "value_count": size})]
+            return [Column(column.name, column.dtype, column.tags, {**_without_lengths(column), "value_count": size})]
         return [Column(column.name, column.dtype, column.tags, _without_lengths(column))]
 
     def apply(self, columns: Columns, unit: Unit, fitted: Any, context: Context) -> Columns:
@@ -96,7 +96,7 @@ def _bound(at: int, lengths: Any, xp: Any) -> Any:
 
 
 def _without_lengths(column: Column) -> dict[str, Any]:
-    return {k: v for k, v in column.properties.items() if k != "value_count"}
+    return {k: v for k, v in column.properties.items() if k not in ("value_count", "fixed_size")}
 
 
 class EqualLengths(Operator):

@@ -149,6 +149,7 @@ class FillMedian(_Selecting):
     """
 
     add_binary_cols: bool = False
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})
@@ -200,6 +201,7 @@ class QuantileBucketize(_Selecting):
     """
 
     num_buckets: int = Field(10, ge=2, le=10_000)
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CATEGORICAL.value})

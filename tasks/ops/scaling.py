@@ -87,6 +87,7 @@ class NormalizeMinMax(_Ranged):
     """
 
     dtype: Literal["float32", "float64"] = "float32"
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

@@ -96,6 +96,7 @@ class DifferenceLag(_Shifted):
     [(1, 1.0, True), (1, 3.0, True), (2, 5.0, False)]
     """
 
+    in_float64 = True
     takes = frozenset({"number", "time"})
     word = "difference_lag"
 
@@ -129,6 +130,7 @@ class Rolling(_RunOperator):
     aggregation: RollingAgg | list[RollingAgg]
     partition_cols: str | list[str]
     min_periods: int | None = None
+    in_float64 = True
     takes = frozenset({"number", "bool"})
     run_columns = "partition_cols"
 

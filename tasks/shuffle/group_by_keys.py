@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
-from tasks.core.plan import Block, File, Piece, Plan, cut_partitions
+from tasks.core.plan import RETYPED, Block, File, Piece, Plan, cut_partitions
 from tasks.core.schema import HIDDEN, ROW, Column, Schema, check_ordered
 from tasks.errors import JobError
 from tasks.graph.binding import SOURCE, Bound
@@ -116,7 +116,11 @@ def keyed_plan(
         schema=schema,
         blocks=tuple(blocks),
         partitions=cut_partitions(tuple(blocks), size),
-        options={"keyed": {"keys": list(keys), "sort_by": list(sort_by)}, RUNS: runs_by_file(plan)},
+        options={
+            "keyed": {"keys": list(keys), "sort_by": list(sort_by)},
+            RUNS: runs_by_file(plan),
+            **({RETYPED: plan.options[RETYPED]} if RETYPED in plan.options else {}),
+        },
     )
 
 

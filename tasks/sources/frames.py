@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.core.dtypes import plain_type
+from tasks.core.dtypes import fixed_size, plain_type
 from tasks.core.plan import LIMITS, Block, Limits, Piece, Unit, cut_blocks
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert import libraries
@@ -135,5 +135,6 @@ def _frames(tables: Sequence[Any], facts: Sequence[tuple[int, int, pa.Schema]]) 
                 why=f"{', '.join(schema.names)} here, {', '.join(types)} in the first",
             )
         types = {n: plain_type(schema.field(n).type) if pa.types.is_null(t) else t for n, t in types.items()}
-    columns = [Column(n, pa.string() if pa.types.is_null(t) else t) for n, t in types.items()]
+    sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
+    columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
     return Frames(tuple(tables), tuple(rows), tuple(nbytes), Schema(columns))

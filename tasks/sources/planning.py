@@ -162,7 +162,11 @@ def make_plan(
             **({BAD: bad_lines, TYPES: of_lines} if options.get("bad_lines") else {}),
         },
         reading=reading_of(
-            source.model_copy(update={"schema_": original.schema_}), name, listed, {n: dtype_name(schema[n].dtype) for n in number_texts}),
+            source.model_copy(update={"schema_": original.schema_}),
+            name,
+            listed,
+            {n: dtype_name(schema[n].dtype) for n in number_texts},
+        ),
     )
     check_together(plan, needed or ())
     return plan

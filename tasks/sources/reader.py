@@ -6,6 +6,7 @@ A GPU's partitions are large and few: where the host reads them, the thread of e
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,8 +16,8 @@ from itertools import groupby
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.dtypes import parse_dtype
-from tasks.core.plan import FIELDS, MADE, SELF, Block, Partition, Piece, Plan, runs_of
+from tasks.core.dtypes import dtype_name, parse_dtype
+from tasks.core.plan import ADVICE, FIELDS, MADE, RETYPED, SELF, Block, Partition, Piece, Plan, runs_of
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.expression import verbs_arrow
@@ -25,7 +26,7 @@ from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, near
 from tasks.sources.formats import FORMATS
-from tasks.sources.formats.conform import conform_column, with_fields
+from tasks.sources.formats.conform import MisfitError, conform_column, first_fraction, with_fields
 from tasks.sources.frames import Frames
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
@@ -58,13 +59,17 @@ def read(
         partition = plan.partitions[partition]
     names = checked_names(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
-    if isinstance(source, Plan) and (computed := {n: m for n, m in source.options.get(MADE, {}).items() if n in names}):
-        stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
-        as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))
-        table = _rows(as_read, pieces, names, [n for n in plain if n not in computed])
-        table = _with_made(table, source, computed, partition.first_row, pieces)
-    else:
-        table = _rows(source, pieces, names, plain)
+    try:
+        computed = {n: made for n, made in plan.options.get(MADE, {}).items() if n in names}
+        if isinstance(source, Plan) and computed:
+            stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
+            as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))
+            table = _rows(as_read, pieces, names, [n for n in plain if n not in computed])
+            table = _with_made(table, source, computed, partition.first_row, pieces)
+        else:
+            table = _rows(source, pieces, names, plain)
+    except MisfitError as error:
+        raise _first_fraction(source, partition, error) or error from None
     if names and table.num_rows != partition.rows:
         files = sorted({plan.files[p.file].path for p in pieces}) if plan.files else ["frame"]
         raise DataError(
@@ -112,6 +117,40 @@ def _with_made(
     return table
 
 
+def _first_fraction(source: Plan | FramePlan, partition: Partition, error: MisfitError) -> DataError | None:
+    """The error with the first value that a type of integers does not hold, and its row; None for other types."""
+    plan, name = source if isinstance(source, Plan) else source.plan, error.column
+    if name not in plan.schema:
+        return None
+    dtype, row = plan.schema[name].dtype, partition.first_row
+    if not pa.types.is_integer(dtype):
+        return None
+    schema = Schema([replace(plan.schema[name], dtype=parse_dtype(plan.options.get(RETYPED, {}).get(name, "float64")))])
+    loose, frames = replace(plan, schema=schema), None if isinstance(source, Plan) else source.frames
+    in_own_type = FramePlan(loose, replace(frames, schema=schema)) if frames else loose
+    try:
+        first = first_fraction(read(in_own_type, partition, [name]).column(name), dtype)
+    except DataError:
+        return None
+    if first is None:
+        return None
+    row += first[0]
+    path = "the given frame" if frames else ""
+    before: Counter[int] = Counter()
+    for piece in (piece for block in plan.blocks for piece in block.pieces):
+        rows = piece.stop - piece.start
+        if not path and row < rows:
+            path, row = plan.files[piece.file].path, row + before[piece.file]
+            break
+        row, before[piece.file] = row - (0 if path else rows), before[piece.file] + rows
+    return DataError(
+        f"column {name!r} has a value that is no {dtype_name(dtype)}: {first[1]}",
+        where=f"{path}, column {name}, row {row + 1:,}",
+        why=error.why,
+        do=plan.options.get(ADVICE, {}).get(name, error.do),
+    )
+
+
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
     """Read pieces of files as one table, in the types of the plan."""
     folders = plan.options.get("folders", {})
@@ -129,7 +168,11 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
             return FORMATS[plan.format].read(plan.files, pieces, schema, options)
     except DataError as error:
         files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
-        raise error if error.where else DataError(error.what, where=files, why=error.why, do=error.do) from None
+        if error.where:
+            raise
+        located = type(error)(error.what, where=files, why=error.why, do=error.do)
+        located.__dict__ |= {"column": getattr(error, "column", "")}
+        raise located from None
 
 
 def _with_folders(

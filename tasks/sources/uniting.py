@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type, schema_advice
+from tasks.core.dtypes import dtype_name, fixed_size, is_list, parse_dtype, plain_type, schema_advice
 from tasks.core.plan import Plan
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert.type_widening import widest
@@ -108,7 +108,11 @@ def united(
             for name in names:
                 apart.setdefault(name, _lacking(name, inspected[number], origin.get(name, first.file.path)))
     types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
-    schema = Schema(Column(name, _without_null(dtype)) for name, dtype in types.items())
+    written: dict[str, set[pa.DataType]] = {}
+    for name, dtype in {(f.name, f.type) for item in inspected for f in item.schema if f.name not in declared}:
+        written.setdefault(name, set()).add(dtype)
+    sizes = {name: fixed_size(written.get(name, ())) for name in types}
+    schema = Schema(Column(name, _without_null(dtype), properties=sizes[name]) for name, dtype in types.items())
     return United(schema, absent, apart, grown)
 
 

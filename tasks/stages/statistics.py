@@ -119,7 +119,7 @@ def _learned(
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
             for rows in seen:
-                profile = profiles.profile_of(rows, bound, casts)
+                profile = profiles.profile_of(rows, bound, casts, plan)
                 profiles.save(request, profiles.STATISTICS, profile, fingerprint)
             write_json(partial / "manifest.json", manifest)
             stack.close()

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from tasks.core.dtypes import parse_dtype
 from tasks.core.schema import ROW, Tags, check_names
+from tasks.core.versions import VALUE_RULES
 from tasks.errors import DataError, MillraceError
 
 RESTORE = "restore the folder from where it came, or make it again"
@@ -226,6 +227,7 @@ class FileForm(Form):
 
 class StateForm(Form):
     format: Annotated[int, Field(ge=1)]
+    rules: Annotated[int, Field(ge=1, le=VALUE_RULES)] = 1
     fitted: dict[str, dict[str, Any]]
     partials: FileForm | None = None
     changes: FileForm | None = None

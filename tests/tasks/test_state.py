@@ -189,8 +189,8 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"format": 5, "fitted": {}, "partials": null}')
-    with pytest.raises(DataError, match=r"(?s)the state has format 5, this version reads up to 4.*upgrade millrace"):
+    (tmp_path / "state.json").write_text('{"format": 6, "fitted": {}, "partials": null}')
+    with pytest.raises(DataError, match=r"(?s)the state has format 6, this version reads up to 5.*upgrade millrace"):
         State.load(tmp_path)
 
 

@@ -275,8 +275,8 @@ def test_damaged_and_newer_folders_are_refused(engine: str, tmp_path: Path) -> N
     (tmp_path / "state.json").write_text(state.replace('"std": ', '"std": 1'))
     with pytest.raises(DataError, match=r"(?s)state.json is damaged.*its digest differs"):
         Workflow.load(tmp_path)
-    path.write_text(json.dumps({**data, "format": 5}))
-    with pytest.raises(DataError, match=r"(?s)the workflow has format 5, this version reads up to 4.*upgrade millrace"):
+    path.write_text(json.dumps({**data, "format": 6}))
+    with pytest.raises(DataError, match=r"(?s)the workflow has format 6, this version reads up to 5.*upgrade millrace"):
         Workflow.load(tmp_path)
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(DataError, match=r"workflow.json is damaged"):

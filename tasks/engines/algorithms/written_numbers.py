@@ -173,12 +173,18 @@ def long_row(texts: pa.Array, values: pa.ChunkedArray) -> int | None:
     return None
 
 
-def whole_numbers(texts: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
-    """Texts as integers, `+5` as 5; pa.ArrowInvalid for other texts."""
+def whole_numbers(texts: pa.Array | pa.ChunkedArray, dtype: pa.DataType, name: str, point: str = ".") -> Any:
+    """Texts as integers, `+5` as 5 and `7.0` as 7, digit by digit; pa.ArrowInvalid names column, value and row of
+    another one."""
     try:
         return texts.cast(dtype)
     except pa.ArrowInvalid:
-        return pc.replace_substring_regex(texts, r"^[ \t]*\+?([0-9]+|-[0-9]+)[ \t]*$", r"\1").cast(dtype)
+        number = rf"\+?([0-9]+|-[0-9]+)(?:\{point}0*)?"
+        row = pc.index(pc.match_substring_regex(texts, rf"^[ \t]*({number}|0[xX][0-9A-Fa-f]+)[ \t]*$"), False).as_py()
+        if row >= 0:
+            why = f"Column(/{name}) has {texts[row].as_py()!r}, which is not a whole number, in row {row}"
+            raise pa.ArrowInvalid(why) from None
+        return pc.replace_substring_regex(texts, rf"^[ \t]*{number}[ \t]*$", r"\1").cast(dtype)
 
 
 def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:

@@ -13,6 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
+from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, described
 from tasks.errors import DataError
 
@@ -30,6 +31,28 @@ def conform(table: pa.Table, schema: Schema) -> pa.Table:
     """
     columns = [_of_type(table.column(name), column.dtype) for name, column in schema.items()]
     return pa.table(columns, schema=schema.to_arrow())
+
+
+def _as_stored(table: pa.Table, writing: Any) -> pa.Table:
+    """The table in the types of the files; a DataError for a list of another length than its type has."""
+    stored = file_schema(writing)
+    try:
+        return table if table.schema.types == stored.types else table.cast(stored)
+    except pa.ArrowInvalid as error:
+        named = [c.name for c in writing.schema.columns if c.stored_dtype != c.dtype]
+        raise DataError(
+            f"the lists of {' or '.join(map(repr, named))} have other lengths than those of the fit",
+            where="output", why=str(error).partition("\n")[0],
+            do="give lists of that length, or fit all rows again with source.schema: "
+            f"{{{named[0]}: {dtype_name(writing.schema[named[0]].dtype)}}}, which takes lists of any length",
+        ) from None  # fmt: skip
+
+
+def file_schema(writing: Any) -> pa.Schema:
+    """The columns in the types of the files."""
+    sized = writing.output.format in ("parquet", "arrow")
+    columns = writing.schema.columns
+    return pa.schema([(c.name, c.stored_dtype if sized else c.dtype) for c in columns], described(writing.schema))
 
 
 def _of_type(values: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
@@ -81,7 +104,7 @@ def _next(tables: Iterator[pa.Table], writing: Any) -> pa.Table | None:
     table = next(tables, None)
     if table is None:
         return None
-    return conform(table, writing.schema).replace_schema_metadata(described(writing.schema))
+    return _as_stored(conform(table, writing.schema), writing).replace_schema_metadata(described(writing.schema))
 
 
 def column_codecs(table: pa.Table | None, writing: Any) -> str | dict[str, str]:
@@ -127,7 +150,7 @@ def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
 @contextmanager
 def _opened(path: str, writing: Any, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
     """Open a new file of the format and compression of the output; yields the function that appends a table."""
-    output, schema = writing.output, writing.schema.to_arrow().with_metadata(described(writing.schema))
+    output, schema = writing.output, file_schema(writing)
     rows, codec = output.row_group_size or ROW_GROUP, output.compression
     if output.format == "parquet":
         named = writing.dictionary_columns

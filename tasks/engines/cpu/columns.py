@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from tasks.core.dtypes import plain_type
 from tasks.engines.algorithms import arrow_arrays
 from tasks.engines.algorithms.arrow_arrays import build, one_array, raw
 from tasks.engines.algorithms.moments import power_of, within
+from tasks.engines.algorithms.separators import escapes
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.libraries import arrow_values
 from tasks.engines.convert.type_widening import check_range
@@ -230,11 +232,22 @@ def text(values: Column) -> Column:
     return values if plain_type(arrow.type) == pa.string() else column(pc.cast(arrow, pa.string()))
 
 
-def join_text(columns: list[Column], sep: str) -> Column:
-    """The values of each row as one text, not dictionary-encoded; null if any value is null."""
-    return column(
-        pc.binary_join_element_wise(*[array(decode(text(c))) for c in columns], sep, null_handling="emit_null")
-    )
+def join_text(columns: list[Column], sep: str, escape: bool = False) -> Column:
+    """The values of each row as one text, not dictionary-encoded; null if any value is null. With `escape`, separators
+    in values are escaped."""
+    texts = [array(decode(text(c))) for c in columns]
+    joined = pc.binary_join_element_wise(*texts, sep, null_handling="emit_null")
+    tests, replacements = escapes(sep) if escape else ([], [])
+    ambiguous = [mask for t in texts for test, part in tests if pc.any(mask := TESTS[test](t, part)).as_py()]
+    if not ambiguous:
+        return column(joined)
+    for letter, replacement in replacements:
+        texts = [pc.replace_substring(t, letter, replacement) for t in texts]
+    escaped = pc.binary_join_element_wise(*texts, sep, null_handling="emit_null")
+    return column(pc.if_else(pc.fill_null(functools.reduce(pc.or_kleene, ambiguous), False), escaped, joined))
+
+
+TESTS = {"contains": pc.match_substring, "starts": pc.starts_with, "ends": pc.ends_with}
 
 
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:

@@ -21,9 +21,10 @@ DENSE = 1 << 22  # integers of a range up to this are counted in a table with a 
 SAMPLE = 1 << 14  # values that show whether most values are distinct
 
 
-def hash_columns(columns: Sequence[Column], seed: int = 0) -> np.ndarray:
-    """MurmurHash3_x86_32 of each row as uint32; for several columns the hash of their hashes."""
-    hashes = [murmur3.hash_array(array(c), seed) for c in columns]
+def hash_columns(columns: Sequence[Column], seed: int = 0, whole: bool = False) -> np.ndarray:
+    """MurmurHash3_x86_32 of each row as uint32; for several columns the hash of their hashes. With `whole`, whole
+    floats hash as integers."""
+    hashes = [murmur3.hash_array(array(c), seed, whole) for c in columns]
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, np)
 
 

@@ -113,6 +113,10 @@ MAX_LENGTH = 20_000
 
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
 _COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_CALCULATING = {
+    "column", "literal", "negate", "+", "-", "*", "/", *_COMPARE.values(), "and", "or", "not", "in", "is None", "abs",
+    "log", "exp", "sqrt", "least", "greatest", "where", "case", "coalesce", "is_null", "between",
+}  # fmt: skip
 _INSTEAD = {
     ast.IfExp: "write where(condition, a, b)", ast.Pow: "write x * x, or exp(y * log(x))", ast.BitAnd: "write and",
     ast.BitOr: "write or", ast.Invert: "write not", ast.Attribute: 'write lower(x); odd names are written col("a.b")',
@@ -143,6 +147,15 @@ class Expression:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return parse, (self.text, bool(self.learned))
+
+    @property
+    def in_float64(self) -> bool:
+        """Whether it gives the same for whole numbers as integers and as floats, as far as it only calculates.
+
+        >>> [parse(text).in_float64 for text in ("log(x) > 1", "cast(x, 'float64') / 2", "cast(x, 'string')", "x // 2")]
+        [True, True, False, False]
+        """
+        return _in_float64(self.root)
 
     @property
     def conjuncts(self) -> list[Expression]:
@@ -213,6 +226,11 @@ def _refuse_depth(tree: ast.expr, text: str) -> None:
 
 def _conjuncts(node: Node) -> list[Node]:
     return [part for arg in node.args for part in _conjuncts(arg)] if node.verb == "and" else [node]
+
+
+def _in_float64(node: Node) -> bool:
+    to_float = node.verb == "cast" and node.args[1].value in ("float32", "float64")
+    return (to_float or node.verb in _CALCULATING) and all(_in_float64(arg) for arg in node.args)
 
 
 def _columns(node: Node) -> list[str]:

@@ -237,7 +237,8 @@ def _on_device(writing: Any) -> bool:
     """Whether cuDF writes the file; the host's writer writes other formats, smaller row groups and so on."""
     output = writing.output
     possible = output.format == "parquet" and (output.row_group_size or ROW_GROUP) >= SMALLEST_ROW_GROUP
-    return possible and output.compression in CODECS and _writable(writing.schema)
+    sized = any(c.stored_dtype != c.dtype for c in writing.schema.columns)  # which cuDF lacks
+    return possible and not sized and output.compression in CODECS and _writable(writing.schema)
 
 
 def _stored(table: cudf.DataFrame | Mapping[str, Any], schema: Schema) -> plc.Table:

@@ -46,9 +46,10 @@ from tasks.engines.hashing import murmur3
 DENSE = 1 << 26  # counts of a table this long fit anywhere
 
 
-def hash_columns(columns: Sequence[Column], seed: int = 0) -> cupy.ndarray:
-    """MurmurHash3_x86_32 of each row as uint32; several columns: the hash of their hashes."""
-    hashes = [canonical_cudf.hash_series(c, seed, dtype(c)) for c in columns]
+def hash_columns(columns: Sequence[Column], seed: int = 0, whole: bool = False) -> cupy.ndarray:
+    """MurmurHash3_x86_32 of each row as uint32; several columns: the hash of their hashes. With `whole`, whole floats
+    hash as integers."""
+    hashes = [canonical_cudf.hash_series(c, seed, dtype(c), whole) for c in columns]
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, cupy)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import cudf
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pylibcudf as plc
 
+from tasks.engines.algorithms.separators import escapes
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.gpu_types import lacks_zone
 from tasks.engines.gpu.columns import (
@@ -43,9 +46,29 @@ def text(values: Column) -> Column:
     return column(pc.cast(host(values), pa.string()))
 
 
-def join_text(columns: list[Column], sep: str) -> Column:
-    """The values of each row as one text; null if any is null. Plain strings."""
-    return from_pylibcudf(joined([device(text(c)) for c in columns], sep))
+def join_text(columns: list[Column], sep: str, escape: bool = False) -> Column:
+    """The values of each row as one text; null if any is null. Plain strings. With `escape`, separators in values are
+    escaped."""
+    texts = [text(c) for c in columns]
+    plain = from_pylibcudf(joined([device(t) for t in texts], sep))
+    tests, replacements = escapes(sep) if escape else ([], [])
+    ambiguous = [mask for t in texts for test, part in tests if bool((mask := _passing(t, test, part)).any())]
+    if not ambiguous:
+        return plain
+    for letter, replacement in replacements:
+        texts = [t.str.replace(letter, replacement, regex=False) for t in texts]
+    escaped = from_pylibcudf(joined([device(t) for t in texts], sep))
+    where = device(functools.reduce(operator.or_, ambiguous))
+    return from_pylibcudf(plc.copying.copy_if_else(device(escaped), device(plain), where))
+
+
+def _passing(texts: Column, test: str, part: str) -> Column:
+    """Which texts pass a test; a null passes none."""
+    if test == "contains":
+        mask = texts.str.contains(part, regex=False)
+    else:
+        mask = texts.str.startswith(part) if test == "starts" else texts.str.endswith(part)
+    return renumbered(mask.fillna(False))
 
 
 def joined(texts: Sequence[plc.Column], sep: str) -> plc.Column:

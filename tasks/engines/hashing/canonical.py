@@ -24,9 +24,9 @@ def is_text(dtype: pa.DataType) -> bool:
     return plain or pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype) or views
 
 
-def canonical_values(array: pa.Array) -> np.ndarray:
+def canonical_values(array: pa.Array, whole: bool = False) -> np.ndarray:
     """The values of a boolean, number, time or date array as uint64 bits, int64 not copied; nulls are any value."""
-    return canonical_bits(raw_values(array), array.type, np)
+    return canonical_bits(raw_values(array), array.type, np, whole)
 
 
 def raw_values(array: pa.Array) -> np.ndarray:
@@ -41,10 +41,21 @@ def raw_values(array: pa.Array) -> np.ndarray:
     return np.frombuffer(array.buffers()[1], dtype=numpy_type)[array.offset : array.offset + len(array)]
 
 
-def canonical_bits(values: Any, dtype: pa.DataType, xp: ModuleType) -> Any:
-    """uint64 bits of plain values of an Arrow type: int64, or float64 with one zero; times in whole microseconds."""
+def canonical_bits(values: Any, dtype: pa.DataType, xp: ModuleType, as_integers: bool = False) -> Any:
+    """uint64 bits of plain values of an Arrow type: int64, or float64 with one zero; times in whole microseconds.
+
+    With `as_integers`, whole floats have the bits of the integer, int64 or uint64.
+    """
     if pa.types.is_floating(dtype):
-        return (values.astype(xp.float64) + 0.0).view(xp.uint64)
+        floats = values.astype(xp.float64) + 0.0
+        bits = floats.view(xp.uint64)
+        if not as_integers:
+            return bits
+        integer = floats == xp.floor(floats)
+        signed = integer & (floats >= -(2.0**63)) & (floats < 2.0**63)
+        unsigned = integer & (floats >= 2.0**63) & (floats < 2.0**64)
+        bits = xp.where(unsigned, xp.where(unsigned, floats, 0.0).astype(xp.uint64), bits)
+        return xp.where(signed, xp.where(signed, floats, 0.0).astype(xp.int64).view(xp.uint64), bits)
     if values.dtype == xp.uint64:
         return values
     whole = values.astype(xp.int64, copy=False)

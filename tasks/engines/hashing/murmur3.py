@@ -172,11 +172,11 @@ def _fold_words(h: int, words: np.ndarray) -> int:
     return h
 
 
-def _hash_dictionary(array: pa.DictionaryArray, seed: int) -> np.ndarray:
+def _hash_dictionary(array: pa.DictionaryArray, seed: int, whole: bool = False) -> np.ndarray:
     indices = array.indices
     if not len(array.dictionary):
         return np.full(len(array), NULL_HASH, dtype=np.uint32)
-    out = hash_array(array.dictionary, seed)[np.asarray(indices.fill_null(0))]
+    out = hash_array(array.dictionary, seed, whole)[np.asarray(indices.fill_null(0))]
     return _mask_nulls(out, indices)
 
 
@@ -186,15 +186,16 @@ def _mask_nulls(hashes: np.ndarray, array: pa.Array) -> np.ndarray:
     return hashes
 
 
-def hash_array(array: pa.Array | pa.ChunkedArray, seed: int = 0) -> np.ndarray:
+def hash_array(array: pa.Array | pa.ChunkedArray, seed: int = 0, whole: bool = False) -> np.ndarray:
     """The hash of the canonical bytes of every value of an Arrow column, as numpy uint32; null -> 0xFFFFFFFF.
 
-    JobError for lists and other nested types, which have no canonical bytes.
+    With `whole`, whole floats hash as integers. JobError for lists and other nested types, which have no canonical
+    bytes.
     """
     if isinstance(array, pa.ChunkedArray):
-        return np.concatenate([np.empty(0, np.uint32), *(hash_array(chunk, seed) for chunk in array.chunks)])
+        return np.concatenate([np.empty(0, np.uint32), *(hash_array(chunk, seed, whole) for chunk in array.chunks)])
     if pa.types.is_dictionary(array.type):
-        return _hash_dictionary(array, seed)
+        return _hash_dictionary(array, seed, whole)
     refuse_nested(array.type)
     if pa.types.is_null(array.type):
         return np.full(len(array), NULL_HASH, dtype=np.uint32)
@@ -204,7 +205,7 @@ def hash_array(array: pa.Array | pa.ChunkedArray, seed: int = 0) -> np.ndarray:
         return hash_strings(array, seed)
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if _has_nan(array) else array
-    return _mask_nulls(hash_fixed(canonical_values(array), seed, np), array)
+    return _mask_nulls(hash_fixed(canonical_values(array, whole), seed, np), array)
 
 
 def _has_nan(array: pa.Array) -> bool:

@@ -29,6 +29,12 @@ def carried_type(dtype: pa.DataType) -> pa.DataType:
     return STRINGS if pa.types.is_string(dtype) else dtype
 
 
+class MisfitError(DataError):
+    """Values of a column do not fit the type of the plan; `column` is its name."""
+
+    column = ""
+
+
 def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> pa.Table:
     """The table with columns, order and carried types of `schema`; a DataError names the column that does not fit.
 
@@ -46,12 +52,37 @@ def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     try:
         return conform_column(column, field.type)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise DataError(
+        misfit = MisfitError(
             f"column {field.name!r} of type {dtype_name(plain_type(column.type))} "
             f"does not fit {dtype_name(field.type)}",
             why=str(error).split("\n")[0],
             do="mend the values, or give the column another type: in source.schema, and fit again where it was fitted",
-        ) from None
+        )
+        misfit.column = field.name
+        raise misfit from None
+
+
+def first_fraction(column: pa.ChunkedArray, dtype: pa.DataType) -> tuple[int, str] | None:
+    """(place, value) of the first number that an integer type does not hold; None where it holds all."""
+    if not pa.types.is_integer(dtype) or not (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+        return None
+    for place, value in enumerate(column.to_pylist()):
+        try:
+            if value is not None and value == value:
+                pa.scalar(value, column.type).cast(dtype)
+                if isinstance(value, float):
+                    check_whole(pa.array([value]))
+        except pa.ArrowInvalid:
+            return place, str(value)
+    return None
+
+
+def check_whole(values: pa.Array | pa.ChunkedArray) -> None:
+    """pa.ArrowInvalid for floats beyond 2^53, each of which may stand for several whole numbers."""
+    bounds = pc.min_max(values)
+    if bounds["max"].as_py() is not None and max(-bounds["min"].as_py(), bounds["max"].as_py()) > 2**53:
+        ends = f"values from {bounds['min']} to {bounds['max']}"
+        raise pa.ArrowInvalid(f"{ends}: a float beyond 2^53 may stand for several whole numbers")
 
 
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
@@ -75,6 +106,9 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
         if pa.types.is_decimal(column.type) and pa.types.is_floating(target):
             column = pa.chunked_array([decimal_floats(chunk) for chunk in column.chunks], pa.float64())
         check_range(column, target)
+        if pa.types.is_floating(column.type) and pa.types.is_integer(target):
+            column = nans_to_nulls(column)
+            check_whole(column)
         column = column.cast(target)
     return nans_to_nulls(column)
 

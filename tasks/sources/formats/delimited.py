@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of, parse_dtype
-from tasks.core.plan import File, Limits, Piece
+from tasks.core.plan import ADVICE, File, Limits, Piece
 from tasks.core.schema import check_names
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.algorithms.written_numbers import (
@@ -241,7 +241,7 @@ class Delimited:
                     lists_in(table[field.name].cast(pa.string()), field.type)
                 except NoListError as error:
                     row = parser._before(file, piece, options) + error.row
-                    raise _no_value(field.name, field.type, error.text, file, row, str(error)) from None
+                    raise _no_value(field.name, field.type, error.text, file, row, str(error), options) from None
             tables.append(table)
         return conform(pa.concat_tables(tables), schema).combine_chunks()  # once, instead of at each use of a column
 
@@ -262,7 +262,7 @@ class Delimited:
         except pa.ArrowException as error:
             raise self._misfit(error, data, names, types, wanted, options, file, piece) from None
         except _Misfit as misfit:
-            raise _no_value_of(misfit, types, file, self._before(file, piece, options)) from None
+            raise _no_value_of(misfit, types, file, self._before(file, piece, options), options) from None
 
     def _table(
         self, data: bytes, names: list[str], types: dict[str, pa.DataType], wanted: list[str], options: dict[str, Any]
@@ -285,7 +285,7 @@ class Delimited:
         """The table. Numbers of columns whose types are inferred are checked: none may have become another one's.
 
         The columns `by_texts` are read as texts first: of times where texts say an offset and the type has no zone, or
-        the other way round, and of whole numbers as +5.
+        the other way round, and of whole numbers as +5 or 7.0.
         """
         checked = {n for n in wanted if n in types and n not in options.get("schema", ())}
         whole = [n for n in wanted if n in checked and pa.types.is_integer(types[n])]
@@ -302,7 +302,7 @@ class Delimited:
             if row is not None:
                 raise _Misfit(name, row, columns[name][row].as_py(), "as a number it would be the same as another text",
                               merged_advice(name, types[name]))  # fmt: skip
-            columns[name] = _of_texts(columns[name], types[name])
+            columns[name] = _of_texts(columns[name], types[name], name, options.get("decimal") or ".")
         for name in types:
             if pa.types.is_floating(types[name]) and name in columns and is_large(columns[name]):
                 self._check_large(name, columns[name], name in checked, data, names, options)
@@ -405,15 +405,16 @@ class Delimited:
             try:
                 self._table(data, names, {name: types[name]} if name in types else {}, [name], options)
             except _Misfit as misfit:
-                return _no_value_of(misfit, types, file, before)
+                return _no_value_of(misfit, types, file, before, options)
             except pa.ArrowException as failed:
-                match = re.search(r"(?:invalid value|string:) '(.*)'", str(failed), re.DOTALL)
+                match = re.search(r"(?:invalid value|string:|has) '(.*)'", str(failed), re.DOTALL)
                 value = match[1] if match else None
                 index = (
                     pc.index(strings.column(name), pa.scalar(value, pa.string())).as_py() if value is not None else -1
                 )
                 place = before + index if index >= 0 else None
-                return _no_value(name, types[name], value, file, place, str(failed).split("\n")[0])
+                why = re.sub(r"^Column.* has '.*', which is (.*), in row .*$", r"it is \1", str(failed).split("\n")[0])
+                return _no_value(name, types[name], value, file, place, why, options)
         return DataError("a text file does not parse", where=file.path, why=message, do="mend the file")
 
 
@@ -427,13 +428,16 @@ def _own_names(names: Sequence[str], lines: int) -> str:
     return f"name the columns and skip the header: source.columns: {listed} and source.skip_rows: {lines}"
 
 
-def _no_value_of(misfit: _Misfit, types: dict[str, pa.DataType], file: File, before: int) -> DataError:
+def _no_value_of(
+    misfit: _Misfit, types: dict[str, pa.DataType], file: File, before: int, options: dict[str, Any]
+) -> DataError:
     name, row, value, why, *do = misfit.args
-    return _no_value(name, types[name], value, file, before + row, why, *do)
+    return _no_value(name, types[name], value, file, before + row, why, options, *do)
 
 
 def _no_value(
-    name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str, do: str = ""
+    name: str, dtype: pa.DataType, value: str | None, file: File, row: int | None, why: str, options: dict[str, Any],
+    do: str = "",
 ) -> DataError:  # fmt: skip
     """A DataError for a value of a text; `row` counts from 0."""
     dtype = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
@@ -443,7 +447,9 @@ def _no_value(
         f"column {name!r} has a value that is no {dtype_name(dtype)}: {value!r}",
         where=f"{file.path}, column {name}{row_text}",
         why=why,
-        do=do or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
+        do=do
+        or options.get(ADVICE, {}).get(name)
+        or f"give the column another type, source.schema: {{{name}: string}}, or mend the value",
     )
 
 
@@ -480,10 +486,10 @@ class _Misfit(Exception):
     """Column, row, text, why and what to do: a value does not fit the type of its column."""
 
 
-def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+def _of_texts(texts: pa.ChunkedArray, dtype: pa.DataType, name: str, point: str) -> pa.ChunkedArray:
     if pa.types.is_timestamp(dtype):
         return pa.chunked_array([times_of(texts.combine_chunks(), dtype)], dtype)
-    return whole_numbers(texts, dtype)
+    return whole_numbers(texts, dtype, name, point)
 
 
 def parse(

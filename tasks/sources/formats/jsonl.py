@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype
-from tasks.core.plan import File, Limits, Piece
+from tasks.core.plan import ADVICE, File, Limits, Piece
 from tasks.core.schema import Column, Schema
-from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens
+from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens, whole_numbers
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
 from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
@@ -275,7 +275,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
         if schema is not None:
             _check_exact(table, data, options["schema"])
         return table
-    except pa.ArrowException:
+    except pa.ArrowException as first:
         declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
         lists = {n: t for n, t in declared.items() if is_list(t) and kind_of(t.value_type) == "number"}
         texts = {n: pa.string() for n, t in declared.items() if t == pa.string() or n in lists}
@@ -283,6 +283,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
         dates = schema and pa.schema(
             [(field.name, pa.string() if field.name in lists else _with_text_dates(field.type)) for field in schema]
         )
+        whole = {f.name: f.type for f in schema or () if pa.types.is_integer(f.type)}
         name = ""
         try:
             if texts or dates != schema:
@@ -295,7 +296,25 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: dict[str, Any], une
             raise pa.ArrowInvalid(f"Column(/{name}): {wrong}, in row {wrong.row}") from None
         except (pa.ArrowException, ValueError, RecursionError):
             pass  # it is something else
-        raise
+        try:
+            if whole:  # written as 7.0
+                table = _with_whole_numbers(_with_texts(data, texts, [*whole]), dates, whole, unexpected)
+                _check_exact(table, data, options["schema"])
+                return table
+        except pa.ArrowException:
+            raise
+        except (ValueError, RecursionError):
+            pass  # it is something else
+        raise first
+
+
+def _with_whole_numbers(data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str) -> pa.Table:
+    """The table of lines in which whole numbers, some written as 7.0, are texts."""
+    fields = [field.with_type(pa.string()) if field.name in whole else field for field in schema]
+    table = _table(data, pa.schema(fields), unexpected)
+    for name, dtype in whole.items():
+        table = table.set_column(table.column_names.index(name), name, whole_numbers(table.column(name), dtype, name))
+    return table
 
 
 def _with_text_dates(dtype: pa.DataType) -> pa.DataType:
@@ -307,14 +326,18 @@ class _Number(str):
     """A number with the digits that it is written with."""
 
 
-def _with_texts(data: bytes, types: Mapping[str, pa.DataType]) -> bytes:
-    """The lines with values under these names as texts where their types say so: Arrow takes a number for no text."""
+def _with_texts(data: bytes, types: Mapping[str, pa.DataType], numbers: Sequence[str] = ()) -> bytes:
+    """The lines with values under these names as texts where their types say so: Arrow takes a number for no text.
+    Those of `numbers`, too; a ValueError where one is a text already."""
     lines = []
     for line in data.removeprefix(text_ranges.BOM).split(b"\n"):
-        numbers: Any = {"parse_int": _Number, "parse_float": _Number}
-        row = json.loads(line, object_pairs_hook=_once, **numbers) if line.strip() else None
+        digits: Any = {"parse_int": _Number, "parse_float": _Number}
+        row = json.loads(line, object_pairs_hook=_once, **digits) if line.strip() else None
         if isinstance(row, dict):
-            row |= {n: _as_texts(row[n], dtype) for n, dtype in types.items() if n in row}
+            if any(type(row.get(n)) is str for n in numbers):
+                raise ValueError("a text is not a number")
+            every = {**types, **dict.fromkeys(numbers, pa.string())}
+            row |= {n: _as_texts(row[n], dtype) for n, dtype in every.items() if n in row}
             line = _written(row).encode()
         lines.append(line)
     return b"\n".join(lines)
@@ -403,6 +426,8 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: dict[s
         if message.startswith(NO_TEXT)
         else "mend the line: each key of an object is there once"
         if TWICE in message
+        else advice
+        if (advice := options.get(ADVICE, {}).get(name))
         else f"mend the line, or give another type: source.schema: {{{name}: string}} takes any value as text"
         if column
         else "mend the line, or leave such lines out: source.bad_lines: skip",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import ops
+from tasks.dataset import Dataset
+from tasks.engines.hashing.murmur3 import hash_array
 from tasks.errors import JobError
+from tasks.graph.state import State
+from tasks.learning import observe
+from tasks.workflow import Workflow
 from tests.tasks.ops.fitting import one_column, transformed
 
 
@@ -74,6 +81,45 @@ def test_hash_bucket_is_murmur3_of_canonical_bytes(engine):
     )
 
 
+def test_whole_floats_have_the_bucket_of_the_integer(engine):
+    whole = [7.0, -7.0, 0.0, -0.0, 2.0**53, -(2.0**63), 2.0**63, None]
+    integers = [7, -7, 0, 0, 2**53, -(2**63)]
+    buckets = one_column(ops.HashBucket(1000), whole, pa.float64(), engine)
+    assert buckets[:6] == one_column(ops.HashBucket(1000), integers, pa.int64(), engine)
+    assert buckets[6:] == one_column(ops.HashBucket(1000), [2**63, None], pa.uint64(), engine)
+    assert one_column(ops.HashBucket(1000), [7.0, 0.5], pa.float32(), engine)[0] == buckets[0]
+    assert one_column(ops.HashBucket(1000), [0.5, 2.0**64, np.inf], pa.float64(), engine) == [
+        int(hash_array(pa.array([value]))[0]) % 1000 for value in (0.5, 2.0**64, np.inf)
+    ]
+    table = pa.table({"a": [7.0], "b": ["x"]})
+    assert transformed([["a", "b"]] >> ops.HashedCross(1000), table, engine) == transformed(
+        [["a", "b"]] >> ops.HashedCross(1000), pa.table({"a": [7], "b": ["x"]}), engine
+    )
+    vocabulary = ["x"] >> ops.Categorify(num_buckets=50, vocabs={"x": [1]})
+    assert transformed(vocabulary, pa.table({"x": [7.0]}), engine) == transformed(
+        vocabulary, pa.table({"x": [7]}), engine
+    )
+
+
+def test_a_state_of_older_rules_keeps_them_in_refits(engine, tmp_path, monkeypatch):
+    nodes = (["x"] >> ops.HashBucket(1000)) + ([["a", "b"]] >> ops.Cross() >> ops.Categorify())
+    table = pa.table({"x": [7.0, 8.0], "a": ["x_y", "x"], "b": ["z", "y_z"]})
+    workflow = Workflow(nodes).fit(Dataset(table, engine=engine))
+    assert workflow.transform(table).to_pydict() == {"x": [267, 271], "a_b": [3, 4]}
+
+    monkeypatch.setattr(observe, "VALUE_RULES", 1)  # as it was fitted by an older millrace
+    Workflow(nodes).fit(Dataset(table, engine=engine)).save(tmp_path / "old")
+    monkeypatch.undo()
+    state = json.loads((tmp_path / "old/state.json").read_text())
+    assert state.pop("rules") == 1
+    (tmp_path / "old/state.json").write_text(json.dumps({**state, "format": 4}))
+    old = Workflow(nodes)
+    old.schema, old.state = workflow.schema, State.load(tmp_path / "old")
+    assert old.transform(table).to_pydict() == {"x": [853, 817], "a_b": [3, 3]}
+    old.refit(Dataset(table, engine=engine)).save(tmp_path / "refitted")
+    assert Workflow.load(tmp_path / "refitted").transform(table).to_pydict() == {"x": [853, 817], "a_b": [3, 3]}
+
+
 def test_hash_bucket_hashes_the_elements_of_lists(engine):
     dtype = pa.list_(pa.string())
     (a,) = one_column(ops.HashBucket(50), ["a"], pa.string(), engine)
@@ -83,8 +129,6 @@ def test_hash_bucket_hashes_the_elements_of_lists(engine):
 
 
 def test_hashed_cross_hashes_the_hashes(engine):
-    from tasks.engines.hashing.murmur3 import hash_array
-
     a, b = pa.array([1, None, 1]), pa.array(["x", "x", "y"])
     words = np.stack([hash_array(a), hash_array(b)], axis=1).astype("<u4")
     made = transformed([["a", "b"]] >> ops.HashedCross(100), pa.table({"a": a, "b": b}), engine)

@@ -36,6 +36,27 @@ def test_cross_joins_the_values_as_text(engine: str) -> None:
     }
 
 
+def test_cross_escapes_its_separator_inside_of_values_alone(engine: str) -> None:
+    table = {"a": ["x_y", "x", "x", None, "a\\", "a\\"], "b": ["z", "y_z", "z\\", "_", "b", "b_"]}
+    assert rows([["a", "b"]] >> ops.Cross(), table, engine) == {
+        "a_b": ["x\\_y_z", "x_y\\_z", "x_z\\", None, "a\\_b", "a\\\\_b\\_"]
+    }
+    table = {"a": ["a:", "a", "a:b", "a::b"], "b": ["b", ":b", "c", "c"]}
+    assert rows([["a", "b"]] >> ops.Cross(sep="::"), table, engine) == {
+        "a_b": ["a\\:::b", "a::\\:b", "a:b::c", "a\\:\\:b::c"]
+    }
+    assert rows([["n", "m"]] >> ops.Cross(sep="-"), {"n": [1, 1], "m": [2, -2]}, engine) == {"n_m": ["1-2", "1-\\-2"]}
+
+
+@pytest.mark.parametrize("sep", ["_", "::", "__", "-_-", "\\", "/\\", "aba"])
+def test_cross_gives_distinct_groups_distinct_texts(sep: str, engine: str) -> None:
+    letters = list(dict.fromkeys(sep + "\\/x"))
+    words = ["", *letters, *(a + b for a in letters for b in letters)]
+    groups = [(a, b) for a in words for b in words]
+    made = rows([["a", "b"]] >> ops.Cross(sep=sep), dict(zip("ab", zip(*groups, strict=True), strict=True)), engine)
+    assert len(set(made["a_b"])) == len(groups)
+
+
 def test_cross_takes_groups_of_whole_values(engine: str) -> None:
     with pytest.raises(DataError, match=r"Cross takes groups of columns, 'a' stands alone"):
         bound(["a"] >> ops.Cross(), a=pa.string())

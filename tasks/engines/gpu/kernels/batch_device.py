@@ -91,7 +91,9 @@ class BatchDevice:
         return array_of(column), valid, offsets
 
     def put(self, values: np.ndarray) -> cupy.ndarray:
-        """A copy of an array of one dimension in the memory of this GPU."""
+        """A copy of an array in the memory of this GPU."""
+        if values.ndim > 1:
+            return self.put(values.reshape(-1)).reshape(values.shape)
         return pinned_copies.array_to_device(np.ascontiguousarray(values)) if len(values) else cupy.asarray(values)
 
     def host(self, values: cupy.ndarray) -> np.ndarray:

@@ -72,10 +72,11 @@ def raw_values(series: Any, dtype: pa.DataType) -> tuple[Any, Any | None]:
     return values, valid
 
 
-def hash_series(series: Any, seed: int = 0, dtype: pa.DataType | None = None) -> Any:
+def hash_series(series: Any, seed: int = 0, dtype: pa.DataType | None = None, whole: bool = False) -> Any:
     """MurmurHash3_x86_32 of the canonical bytes of each value as CuPy uint32; null -> 0xFFFFFFFF.
 
-    `dtype` is the column's type in the schema, where cuDF does not keep it apart (a date is a timestamp there).
+    `dtype` is the column's type in the schema, where cuDF does not keep it apart (a date is a timestamp there). With
+    `whole`, whole floats hash as integers.
     """
     import cupy
 
@@ -90,5 +91,5 @@ def hash_series(series: Any, seed: int = 0, dtype: pa.DataType | None = None) ->
         return cupy.full(len(series), NULL_HASH, dtype=cupy.uint32)
     else:
         values, valid = raw_values(series, dtype)
-        hashes = hash_fixed(canonical_bits(values, dtype, cupy), seed, cupy)
+        hashes = hash_fixed(canonical_bits(values, dtype, cupy, whole), seed, cupy)
     return hashes if valid is None else cupy.where(valid, hashes, np.uint32(NULL_HASH))
