@@ -214,9 +214,14 @@ class _Night:
             for number, (key, scale) in enumerate(zip(keys, scales, strict=True)):
                 near = [float(prediction.center[number]), *(float(row[number]) for row in prediction.others)]
                 expected, far = Expected(near), float(reach[number])
+                early = len(places) < self.settings.nights
+                if early and key.check in DRIFTING and len(places) > 1:  # a counter goes on by steps of any size
+                    expected = Expected(near, 2 * float(np.abs(np.diff(past[:, number])).max()))
+                if early and key.check == "distinct":  # fewer rows have fewer values
+                    rows = max(self.profile.rows, 1) / max(profiles[-1].rows, 1)
+                    expected = Expected([*near, float(past[-1, number]) + math.log(rows)])
                 if key.check == "rows":
                     days, versions = zip(*((self.past[n].day, self.past[n].version) for n in places), strict=True)
-                    early = len(places) < self.settings.nights
                     expected = expected_rows(list(past[:, number]), days, versions, self.day, near, design, early)
                     far = float(limit(prediction.scale[number], design.degrees, ROWS_CHANCE))
                 finding = self.figure(key, scale, expected, far, places, design)
@@ -291,7 +296,9 @@ class _Night:
             if drifts := self.drifts(name, places):
                 self.notes.append(f"{name}: its values move on every night: compared by mean and extremes, not by bins")
             for cells in cells_of(past, now):
-                if cells.part == "bins" and (drifts or (len(places) < 2 and now.distinct > 0.5 * now.values)):
+                if cells.part == "bins" and (drifts or (len(places) < 2 and _goes_on(past[-1], now))):
+                    continue
+                if cells.part == "values" and drifts and len(places) < self.settings.nights:
                     continue
                 whole, few = (cells, references(cells, self.design(places))), cells.for_psi()
                 ways = {"l_infinity": whole, "jensen_shannon": whole}
@@ -370,9 +377,10 @@ class _Night:
         """Values that no night before had, where they have more rows than newcomers of the nights before."""
         settings = self.check("new_values")
         for name in self.names:
-            past, now = self.columns_before(name)[1], self.profile.columns[name]
+            places, past = self.columns_before(name)
+            now = self.profile.columns[name]
             level = self.level("new_values", len(past))
-            seen = newcomers(past, now) if level else None
+            seen = newcomers(past, now) if level and not self.drifts(name, places) else None
             if seen is None or level is None:
                 continue
             share, most, strangers = seen
@@ -432,6 +440,12 @@ class _Night:
         """By how much the number of distinct values has grown against the largest of the last seven nights."""
         past = self.columns_before(name)[1][-7:]
         return self.profile.columns[name].distinct / max(column.distinct for column in past) - 1
+
+
+def _goes_on(before: ColumnProfile, now: ColumnProfile) -> bool:
+    """Whether a column of numbers may be a counter: one night cannot tell, for all that its bins have moved."""
+    low = now.minimum
+    return now.distinct > 0.5 * now.values or (isinstance(low, int | float) and low >= before.quantile(0.95))
 
 
 def _errors_of(chance: float) -> float:

@@ -52,6 +52,13 @@ class ColumnRule(Section):
                 raise ValueError(f"{name!r} is no type: {near(name, [*KINDS, *TYPES])}") from error
         return name
 
+    @field_validator("nulls", "values", "range")
+    @classmethod
+    def _no_nan(cls, given: Any) -> Any:
+        if any(isinstance(one, float) and math.isnan(one) for one in (given if isinstance(given, list) else [given])):
+            raise ValueError("nan can be compared with nothing: did you mean null, for no limit?")
+        return given
+
     @field_validator("range")
     @classmethod
     def _two_ends(cls, ends: list[float | str | None] | None) -> list[float | str | None] | None:

@@ -47,7 +47,7 @@ def expected_rows(
     known = [day for day in days if day is not None]
     if tonight is None or len(known) < len(days):
         weekly = _weekly(rows, [place - WEEK if place >= WEEK else None for place in range(len(rows) + 1)])
-        return Expected([*predicted, *weekly], 0.0, *((WIDE, WIDE) if early else (FEWER, MORE)))
+        return Expected([*predicted, *weekly], *((WIDE, WIDE, WIDE) if early else (0.0, FEWER, MORE)))
     if len(known) + 1 >= 2 * len({*known, tonight}):  # several runs a day
         return Expected(predicted)
     if design.weekdays:
