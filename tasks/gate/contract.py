@@ -54,10 +54,10 @@ class ColumnRule(Section):
 
     @field_validator("nulls", "values", "range")
     @classmethod
-    def _no_nan(cls, given: Any) -> Any:
-        if any(isinstance(one, float) and math.isnan(one) for one in (given if isinstance(given, list) else [given])):
+    def _no_nan(cls, value: Any) -> Any:
+        if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
             raise ValueError("nan can be compared with nothing: did you mean null, for no limit?")
-        return given
+        return value
 
     @field_validator("range")
     @classmethod

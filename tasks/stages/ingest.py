@@ -332,8 +332,8 @@ def _check_gate(request: Request, bound: Bound) -> None:
     if request.fitted or request.base:  # the source may lack some
         known |= {*request.fitted_schema}
     for check in sorted(request.checks):
-        given = request.checks[check]
-        for name in (given.get("columns") or ()) if isinstance(given, Mapping) else ():
+        settings = request.checks[check]
+        for name in (settings.get("columns") or ()) if isinstance(settings, Mapping) else ():
             if name not in known:
                 where, why = f"checks.{check}.columns", "the gate compares columns that the run reads"
                 raise JobError(f"the run reads no column {name!r}", where=where, why=why, do=near(name, sorted(known)))
