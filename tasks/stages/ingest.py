@@ -19,7 +19,7 @@ from tasks.core.plan import File, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
 from tasks.core.stage_results import IngestResult
-from tasks.errors import DataError, NoInputError
+from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.gate.contract import under_contract
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
@@ -324,9 +324,24 @@ def check_columns(request: Request, bound: Bound) -> None:
     if source.unique:
         check_unique(bound.source, source.unique)
     check_splitting(bound.source, source)
+    _check_gate(request, bound)
     if request.flow != "fit":
         hive.check_columns(output.partition_on, bound.output)
         check_types(output, bound.output)
+
+
+def _check_gate(request: Request, bound: Bound) -> None:
+    """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
+    known = {*used_columns(request, bound), *(name for step in bound.steps.values() for name in step.unit)}
+    known |= {*(request.rules.columns if request.rules else ())}
+    if request.fitted or request.base:  # the source may lack some
+        known |= {*request.fitted_schema}
+    for check in sorted(request.checks):
+        settings = request.checks[check]
+        for name in (settings.get("columns") or ()) if isinstance(settings, Mapping) else ():
+            if name not in known:
+                where, why = f"checks.{check}.columns", "the gate compares columns that the run reads"
+                raise JobError(f"the run reads no column {name!r}", where=where, why=why, do=near(name, sorted(known)))
 
 
 def _mapped(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
