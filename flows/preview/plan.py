@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.job.history import Guess, guess
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob
+from flows.job.refit import AnyJob, Refit
 from flows.sample import make_sample
 from infra.clusters.expected import Expected, expected
 from infra.clusters.model import Cluster
@@ -138,7 +138,8 @@ def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
     version = choice.version
     passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
-    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}"
+    kept = f"; as in the base: {job.kept}" if isinstance(job, Refit) and job.kept else ""
+    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}{kept}"
     return replace(job.request(request.engine, version), flow=request.flow), text
 
 

@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext
 from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob
+from flows.job.refit import AnyJob, Refit
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
@@ -126,6 +126,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("millrace")) != millrace_version():
         log.info("the base was written by millrace %s, this is %s", written_by, millrace_version())
+    if isinstance(job, Refit) and job.kept:
+        log.info("as in the base: %s", job.kept)
     if not version.data.get("history"):
         log.warning("%s does not say which files it has learned: none of them can be refused", version.path)
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):

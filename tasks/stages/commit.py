@@ -197,6 +197,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     save_fitted(
         request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
         request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
+        request.gate_note if request.flow == "fit" else {},
     )  # fmt: skip
 
 
@@ -244,6 +245,7 @@ def _manifest(
         **({"made_up": sample} if (sample := saved.made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
+        **request.gate_note,
         **base_note(request),
     )
 

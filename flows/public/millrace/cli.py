@@ -268,9 +268,10 @@ def refit(
 
     Reads the new rows only. Every value that had an id keeps it, new values come behind; counts, means and other sums
     are those of all nights; what cannot be merged stays as it is, and the log says why. The base is the newest version
-    that is whole and not discarded; its features, types and reading hold. A file that it has learned already is
-    refused. What changed is in [bold]_workflow/changes.json[/bold]. A run that was cut off goes on where it stopped
-    when the same command is given again.
+    that is whole and not discarded; its features and types hold, and its checks, contract, order and files unless
+    --set says otherwise. A file that it has learned already is refused. What changed is in
+    [bold]_workflow/changes.json[/bold]. A run that was cut off goes on where it stopped when the same command is
+    given again.
 
     [bold]Examples[/bold]
 
