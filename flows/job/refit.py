@@ -112,6 +112,9 @@ def make_refit(data: Mapping[str, Any], date_of: DateOf = of_this_moment) -> Ref
     for name in ("valid", "split", "sample"):
         if getattr(refit.source, name) is not None:
             raise JobError(f"source.{name} is not for refit", do="give source.path; name the rest in a job with base:")
+    if refit.refit.learn_from is not None:
+        raise JobError("refit.learn_from is not for refit", why="the features are those of the base: no step is new",
+                       do="run the job that has the new features: millrace run JOB.yaml --learn-from DATA")  # fmt: skip
     _check_filter(refit.source)
     check_access(refit)
     check_refit(refit.base, refit.refit, graph_of(refit))

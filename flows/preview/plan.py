@@ -28,6 +28,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
 from tasks.job.base_version import newest_good, nights_text
+from tasks.job.refitting import matched_to_base
 from tasks.job.request import Request
 from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
@@ -112,6 +113,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
     if flow != "fit":
         _check_order(request, plans, files)
     refused += _refused(request, wanted)
+    changes = matched_to_base(request, plans[request.plan_names[0]].schema)
     rows, nbytes = sum(p.rows for p in plans.values()), sum(p.nbytes for p in plans.values())
     return Preview(
         target=str(request.staging.target), workers=workers, plans=plans, source=plans[request.plan_names[0]].schema,
@@ -123,7 +125,7 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
-        base=base, modes=mode_rows(modes_of(request)),
+        base="; ".join([base, *(changes.lines if changes else ())]), modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult
 from tasks.core.versions import millrace_version
 from tasks.errors import JobError
 from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text
+from tasks.job.refitting import matched_to_base
 from tasks.job.request import PlanOf, Request
 from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
@@ -139,12 +140,17 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
     check_source(job, request)
+    if isinstance(job, Job) and job.refit.learn_from and not request.base.get("graph"):
+        log.info("refit.learn_from is not read: %s", "the base has the features of the job" if request.base
+                 else "there is no base, and all is learned from source.path")  # fmt: skip
     try:
         result: IngestResult = run_stage(task.ingest, job, request)
     except NoRowsError as error:
         if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
+    for line in changed_lines(request):
+        log.warning("other than in the base: %s", line)
     if result.made_up:
         mark_made_up()
         log.warning("made-up data: %s", result.made_up)
@@ -165,6 +171,14 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     if result.divided:
         log.info("source.split: %s", result.divided)
     return result
+
+
+def changed_lines(request: Request) -> list[str]:
+    """In what the features of a job differ from those of its base, and what becomes of each; [] where they do not."""
+    if not request.base.get("graph"):
+        return []
+    changes = matched_to_base(request, PlanOf(request).plan(request.splits[0]).schema)
+    return list(changes.lines) if changes else []
 
 
 def learned(job: AnyJob, request: Request) -> StatisticsResult:

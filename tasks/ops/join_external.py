@@ -50,6 +50,7 @@ class JoinExternal(Learned):
     how: Literal["left"] = "left"
     columns: list[str] | None = None
     duplicates: Literal["error", "first"] = "error"
+    retunable = frozenset({"table", "columns", "duplicates"})  # it reads its table in every run
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
     encoded = True
     passes: ClassVar[int] = 0

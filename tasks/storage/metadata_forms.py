@@ -255,7 +255,7 @@ class OldAndNewForm(Form):
 class ChangeForm(Form):
     op: str
     columns: Names
-    mode: Literal["merged", "appended", "frozen"]
+    mode: Literal["merged", "appended", "frozen", "new"]
     why: str
 
 

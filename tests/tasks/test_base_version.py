@@ -292,18 +292,6 @@ def test_a_damaged_version_is_named_and_the_one_before_it_is_the_base(tmp_path: 
         newest_good(out)
 
 
-def test_features_that_differ_are_shown(tmp_path: Path) -> None:
-    nights(tmp_path, 1)
-    features = [{"columns": ["k"], "ops": [{"op": "Categorify", "freq_threshold": 2}]}, {"columns": ["x"]}]
-    with pytest.raises(JobError) as caught:
-        night(tmp_path, 1, features=features)
-    text = str(caught.value)
-    assert "the features of the job are not those of its base" in text
-    assert "features[0]: in the base" in text
-    assert "freq_threshold=2" in text
-    assert "features[1]: in the base columns ['x'], Normalize()" in text
-
-
 def test_columns_are_read_in_the_types_of_the_base(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     data = job(tmp_path, 1, base=str(tmp_path / "out"))

@@ -153,6 +153,10 @@ def run(
     ] = None,
     sample: Sampled = False,
     date: Dated = None,
+    learn_from: Annotated[
+        list[str] | None,
+        typer.Option(help="older rows, from which new steps learn first; may be given many times"),
+    ] = None,
 ) -> None:
     """Run a job: read, learn statistics, transform, shuffle and write, as a Prefect run with a page of its own.
 
@@ -172,8 +176,9 @@ def run(
     from flows.commands.launch import begin, job_of, launch
 
     console = terminal()
-    with begin(console, job, "flows.preprocess", job, set_ or []):
-        launch(job_of(job, set_ or [], sample, date), "flows.preprocess", _preprocess, console, debugging())
+    changes = [*(set_ or []), *([f"refit.learn_from={json.dumps(learn_from)}"] if learn_from else [])]
+    with begin(console, job, "flows.preprocess", job, changes):
+        launch(job_of(job, changes, sample, date), "flows.preprocess", _preprocess, console, debugging())
 
 
 @app.command()
