@@ -52,12 +52,12 @@ class Refit(CheckedJob):
     run: Run = Run()
 
     _some = field_validator("base", mode="before")(some_path)
-    _kept: tuple[str, ...] = PrivateAttr(())
+    _inherited: tuple[str, ...] = PrivateAttr(())
 
     @property
-    def kept(self) -> str:
+    def inherited(self) -> str:
         """What holds since the base says it, and the refit does not: `checks.on_finding: stop, output.files: 2`."""
-        return ", ".join(self._kept)
+        return ", ".join(self._inherited)
 
     @model_validator(mode="before")
     @classmethod
@@ -130,37 +130,29 @@ def like_base(refit: Refit, known: Mapping[str, Mapping[str, Any]]) -> Refit:
     Of checks and output key by key; a contract that is given replaces the whole one. Where the rows go, and over what,
     the refit alone says.
     """
-    given = refit.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    own = refit.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     output = {name: value for name, value in known.get("output", {}).items()
               if name in Output.model_fields and name not in ("path", "on_existing") and value is not None}  # fmt: skip
     if {"rows_per_file", "files_per_worker"} & output.keys():
         output.pop("files", None)  # how many there were
-    wanted = laid_over({"output": output, "checks": known.get("checks", {})}, given)
-    output, own = wanted["output"], given["output"]
+    wanted = laid_over({"output": output, "checks": known.get("checks", {})}, own)
+    output = wanted["output"]
     fits = {
         "keys": output.get("shuffle") == "key", "sort_by": output.get("shuffle") == "key",
         "metadata_file": output.get("format", "parquet") == "parquet",
         "keep_versions": output.get("on_existing") == "version",
     }  # fmt: skip
-    output = {name: value for name, value in output.items() if name in own or fits.get(name, True)}
-    update = {"output": _valid(Output, output), "checks": _valid(Checks, wanted["checks"])}
-    if refit.contract is None and known.get("contract"):
-        update["contract"] = dict(known["contract"])
-    like = refit.model_copy(update=update)
-    like._kept = tuple(
-        place if place == "contract" else f"{place}: {value}"
-        for section in ("checks", "output", "contract") for place, value in _told(section, like, given)
-    )  # fmt: skip
+    output = {name: value for name, value in output.items() if name in own["output"] or fits.get(name, True)}
+    sections = {"checks": _valid(Checks, wanted["checks"]), "output": _valid(Output, output)}
+    texts = [
+        f"{'.'.join(place)}: {value}" for name, section in sections.items()
+        for place, value in flat({name: section.model_dump(mode="json", exclude_defaults=True)})
+        if place not in {place for place, _ in flat({name: own.get(name, {})})}
+    ]  # fmt: skip
+    contract = {"contract": dict(known["contract"])} if refit.contract is None and known.get("contract") else {}
+    like = refit.model_copy(update=sections | contract)
+    like._inherited = (*texts, *contract)
     return like
-
-
-def _told(section: str, job: Refit, given: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Place and value of what a section of a job says beyond what was given and beyond its defaults."""
-    if section == "contract":
-        return [("contract", job.contract)] if job.contract and "contract" not in given else []
-    said = getattr(job, section).model_dump(mode="json", exclude_defaults=True)
-    own = {place for place, _ in flat({section: given.get(section, {})})}
-    return [(".".join(place), value) for place, value in flat({section: said}) if place not in own]
 
 
 def graph_of(refit: Refit) -> Node:

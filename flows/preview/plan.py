@@ -125,7 +125,8 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
         made_up=_made_up(request, plans, request.source != wanted_source), dated=job.dated,
         united=[text for plan in plans.values() for text in uniting_notes(plan, used)],
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
-        base="; ".join([base, *(changes.lines if changes else ())]), modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
+        base="; ".join([base, *(changes.lines if changes else ())]),
+        modes=mode_rows(modes_of(request, plans[request.plan_names[0]].schema)),
     )  # fmt: skip
 
 
@@ -140,8 +141,8 @@ def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
     version = choice.version
     passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
-    kept = f"; as in the base: {job.kept}" if isinstance(job, Refit) and job.kept else ""
-    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}{kept}"
+    inherited = f"; as in the base: {job.inherited}" if isinstance(job, Refit) and job.inherited else ""
+    text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}{inherited}"
     return replace(job.request(request.engine, version), flow=request.flow), text
 
 

@@ -127,8 +127,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("millrace")) != millrace_version():
         log.info("the base was written by millrace %s, this is %s", written_by, millrace_version())
-    if isinstance(job, Refit) and job.kept:
-        log.info("as in the base: %s", job.kept)
+    if isinstance(job, Refit) and job.inherited:
+        log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):
         log.warning("%s does not say which files it has learned: none of them can be refused", version.path)
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):

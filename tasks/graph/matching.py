@@ -62,13 +62,13 @@ class _Matching:
     def __init__(self, base: Bound, job: Bound) -> None:
         self.base, self.job = base, job
         self.of: dict[str, Step | None] = {}  # by step of the job: that of the base
-        self._made: dict[tuple[int, int, str, bool], str] = {}
+        self._lineages: dict[tuple[int, int, str, bool], str] = {}
         self._written = {id(bound): _encoded(bound) for bound in (base, job)}
         self._free: dict[str, list[Step]] = {}
         for step in learned_steps(base).values():
             self._free.setdefault(self._signature(base, step), []).append(step)
         for place, name in sorted(job.steps):
-            self.made(job, place, name)
+            self.lineage(job, place, name)
 
     def match(self, step: Step) -> Step | None:
         if step.key not in self.of:
@@ -86,27 +86,27 @@ class _Matching:
     def _signature(self, bound: Bound, step: Step) -> str:
         assert isinstance(step.op, Learned)
         op = {name: value for name, value in step.op.to_json().items() if name not in step.op.retunable}
-        inputs = {name: self.made(bound, *place) for name, place in sorted(step.fit_inputs.items())}
+        inputs = {name: self.lineage(bound, *place) for name, place in sorted(step.fit_inputs.items())}
         return _digest([op, list(step.unit), inputs])
 
-    def made(self, bound: Bound, place: int, name: str, ids: bool = False) -> str:
+    def lineage(self, bound: Bound, place: int, name: str, ids: bool = False) -> str:
         """What a column is made of, in a text that does not depend on the numbers of nodes; of a learned step the key
         of the base. `ids`: what its ids are made of, whichever of them a list has."""
         place, name = bound.origin(place, name)
         if place == SOURCE:
             return name
         known = (id(bound), place, name, ids)
-        if known not in self._made:
+        if known not in self._lineages:
             step = bound.steps[place, name]
             if step.op.keeps_values or (ids and step.op.keeps_ids):
-                self._made[known] = self.made(bound, *_before(step, name), ids)
+                self._lineages[known] = self.lineage(bound, *_before(step, name), ids)
             elif isinstance(step.op, Learned):
                 old = step if bound is self.base else self.match(step)
-                self._made[known] = _digest([old.key if old else f"new {step.key}", name])
+                self._lineages[known] = _digest([old.key if old else f"new {step.key}", name])
             else:
-                inputs = {n: self.made(bound, *at) for n, at in sorted(step.inputs.items())}
-                self._made[known] = _digest([step.op.to_json(), list(step.unit), name, inputs])
-        return self._made[known]
+                inputs = {n: self.lineage(bound, *at) for n, at in sorted(step.inputs.items())}
+                self._lineages[known] = _digest([step.op.to_json(), list(step.unit), name, inputs])
+        return self._lineages[known]
 
 
 def _check_ids(matching: _Matching) -> None:
@@ -117,11 +117,11 @@ def _check_ids(matching: _Matching) -> None:
         if name not in job.output or Tags.CATEGORICAL.value not in base.output[name].tags or not any(makers):
             continue
         now = (len(job.nodes) - 1, name)
-        if matching.made(base, place, name, ids=True) != matching.made(job, *now, ids=True):
+        if matching.lineage(base, place, name, ids=True) != matching.lineage(job, *now, ids=True):
             raise JobError(
                 f"the ids of {name!r} would move", where=f"features that make the column {name!r}",
-                why=f"it is {_told(base, place, name)} in the base, {_told(job, *now)} in the job; a model that was "
-                "trained on the ids of the base would read others",
+                why=f"it is {_as_text(base, place, name)} in the base, {_as_text(job, *now)} in the job; a model that "
+                "was trained on the ids of the base would read others",
                 do="make it as the base does, give the column another name (Rename), or begin anew: base: none, which "
                 "gives all values new ids",
             )  # fmt: skip
@@ -137,9 +137,8 @@ def _columns(matching: _Matching) -> list[str]:
         lines.append(f"columns that only earlier versions have: {', '.join(names)}")
     for name in (name for name in job.output if name in base.output):
         was, now = ((len(bound.nodes) - 1, name) for bound in (base, job))
-        told = _told(base, *was), _told(job, *now)
-        if matching.made(base, *was) != matching.made(job, *now):
-            lines.append(f"column {name!r} is {told[1]}, in earlier versions {told[0]}")
+        if matching.lineage(base, *was) != matching.lineage(job, *now):
+            lines.append(f"column {name!r} is {_as_text(job, *now)}, in earlier versions {_as_text(base, *was)}")
     tagged = [[c.name for c in bound.output.columns if Tags.TARGET.value in c.tags] for bound in (base, job)]
     if tagged[0] != tagged[1]:
         was_, now_ = (", ".join(names) or "none" for names in tagged)
@@ -162,7 +161,7 @@ def _differing(old: Step, step: Step) -> str:
     return ", ".join(f"{name} {getattr(old.op, name)} in the base, {getattr(step.op, name)} now" for name in names)
 
 
-def _told(bound: Bound, place: int, name: str) -> str:
+def _as_text(bound: Bound, place: int, name: str) -> str:
     """The way of a column for people: `brand >> Clip(max_value=3) >> Categorify`."""
     texts, steps = [], _way(bound, place, name)
     for step in steps:

@@ -89,7 +89,7 @@ class Request(PickledFields):
     @property
     def gate_note(self) -> dict[str, Any]:
         """What a manifest says of the gate, so that a refit goes on with it: checks and contract, as far as given."""
-        return {name: said for name in ("checks", "contract") if (said := getattr(self, name))}
+        return {name: value for name in ("checks", "contract") if (value := getattr(self, name))}
 
     @cached_property
     def final(self) -> Node:

@@ -230,8 +230,10 @@ def _naming_valid(split: str) -> Iterator[None]:
         yield
     except (NoInputError, NoRowsError) as error:
         if split == LEARN_FROM:
-            raise DataError("there are no rows to learn from", where=f"refit.learn_from: {error.where}",
-                            why=error.why or error.what, do="correct refit.learn_from, or leave it out") from None  # fmt: skip
+            raise DataError(
+                "there are no rows to learn from", where=f"refit.learn_from: {error.where}",
+                why=error.why or error.what, do="correct refit.learn_from, or leave it out",
+            ) from None  # fmt: skip
         if split != "valid":
             raise
         kind = NoInputError if isinstance(error, NoInputError) else NoValidationRowsError

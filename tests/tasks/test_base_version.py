@@ -380,7 +380,7 @@ def test_a_refit_has_the_gate_and_the_files_of_its_base(tmp_path: Path) -> None:
                     "compression": "zstd", "keep_versions": 5}  # fmt: skip
     assert made.checks.model_dump(exclude_defaults=True) == {"on_finding": "stop", "rows": {"threshold": 0.5}}
     assert made.rules() == make_job(job(tmp_path, 0, contract=contract)).rules()
-    assert made.kept == (
+    assert made.inherited == (
         "checks.on_finding: stop, checks.rows.threshold: 0.5, output.shuffle: key, output.keys: ['k'], "
         "output.files: 3, output.compression: zstd, output.keep_versions: 5, contract"
     )

@@ -43,7 +43,7 @@ def columns_of(night: int, rows: int = 300) -> dict[str, Any]:
 def night(folder: Path, number: int, features: list[dict[str, Any]], engine: str = "pandas", **more: Any) -> Path:
     """A night on top of the newest good version, with its own features; the folder of its version."""
     columns = more.pop("rows", None) or columns_of(number)
-    path = written(pa.table(columns), folder / f"{number}.parquet")
+    written(pa.table(columns), folder / f"{number}.parquet")
     data = {
         "base": str(folder / "out"), "source": {"path": str(folder / f"{number}.parquet")}, "features": features,
         "output": {"path": str(folder / "out"), "on_existing": "version", "files": 1, "shuffle": "none"},
@@ -138,7 +138,7 @@ def entry(column: str, *ops: Any, **more: Any) -> dict[str, Any]:
         (entry("c", {"op": "HashBucket", "num_buckets": 9}), "the ids of 'c' would move"),
         (entry("u", {"op": "Categorify", "num_buckets": 2}, {"op": "ListSlice", "start": 0, "end": 2}),
          "the ids of 'u' would move"),
-        (entry("k", {"op": "Categorify", "max_size": 9}), r"max_size 9 is less than the 2\d ids of the base.*max_size: 2"),
+        (entry("k", {"op": "Categorify", "max_size": 9}), r"max_size 9 is less than the 2\d ids of the base"),
     ],
 )  # fmt: skip
 def test_what_would_move_an_id_is_refused(tmp_path: Path, base: Path, changed: dict[str, Any], why: str) -> None:
@@ -175,8 +175,8 @@ def test_new_steps_learn_from_older_rows_first(tmp_path: Path, engine: str) -> N
     # the night's own file is among the older rows, and counts once
     version = night(tmp_path, 3, more, engine, refit={"learn_from": logs}, label=["y"])
 
-    c, x, fit = Ids(), list[float](), [columns_of(number) for number in (1, 2)]
-    c.night([value for of in fit for value in of["c"]])
+    c = Ids()
+    c.night([value for number in (1, 2) for value in columns_of(number)["c"]])
     assert rows_of(version)["c"].to_pylist() == c.night(columns_of(3)["c"])
     x = [value for number in (1, 2, 3) for value in columns_of(number)["x"]]
     expected = (np.array(columns_of(3)["x"]) - np.mean(x)) / np.std(x, ddof=1)
@@ -186,3 +186,31 @@ def test_new_steps_learn_from_older_rows_first(tmp_path: Path, engine: str) -> N
 
     with pytest.raises(DataError, match=r"(?s)there are no rows to learn from.*refit\.learn_from"):
         night(tmp_path, 4, [*more, HASHED], engine, refit={"learn_from": str(tmp_path / "nowhere")})
+
+
+def test_versions_of_several_jobs_are_read_by_their_common_columns(
+    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = entry("k", {"op": "Categorify", "dtype": "int64"})
+    night(tmp_path, 1, [entry("y", {"op": "Rename", "name": "c5"}), code, HASHED, LISTED])
+    night(tmp_path, 2, [code, HASHED, LISTED, entry("x", {"op": "Lambda", "expression": "cast(x, 'string')"})])
+    out = tmp_path / "out"
+    versions = [rows_of(out / f"v000{number}") for number in (1, 2, 3)]
+    expected = [value for rows in versions for value in rows["k"].to_pylist()]
+
+    dataset = Dataset(out, versions="all", engine="pandas")
+    assert [*dataset.schema] == ["k", "c", "u"]
+    assert [value for frame in dataset.to_iter() for value in frame["k"].to_list()] == expected
+    left_out = "left out, since some versions lack it or have it in another type: "
+    assert f"{out}: {left_out}x, c5" in caplog.text
+    caplog.clear()
+    for device in (None, "cpu"):
+        read = loader(out, versions="all", shuffle=False, batch_size=250, device=device)
+        assert read.names == ("k", "c", "u")
+        ids = [batch["k"] for batch in read]
+        assert [value for some in ids for value in (some.to_pylist() if device is None else some.tolist())] == expected
+    assert f"{out}: {left_out}x, c5" in caplog.text
+    assert loader(out, versions="v0003", shuffle=False).names == ("k", "c", "u", "x")
+    with pytest.raises(JobError, match="there is no column 'x'"):
+        loader(out, ["x"], versions="all")
+    assert [len(rows_of(version)) for version in (out / "v0001", out / "v0003")] == [300, 300]
