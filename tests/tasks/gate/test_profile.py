@@ -25,7 +25,7 @@ from tasks.engines.hashing import murmur3
 from tasks.errors import DataError
 from tasks.gate.columns import column_profile
 from tasks.gate.locate import files_where
-from tasks.gate.profile import ColumnProfile, Profile, bin_edges, bin_of
+from tasks.gate.profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.graph.seen import Seen, unpacked
 from tasks.job import profiles
 from tasks.manifest import Manifest
@@ -507,3 +507,15 @@ def test_a_damaged_file_is_refused(damage: dict[str, Any]) -> None:
     assert Profile.from_json(good).rows == 3
     with pytest.raises(DataError, match="is damaged"):
         Profile.from_json({**good, **damage}, Path("out/_profile.json"))
+
+
+def test_steps_of_a_job_that_has_changed_are_the_same_steps() -> None:
+    """A node more moves the number in the key of a step; the checks compare it with its nights before."""
+    before = Profile(9, steps={key: StepProfile(key, "Categorify", (key[-1],), 9, 3) for key in ("1/Categorify/a",
+                                                                                         "2/Categorify/b")})  # fmt: skip
+    now = Profile(9, steps={key: StepProfile(key, "Categorify", (key[-1],), 9, 4) for key in ("1/Categorify/c",
+                                                                                         "3/Categorify/a")})  # fmt: skip
+    renamed = before.with_keys_of(now).steps
+    assert {key: (step.key, step.out_of_vocabulary) for key, step in renamed.items()} == {
+        "3/Categorify/a": ("3/Categorify/a", 3), "2/Categorify/b": ("2/Categorify/b", 3),
+    }  # fmt: skip
