@@ -234,3 +234,15 @@ def test_the_deployment_nightly_refit_stops_what_the_job_of_its_base_stops(
         run_on(refit, data, cluster)
     assert not (tmp_path / "out/v0002").exists()
     assert "as in the base: checks.on_finding: stop, output.shuffle: none, output.files: 1, contract" in caplog.text
+
+
+def test_the_log_of_a_changed_job_says_what_becomes_of_each_step(
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0)
+    features = [{"columns": ["x"]}, {"columns": ["k"], "ops": [{"op": "Categorify"}]}]
+    [second] = night(1, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
+    assert rows_of(second).to_pydict() == {"x": [1.0, 1.0], "k": [5, 4]}
+    assert "other than in the base: Normalize of 'x' is dropped; v0001 keeps it" in caplog.text
+    night(2, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
+    assert "refit.learn_from is not read: the base has the features of the job" in caplog.text

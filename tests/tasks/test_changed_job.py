@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from flows.job.job import make_job
+from flows.preview.plan import preview
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph.changes import read_changes
@@ -214,3 +215,22 @@ def test_versions_of_several_jobs_are_read_by_their_common_columns(
     with pytest.raises(JobError, match="there is no column 'x'"):
         loader(out, ["x"], versions="all")
     assert [len(rows_of(version)) for version in (out / "v0001", out / "v0003")] == [300, 300]
+
+
+def test_preview_says_what_differs_and_what_becomes_of_it(tmp_path: Path, base: Path) -> None:
+    written(pa.table(columns_of(1)), tmp_path / "1.parquet")
+    features = [entry("y", {"op": "Normalize"}), entry("k", {"op": "Categorify", "max_size": 99}), HASHED]
+    made = make_job({
+        "base": str(tmp_path / "out"), "source": {"path": str(tmp_path / "1.parquet")}, "features": features,
+        "label": ["z"], "output": {"path": str(tmp_path / "out"), "on_existing": "version"},
+    })  # fmt: skip
+    shown = preview(made)
+    assert shown.base.split("; ")[1:] == [
+        "Categorify of 'k' goes on with other parameters: max_size 0 in the base, 99 now",
+        "Normalize of 'y' is new: v0001 has no such step",
+        "Normalize of 'x' is dropped", "v0001 keeps it",
+        "Categorify of 'u' is dropped", "v0001 keeps it",
+        "columns that earlier versions lack: y, z", "columns that only earlier versions have: x, u",
+        "label: z, in earlier versions none",
+    ]  # fmt: skip
+    assert {row["columns"]: row["mode"] for row in shown.modes} == {"k": "appended", "y": "new"}

@@ -511,10 +511,11 @@ def test_a_damaged_file_is_refused(damage: dict[str, Any]) -> None:
 
 def test_steps_of_a_job_that_has_changed_are_the_same_steps() -> None:
     """A node more moves the number in the key of a step; the checks compare it with its nights before."""
-    before = Profile(9, steps={key: StepProfile(key, "Categorify", (key[-1],), 9, 3) for key in ("1/Categorify/a",
-                                                                                         "2/Categorify/b")})  # fmt: skip
-    now = Profile(9, steps={key: StepProfile(key, "Categorify", (key[-1],), 9, 4) for key in ("1/Categorify/c",
-                                                                                         "3/Categorify/a")})  # fmt: skip
+
+    def profile(met: int, *keys: str) -> Profile:
+        return Profile(9, steps={key: StepProfile(key, "Categorify", (key[-1],), 9, met) for key in keys})
+
+    before, now = profile(3, "1/Categorify/a", "2/Categorify/b"), profile(4, "1/Categorify/c", "3/Categorify/a")
     renamed = before.with_keys_of(now).steps
     assert {key: (step.key, step.out_of_vocabulary) for key, step in renamed.items()} == {
         "3/Categorify/a": ("3/Categorify/a", 3), "2/Categorify/b": ("2/Categorify/b", 3),
