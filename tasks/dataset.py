@@ -34,7 +34,7 @@ from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet
 from tasks.job.row_rules import check_splitting, described, downsampling_of, looks, splitting_of, with_weight
 from tasks.job.text_order import check_text_order
-from tasks.manifest import chosen_versions
+from tasks.manifest import LEFT_OUT, chosen_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
@@ -42,7 +42,7 @@ from tasks.sources.frames import Frames, frames_of
 from tasks.sources.planning import SMALLEST, make_plan, partition_size
 from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
-from tasks.sources.uniting import uniting_notes
+from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
 
 log = logging.getLogger("millrace")
@@ -120,6 +120,7 @@ class Dataset:
     ) -> None:
         if engine not in ENGINES:
             raise JobError(f"{engine!r} is no engine", where="Dataset", do=near(engine, ENGINES))
+        self._versions = versions
         if versions is not None:
             source = _versions(source, versions)
         self.source, self.engine = source, engine
@@ -186,12 +187,21 @@ class Dataset:
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
             threads = self._threads
             plan = make_plan(self._section, parallel_map=pool.map, memory=self._memory, threads=threads, fit=self._fit)
+        if self._versions is not None:
+            plan = self._with_common_columns(plan)
         bad = bad_lines_of(plan)
         if target:
             write_bad_lines(target, [(plan, bad)])
         if bad:
             log.warning("%s", bad_lines_text(bad))
         return plan
+
+    def _with_common_columns(self, plan: Plan) -> Plan:
+        """The plan with the columns that all versions have; a warning names the others."""
+        common = without_unused(plan, ())
+        if apart := [name for name in plan.schema if name not in common.schema]:
+            log.warning(LEFT_OUT, Path(self.source[-1]).parent, ", ".join(apart))
+        return common
 
     def warn_of_differences(self, columns: Iterable[str]) -> None:
         """Log, once for each, which of the columns some files lack or have in a narrower type."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from tasks.core.dtypes import is_list, leaf_type
 from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
 from tasks.core.versions import stable_json
@@ -25,6 +28,7 @@ ORIGINS = {  # where the date of a run comes from; `at` is its time
     "started": "of the run's start, {at}, since run.date is empty",
     "begun": "of an earlier run, which was begun and not published",
 }
+LEFT_OUT = "%s: left out, since some versions lack it or have it in another type: %s"
 log = logging.getLogger("millrace")
 
 
@@ -195,6 +199,24 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     if not chosen:
         raise JobError("all of these versions were discarded", where=str(folder), why=f"versions is {text!r}")
     return chosen
+
+
+def common_columns(manifests: Sequence[Manifest]) -> Schema:
+    """The columns that all versions have in one type, integers or floats of any size, as the last one has them; a
+    warning names the others."""
+    *before, newest = [manifest.schema for manifest in manifests]
+    common = [c for c in newest.columns if all(c.name in old and alike(old[c.name].dtype, c.dtype) for old in before)]
+    every, names = dict.fromkeys(name for schema in (newest, *before) for name in schema), {c.name for c in common}
+    if apart := [name for name in every if name not in names]:
+        log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))
+    return Schema(common)
+
+
+def alike(a: pa.DataType, b: pa.DataType) -> bool:
+    """Whether values of two types can be read as those of the second, whatever their size."""
+    both = leaf_type(a), leaf_type(b)
+    sizes = any(all(map(of, both)) for of in (pa.types.is_integer, pa.types.is_floating))
+    return a == b or (is_list(a) == is_list(b) and sizes)
 
 
 def _ends(text: str, names: list[str], folder: Path) -> tuple[int, int]:

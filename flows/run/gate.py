@@ -89,6 +89,7 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     if profile is None:
         return None
     past, notes = past_nights(job, request)
+    past = [replace(night, profile=night.profile.with_keys_of(profile)) for night in past]
     day = job.dated.run_date.day if job.dated else None
     verdict = judge(profile, past, request.rules, request.gate, stage, day)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))

@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext
 from flows.job import history
 from flows.job.deployed import check_lasting
 from flows.job.job import Application, Job
-from flows.job.refit import AnyJob
+from flows.job.refit import AnyJob, Refit
 from flows.run.artifacts import all_shown
 from flows.run.gate import gate_of, pass_gate
 from flows.run.late import ready_in_time
@@ -37,6 +37,7 @@ from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult
 from tasks.core.versions import millrace_version
 from tasks.errors import JobError
 from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text
+from tasks.job.refitting import matched_to_base
 from tasks.job.request import PlanOf, Request
 from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
@@ -126,6 +127,8 @@ def on_base(job: AnyJob, request: Request) -> Request:
     log.info("the base is %s: %s rows of %s", version.path, f"{version.rows:,}", nights_text(version.data))
     if (written_by := version.data.get("millrace")) != millrace_version():
         log.info("the base was written by millrace %s, this is %s", written_by, millrace_version())
+    if isinstance(job, Refit) and job.inherited:
+        log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):
         log.warning("%s does not say which files it has learned: none of them can be refused", version.path)
     for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
@@ -137,12 +140,17 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     """Run the stage ingest, and log as warnings what people must know of the source."""
     log = get_run_logger()
     check_source(job, request)
+    if isinstance(job, Job) and job.refit.learn_from and not request.base.get("graph"):
+        log.info("refit.learn_from is not read: %s", "the base has the features of the job" if request.base
+                 else "there is no base, and all is learned from source.path")  # fmt: skip
     try:
         result: IngestResult = run_stage(task.ingest, job, request)
     except NoRowsError as error:
         if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
+    for line in changed_lines(request):
+        log.warning("other than in the base: %s", line)
     if result.made_up:
         mark_made_up()
         log.warning("made-up data: %s", result.made_up)
@@ -163,6 +171,14 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
     if result.divided:
         log.info("source.split: %s", result.divided)
     return result
+
+
+def changed_lines(request: Request) -> list[str]:
+    """In what the features of a job differ from those of its base, and what becomes of each; [] where they do not."""
+    if not request.base.get("graph"):
+        return []
+    changes = matched_to_base(request, PlanOf(request).plan(request.splits[0]).schema)
+    return list(changes.lines) if changes else []
 
 
 def learned(job: AnyJob, request: Request) -> StatisticsResult:

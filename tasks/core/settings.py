@@ -532,6 +532,9 @@ class Refitting(Section):
     )
     all: bool = Field(False, description="learn anew from these rows alone; values that had an id keep it")
     again: bool = Field(False, description="also files that the base has learned already")
+    learn_from: str | list[str] | None = Field(
+        None, description="older rows, from which steps learn first that the base does not have"
+    )
 
     @property
     def settings(self) -> dict[str, str]:

@@ -74,8 +74,9 @@ def _as_base(request: Request, plan: Plan) -> Plan:
     for name in needed:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
-    plan = in_fitted_types(plan, request.fitted_schema, needed, request.fit.own_types if request.fit else ())
-    names = [*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())]
+    known = base_schema(request, plan.schema)
+    plan = in_fitted_types(plan, known, needed, request.fit.own_types if request.fit else ())
+    names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
 
@@ -101,10 +102,19 @@ def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left
     out."""
     if request.base:
-        return without(request.final, request.fitted_schema, source, ())
+        return without(request.final, base_schema(request, source), source, ())
     if not request.fitted:
         return request.final, with_weight(source, request.source)
     return without(request.final, request.fitted_schema, source, missing_labels(request, source))
+
+
+def base_schema(request: Request, source: Schema) -> Schema:
+    """The columns of the base and, where the features of the job differ from its, those that the source has besides."""
+    fitted = request.fitted_schema
+    if not request.base.get("graph"):
+        return fitted
+    columns = with_weight(source, request.source).columns
+    return Schema([*fitted.columns, *(c for c in columns if c.name not in fitted and c.name != ROW)])
 
 
 def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[str]) -> tuple[Node, Schema]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.core.strict_json import decoded
 from tasks.errors import DataError, HostError, JobError
 from tasks.graph.history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
@@ -52,6 +53,14 @@ class BaseVersion:
             return int(history["rows"])
         manifest = _manifest_of(self.path)
         return int(manifest["rows"]["in"]) if manifest else 0
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What the job that wrote it said of its `output` (without the path), `checks` and `contract`, as far as it is
+        noted: in the manifest, or in the `workflow.json` of a fit, which has none."""
+        noted = {**self.data, **_manifest_of(self.path)}
+        return {name: decoded(noted[name]) for name in ("output", "checks", "contract")
+                if isinstance(noted.get(name), dict)}  # fmt: skip
 
     @property
     def day(self) -> str:

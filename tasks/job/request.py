@@ -86,6 +86,11 @@ class Request(PickledFields):
         """What the gate does with rows that differ from the contract or from earlier nights."""
         return Checks(**self.checks)
 
+    @property
+    def gate_note(self) -> dict[str, Any]:
+        """What a manifest says of the gate, so that a refit goes on with it: checks and contract, as far as given."""
+        return {name: value for name in ("checks", "contract") if (value := getattr(self, name))}
+
     @cached_property
     def final(self) -> Node:
         return graph_from_json(self.graph)

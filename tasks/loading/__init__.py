@@ -32,7 +32,7 @@ from tasks.core.schema import Schema
 from tasks.engines import engine
 from tasks.errors import DataError, HostError, JobError, near
 from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, group_columns, in_order, jagged, joined
-from tasks.manifest import Manifest, chosen_versions, current
+from tasks.manifest import Manifest, alike, chosen_versions, common_columns, current
 from tasks.storage.discarded import check_discarded
 from tasks.storage.metadata_forms import DIGEST
 
@@ -172,9 +172,9 @@ class Loader(PickledFields):
 
     @cached_property
     def schema(self) -> Schema:
-        """Types, tags, cardinalities and embedding sizes of the columns: those of the newest version, whose ids hold
-        for all before it."""
-        return Schema.from_json(self.manifest.data["schema"])
+        """Types, tags, cardinalities and embedding sizes of the columns that all versions have: those of the newest
+        version, whose ids hold for all before it."""
+        return common_columns(self.manifests)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -487,6 +487,9 @@ class _DeviceSequence(_Sequence):
             return {}
         path, named = str(Path(self.loader.manifest.path) / group.path), self.files.named(group.path)
         inside = {name: dtype for name, dtype in types.items() if name not in named}
+        if len(self.loader.manifests) > 1:  # a version before may have smaller integers, which the host widens
+            own = self.files.schema(group)
+            inside = {name: dtype for name, dtype in inside.items() if own.field(name).type == dtype}
         try:
             stored: dict[str, tuple[Any, Any, Any]] = self.device.read(path, group.number, inside)
         except (RuntimeError, ValueError, OSError) as error:
@@ -529,7 +532,16 @@ class _Files:
             if name in names:
                 column = pa.repeat(value, group.rows) if value.is_valid else pa.nulls(group.rows, value.type)
                 table = table.append_column(name, column)
-        return table.select(list(names)).replace_schema_metadata(None)
+        table = table.select(list(names)).replace_schema_metadata(None)
+        if len(self.loader.manifests) > 1:
+            wanted = {name: self.loader.schema[name].dtype for name in names}
+            fields = [(f.name, wanted[f.name] if alike(f.type, wanted[f.name]) else f.type) for f in table.schema]
+            table = table.cast(pa.schema(fields))
+        return table
+
+    def schema(self, group: Group) -> pa.Schema:
+        """The columns of the file of a group, as it stores them."""
+        return self._file(group.path).schema_arrow
 
     def _file(self, path: str) -> Any:
         if path not in self.open:

@@ -149,6 +149,7 @@ class FillMedian(_Selecting):
     """
 
     add_binary_cols: bool = False
+    retunable = frozenset({"add_binary_cols"})
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

@@ -87,6 +87,7 @@ class NormalizeMinMax(_Ranged):
     """
 
     dtype: Literal["float32", "float64"] = "float32"
+    retunable = frozenset({"dtype"})
     takes = frozenset({"number", "bool"})
     leaves = True
     adds_tags = frozenset({Tags.CONTINUOUS.value})

@@ -28,7 +28,7 @@ from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import save_fitted
 from tasks.graph.state import State
-from tasks.job.apply_fitted import differences_of, subject
+from tasks.job.apply_fitted import base_schema, differences_of, subject
 from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
 from tasks.job.refitting import base_note, history_of
@@ -188,7 +188,10 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
     plans = PlanOf(request)
     plan = plans.plan(request.splits[0])
-    schema = request.fitted_schema if request.fitted or request.base else subject(request, plan.schema)[1]
+    if request.fitted or request.base:
+        schema = base_schema(request, plan.schema)
+    else:
+        schema = subject(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     learned_from = [
         {name: value for name, value in one.items() if name != "fit"}
@@ -197,6 +200,7 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     save_fitted(
         request.final, schema, state, folder, reading, request.staging.folder / "state", learned_from,
         request.dated if request.flow == "fit" else None, None if request.fitted else history_of(request, state.values),
+        request.gate_note if request.flow == "fit" else {},
     )  # fmt: skip
 
 
@@ -244,6 +248,7 @@ def _manifest(
         **({"made_up": sample} if (sample := saved.made_up) else {}),
         **({"left_out": left_out.split(", ")} if left_out else {}),
         **({"dated": request.dated} if request.dated else {}),
+        **request.gate_note,
         **base_note(request),
     )
 

@@ -142,6 +142,8 @@ class ManifestForm(Form):
     labels: Names = []
     left_out: Names = []
     dated: DatedForm | None = None
+    checks: dict[str, Any] = {}
+    contract: dict[str, Any] = {}
     base: BaseForm | Literal["none"] | None = None
     output: OutputForm
     seed: int = 0
@@ -253,7 +255,7 @@ class OldAndNewForm(Form):
 class ChangeForm(Form):
     op: str
     columns: Names
-    mode: Literal["merged", "appended", "frozen"]
+    mode: Literal["merged", "appended", "frozen", "new"]
     why: str
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from flows.commands.discard import discarded
 from flows.commands.launch import refit_of
 from flows.preprocess import preprocess
 from flows.refit import refit
-from tasks.errors import DataError, JobError
+from tasks.errors import DataError, GateStoppedError, JobError
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of, run_on
@@ -216,3 +217,32 @@ def test_what_is_typed_becomes_the_parameters_of_the_flow(tmp_path: Path) -> Non
     }
     with pytest.raises(JobError, match="there is no section 'features'"):
         refit_of(Path("out/x"), ["a"], None, ["features=[]"])
+
+
+def test_the_deployment_nightly_refit_stops_what_the_job_of_its_base_stops(
+    tmp_path: Path, night: Any, prefect_server: Any, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0, checks={"on_finding": "stop"}, contract={"columns": {"x": {"nulls": 0.1}}})
+    deployments = yaml.safe_load(Path("infra/prefect.yaml").read_text())["deployments"]
+    data = dict(next(one for one in deployments if one["name"] == "nightly-refit")["parameters"])
+    data |= {"base": str(tmp_path / "out"), "source": {"path": str(tmp_path / "logs/{date-1}")}}
+    data |= {"output": {"path": str(tmp_path / "out"), "on_existing": "version"}}  # as without: a version of the base
+    data["run"] = {**data["run"], "date": "2026-11-22"}
+    (tmp_path / "logs/2026-11-21").mkdir(parents=True)
+    written(pa.table({"k": ["a"], "x": pa.nulls(1, pa.float64())}), tmp_path / "logs/2026-11-21/a.parquet")
+    with pytest.raises(GateStoppedError, match="x: 100 % of 1 values are null"):
+        run_on(refit, data, cluster)
+    assert not (tmp_path / "out/v0002").exists()
+    assert "as in the base: checks.on_finding: stop, output.shuffle: none, output.files: 1, contract" in caplog.text
+
+
+def test_the_log_of_a_changed_job_says_what_becomes_of_each_step(
+    tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    night(0)
+    features = [{"columns": ["x"]}, {"columns": ["k"], "ops": [{"op": "Categorify"}]}]
+    [second] = night(1, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
+    assert rows_of(second).to_pydict() == {"x": [1.0, 1.0], "k": [5, 4]}
+    assert "other than in the base: Normalize of 'x' is dropped; v0001 keeps it" in caplog.text
+    night(2, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
+    assert "refit.learn_from is not read: the base has the features of the job" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flows.job.nights import published
 from flows.job.refit import make_refit
 from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError, JobError
+from tasks.gate.contract import make_contract
 from tasks.job.base_version import newest_good
 from tasks.job.request import Request
 from tasks.loading.growth import grow
@@ -290,18 +292,6 @@ def test_a_damaged_version_is_named_and_the_one_before_it_is_the_base(tmp_path: 
         newest_good(out)
 
 
-def test_features_that_differ_are_shown(tmp_path: Path) -> None:
-    nights(tmp_path, 1)
-    features = [{"columns": ["k"], "ops": [{"op": "Categorify", "freq_threshold": 2}]}, {"columns": ["x"]}]
-    with pytest.raises(JobError) as caught:
-        night(tmp_path, 1, features=features)
-    text = str(caught.value)
-    assert "the features of the job are not those of its base" in text
-    assert "features[0]: in the base" in text
-    assert "freq_threshold=2" in text
-    assert "features[1]: in the base columns ['x'], Normalize()" in text
-
-
 def test_columns_are_read_in_the_types_of_the_base(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     data = job(tmp_path, 1, base=str(tmp_path / "out"))
@@ -374,3 +364,46 @@ def test_learning_anew_keeps_ids_and_begins_the_history(tmp_path: Path) -> None:
     history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
     assert rows_of(out / "v0003")["k"].to_pylist() == [3, 3, 4]
     assert (history["rows"], len(history["nights"])) == (3, 1)
+
+
+def test_a_refit_has_the_gate_and_the_files_of_its_base(tmp_path: Path) -> None:
+    out, contract = tmp_path / "out", {"columns": {"x": {"nulls": 0.1}}}
+    output = {"path": str(out), "on_existing": "version", "files": 3, "shuffle": "key", "keys": ["k"],
+              "compression": "zstd", "keep_versions": 5}  # fmt: skip
+    night(tmp_path, 0, output=output, checks={"on_finding": "stop", "rows": {"threshold": 0.5}}, contract=contract)
+    path = job(tmp_path, 1)["source"]["path"]
+    data: dict[str, Any] = {"base": str(out), "source": {"path": path}}
+
+    made = make_refit(data)
+    kept = made.output.model_dump(exclude_defaults=True)
+    assert kept == {"path": str(out), "on_existing": "version", "files": 3, "shuffle": "key", "keys": ["k"],
+                    "compression": "zstd", "keep_versions": 5}  # fmt: skip
+    assert made.checks.model_dump(exclude_defaults=True) == {"on_finding": "stop", "rows": {"threshold": 0.5}}
+    assert made.rules() == make_job(job(tmp_path, 0, contract=contract)).rules()
+    assert made.inherited == (
+        "checks.on_finding: stop, checks.rows.threshold: 0.5, output.shuffle: key, output.keys: ['k'], "
+        "output.files: 3, output.compression: zstd, output.keep_versions: 5, contract"
+    )
+
+    given = {"output": {"rows_per_file": 1, "shuffle": "none"}, "checks": {"on_finding": "warn"}, "contract": {}}
+    made = make_refit({**data, **given})
+    own = {"path": str(out), "on_existing": "version", "shuffle": "none", "rows_per_file": 1, "compression": "zstd",
+           "keep_versions": 5}  # fmt: skip
+    assert made.output.model_dump(exclude_defaults=True) == own
+    assert made.checks.model_dump(exclude_unset=True) == {"on_finding": "warn", "rows": {"threshold": 0.5}}
+    run_stages(made.request("pandas"))
+    assert len(list((out / "v0002").glob("part-*.parquet"))) == 2
+    third = make_refit({**data, "output": {"path": str(tmp_path / "else"), "format": "csv"}})  # what v0002 was given
+    assert third.output.model_dump(exclude_defaults=True) == {
+        "path": str(tmp_path / "else"), "shuffle": "none", "rows_per_file": 1, "format": "csv", "compression": "zstd",
+    }  # fmt: skip
+    assert third.checks.on_finding == "warn"
+    assert third.rules() == make_contract({})
+
+
+def test_a_refit_of_a_fitted_workflow_has_its_checks(tmp_path: Path) -> None:
+    data = job(tmp_path, 0, checks={"on_finding": "stop"}, contract={"columns": {"x": {"nulls": 0.1}}})
+    run_fit(replace(make_job(data).request("pandas"), flow="fit"))
+    made = make_refit({"base": data["output"]["path"], "source": {"path": data["source"]["path"]}})
+    assert made.checks.on_finding == "stop"
+    assert made.rules() == make_job(data).rules()
