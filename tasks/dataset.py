@@ -57,7 +57,8 @@ class Dataset:
     partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
         partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`, read one after another; by
-        default the newest one. Discarded versions are left out, with a warning.
+        default the newest one. Discarded versions are left out, with a warning, and so are those that have other ids
+        than the newest one.
     engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:

@@ -27,7 +27,7 @@ from tasks.errors import GiveUpError, JobError, MillraceError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
-from tasks.job.base_version import newest_good, nights_text
+from tasks.job.base_version import newest_good, nights_text, other_ids_text
 from tasks.job.request import Request
 from tasks.job.row_rules import condition_columns, looks
 from tasks.job.run_date import Dated
@@ -128,9 +128,12 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
 
 
 def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
-    """(the request on top of the base that a run would take now, a sentence on it); the base is not read whole."""
-    if isinstance(job, Application) or job.base_path is None:
+    """(the request on top of the base that a run would take now, a sentence on it or on having none); the base is not
+    read whole."""
+    if isinstance(job, Application):
         return request, ""
+    if job.base_path is None:
+        return request, other_ids_text(request)
     choice = newest_good(job.base_path, thorough=False)
     if choice.version is None:
         text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"

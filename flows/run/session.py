@@ -36,7 +36,7 @@ from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.core.versions import millrace_version
 from tasks.errors import JobError
-from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text
+from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text, other_ids_text
 from tasks.job.request import PlanOf, Request
 from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
@@ -91,7 +91,11 @@ def on_base(job: AnyJob, request: Request) -> Request:
     at another place than the output's; PublishedError where this very run has been published before it was cut off.
     """
     log = get_run_logger()
-    if isinstance(job, Application) or job.base_path is None:
+    if isinstance(job, Application):
+        return request
+    if job.base_path is None:
+        if text := other_ids_text(request):
+            log.warning("%s", text)
         return request
     root = job.base_path
     if job.output.keep_versions is not None:

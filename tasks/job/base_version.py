@@ -16,12 +16,11 @@ from tasks.graph.history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.request import PlanOf, Request
-from tasks.manifest import Manifest, outputs
+from tasks.manifest import Manifest, base_of, has_ids, is_state, manifest_of, outputs, state_of
 from tasks.sources.output_check import damages
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import discarded_by, is_discarded, marked_folder
 from tasks.storage.own_files import (
-    CHANGES,
     FITTED,
     MANIFEST,
     SPLITS,
@@ -50,7 +49,7 @@ class BaseVersion:
         history = self.data.get("history")
         if history:
             return int(history["rows"])
-        manifest = _manifest_of(self.path)
+        manifest = manifest_of(self.path)
         return int(manifest["rows"]["in"]) if manifest else 0
 
     @property
@@ -119,13 +118,27 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
 
 def _on_discarded(version: Path, root: Path) -> str:
     """A sentence on a version that was published while somebody took back the one below it; "" for all others."""
-    name, state = _base_of(version)
+    name, state = base_of(version)
     below = root / name
-    if version == root or not name or not is_discarded(below) or not _is_state(state, _state_of(below)):
+    if version == root or not name or not is_discarded(below) or not is_state(state, state_of(below)):
         return ""
     return (
         f"{version.name} was learned on top of {name}, which is discarded: the ids and counts of {name} go on. "
         f"To take {version.name} back as well: millrace discard {version}"
+    )
+
+
+def other_ids_text(request: Request) -> str:
+    """The sentence on a run without a base that writes a version next to others, which have other ids; "" without
+    such."""
+    versions = versions_of(request.staging.target) if request.output.on_existing == "version" else []
+    earlier = [version.name for version in versions if not is_discarded(version) and has_ids(version)]
+    if not earlier:
+        return ""
+    names = f"{earlier[0]} to {earlier[-1]}" if len(earlier) > 1 else earlier[0]
+    return (
+        f"this run has no base and gives all values new ids: the earlier versions ({names}) have other ids, and "
+        "readers of several versions leave them out from now on"
     )
 
 
@@ -153,41 +166,20 @@ def learned_on_top_of(version: Path) -> list[Path]:
     Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
     whose state nobody can read is known by its name, too.
     """
-    chain, states = list[Path](), {version.name: _state_of(version)}
+    chain, states = list[Path](), {version.name: state_of(version)}
     for one in versions_of(version.parent):
-        name, state = _base_of(one)
-        if name in states and _is_state(state, states[name]):
+        name, state = base_of(one)
+        if name in states and is_state(state, states[name]):
             chain.append(one)
-            states[one.name] = _state_of(one)
+            states[one.name] = state_of(one)
     return chain
-
-
-def _is_state(noted: str, state: str) -> bool:
-    """Whether a note of a base means a state; a digest that nobody can read may be any."""
-    return not noted or not state or noted == state
-
-
-def _base_of(version: Path) -> tuple[str, str]:
-    """(name, digest of the state) of the base of a version; ("", "") for one without a base."""
-    manifest = _manifest_of(version)
-    if not manifest:
-        changes = read_json(fitted_folder(version) / CHANGES)
-        return (str(changes.get("base", "")), "") if isinstance(changes, dict) else ("", "")
-    note = manifest.get("base")
-    return (str(note.get("version", "")), str(note.get("state", ""))) if isinstance(note, dict) else ("", "")
-
-
-def _state_of(version: Path) -> str:
-    """The digest of the state that a version has learned; empty where nobody can read it."""
-    fitted = read_json(fitted_folder(version) / FITTED)
-    return str(fitted.get("state", "")) if isinstance(fitted, dict) else ""
 
 
 def is_published(request: Request, version: BaseVersion) -> bool:
     """Whether the work in the staging folder of a run is what became this version: the run was cut off when it had
     published it, and before it removed its work."""
     staging = request.staging
-    manifest = _manifest_of(version.path)
+    manifest = manifest_of(version.path)
     state, plans = read_json(staging.folder / "state" / "manifest.json"), PlanOf(request)
     if not manifest or not isinstance(state, dict) or not plans.data or staging.new.exists():
         return False
@@ -227,10 +219,3 @@ def _checked(version: Path, thorough: bool) -> BaseVersion:
         check_saved(folder, data.get("state"))
         check_history(folder, data)
     return BaseVersion(version.name, version, folder, data)
-
-
-def _manifest_of(version: Path) -> dict[str, Any]:
-    """What the manifest of a version, or of its train, says; {} where there is none that can be read."""
-    places = (version / MANIFEST, version / SPLITS[0] / MANIFEST)
-    manifest = read_json(next((place for place in places if place.exists()), places[0]))
-    return manifest if isinstance(manifest, dict) else {}

@@ -58,6 +58,7 @@ def refitting_request(
             "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
             "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
             "since": base.day, "made_up": _made_up(base.data),
+            "ancestors": [*base.data.get("ancestors", ()), base.data["state"]],
         },
     )  # fmt: skip
 

@@ -96,7 +96,7 @@ class Loader(PickledFields):
     drop_last: give whole batches only.
     even: give the same number of batches in every shard; an epoch then leaves out fewer rows than there are shards.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`; None: the newest one. Discarded
-        versions are left out, with a warning.
+        versions are left out, with a warning, and so are those that have other ids than the newest one.
     global_batches: the same order for any number of ranks and workers. batch_size is then the rows of all ranks
         together: batch n of an epoch is rows [n * batch_size, (n + 1) * batch_size) of its sequence, rank r of R takes
         the part from r/R to (r + 1)/R of it, and the workers of a rank take turns. All ranks have the same number of

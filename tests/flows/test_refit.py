@@ -175,9 +175,10 @@ def test_a_base_elsewhere_must_be_there(tmp_path: Path, prefect_server: Any, clu
         run_on(preprocess, data, cluster)
 
 
-def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any) -> None:
+def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     night(0)
     run_on(preprocess, job(tmp_path, 1, base="none"), cluster)
+    assert "this run has no base and gives all values new ids: the earlier versions (v0001) have other" in caplog.text
     assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4, 3]
     assert "base" not in manifest(tmp_path / "out", "v0002")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ from flows.job.job import make_application, make_job
 from flows.job.nights import published
 from flows.job.refit import make_refit
 from tasks.cluster.local_pool import LocalPool
+from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import newest_good, other_ids_text
 from tasks.job.request import Request
+from tasks.loading import loader
 from tasks.loading.growth import grow
+from tasks.manifest import of_other_ids
 from tasks.stages import commit, ingest, statistics
 from tasks.storage import own_files
 from tasks.storage.discarded import is_discarded, mark, read_mark
+from tasks.storage.own_files import versions_of
 from tasks.storage.staging import Staging
 from tests.flows.runs import rows_of
 from tests.flows.test_fit_apply import written
@@ -374,3 +379,67 @@ def test_learning_anew_keeps_ids_and_begins_the_history(tmp_path: Path) -> None:
     history = json.loads((out / "v0003/_workflow/workflow.json").read_text())["history"]
     assert rows_of(out / "v0003")["k"].to_pylist() == [3, 3, 4]
     assert (history["rows"], len(history["nights"])) == (3, 1)
+
+
+def ks(out: Path, versions: str) -> list[int]:
+    return [k for batch in loader(out, versions=versions, shuffle=False) for k in batch["k"].to_pylist()]
+
+
+def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """v0001 and v0002, then v0003 without a base and v0004 on top of it: the same id means another value there."""
+    out = nights(tmp_path, 2)
+    made = make_job(job(tmp_path, 1)).request("pandas")
+    assert "the earlier versions (v0001 to v0002) have other ids" in other_ids_text(made)
+    run_stages(made)
+    night(tmp_path, 2)
+
+    assert ks(out, "all") == ks(out, "v0003..") == [4, 3, 5]
+    told = [record.getMessage() for record in caplog.records if "has other ids than v0004" in record.getMessage()]
+    assert [Path(line.split()[0]).name for line in told] == ["v0001", "v0002"]
+    frames = Dataset(out, versions="all", engine="pandas").to_iter()
+    assert [k for frame in frames for k in frame["k"].tolist()] == [4, 3, 5]
+    assert ks(out, "v0001..v0002") == [3, 3, 4, 5, 4]
+    assert ks(out, "v0002") == [5, 4]
+    with pytest.raises(JobError, match=r"(?s)v0002 has other ids than v0004.*versions='v0003\.\.v0004'"):
+        ks(out, "v0002..v0004")
+
+    discarded(out / "v0004")
+    discarded(out / "v0003")
+    night(tmp_path, 2)  # v0005, on top of v0002
+    assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
+
+
+def test_versions_of_an_earlier_millrace_and_those_whose_base_is_gone_are_ancestors_too(tmp_path: Path) -> None:
+    out = nights(tmp_path, 3)
+    assert [of_other_ids(versions_of(out)), len(fitted_json(out, "v0003")["ancestors"])] == [[], 2]
+    shutil.rmtree(out / "v0002")
+    assert ks(out, "all") == [3, 3, 4, 6]
+
+    older = nights(tmp_path / "older", 3)
+    for path in older.glob("v*/_workflow/workflow.json"):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps({name: data[name] for name in data if name not in ("ancestors", "digest")}))
+    assert ks(older, "all") == [3, 3, 4, 5, 4, 6]
+
+
+def test_what_was_applied_from_the_nights_of_one_workflow_has_its_ids(tmp_path: Path) -> None:
+    out = nights(tmp_path, 1)
+
+    def apply(number: int) -> None:
+        source, output = str(tmp_path / f"{number}.parquet"), {"path": str(tmp_path / "applied"), "files": 1}
+        data = {"fitted": str(out), "source": {"path": source}, "output": {**output, "on_existing": "version"}}
+        run_stages(make_application(data).request("pandas"))
+
+    apply(0)
+    night(tmp_path, 1)
+    apply(1)
+    assert sorted(ks(tmp_path / "applied", "all")) == [3, 3, 4, 4, 5]
+    run_stages(make_job(job(tmp_path, 1)).request("pandas"))
+    apply(1)
+    assert sorted(ks(tmp_path / "applied", "all")) == [3, 4]
+
+
+def fitted_json(out: Path, version: str) -> dict[str, Any]:
+    return dict(json.loads((out / version / "_workflow/workflow.json").read_text()))
