@@ -43,6 +43,7 @@ from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import check_unchanged, is_remote, local_path
+from tasks.storage.files_being_read import open_outputs
 
 log = logging.getLogger("millrace")
 ENGINES = ("auto", "pandas", "cudf")
@@ -179,6 +180,7 @@ class Dataset:
         with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
             threads = self._threads
             plan = make_plan(self._section, parallel_map=pool.map, memory=memory, threads=threads, fit=self._fit)
+        self._opened = open_outputs(file.path for file in plan.files if not is_remote(file.path))
         bad = bad_lines_of(plan)
         if target:
             write_bad_lines(target, [(plan, bad)])

@@ -46,10 +46,13 @@ from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.stages import commit, progress_artifact, reuse, task
 from tasks.stages.statistics import modes_of
 from tasks.storage.atomic import read_json
+from tasks.storage.files import is_remote
+from tasks.storage.files_being_read import OpenFolder, open_outputs
 
 MADE_UP = "made-up-data"  # tag of a run; infra/automations.yaml looks at it, too
 
 
+OPENED: list[OpenFolder] = []  # the outputs that the run of this process reads
 COMMITTED: list[str] = []  # what the last run of this process has committed, for a command whose server has gone
 on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
 
@@ -147,6 +150,8 @@ def ingested(job: AnyJob, request: Request) -> IngestResult:
         if needs_rows(job, "source.valid" if isinstance(error, NoValidationRowsError) else "source"):
             empty(job, f"{error.what}: {error.where}")
         raise
+    plans = [PlanOf(request).plan(name) for name in request.plan_names]
+    OPENED[:] = open_outputs(file.path for plan in plans for file in plan.files if not is_remote(file.path))
     if result.made_up:
         mark_made_up()
         log.warning("made-up data: %s", result.made_up)
@@ -241,10 +246,11 @@ def publish_outputs(
 
 @contextmanager
 def _released(job: AnyJob, request: Request) -> Iterator[None]:
-    """A scheduler that somebody else runs keeps nothing of ours, however the run ends."""
+    """A scheduler that somebody else runs keeps nothing of ours, and no output is held, however the run ends."""
     try:
         yield
     finally:
+        OPENED.clear()
         if job.cluster.kind == "address":
             security = security_of(job.cluster)
             known = {"security": security, "set_as_default": False, "timeout": "8s"}

@@ -83,6 +83,15 @@ def described_by(folder: Path) -> Path | None:
     return next((place for place in places if place.exists()), None)
 
 
+def output_of(folder: str) -> str | None:
+    """The output that a folder is in: itself, or the one around its folders of `partition_on`; None for another."""
+    while not os.path.isfile(os.path.join(folder, MANIFEST)):  # noqa: PTH113, PTH118
+        folder, name = os.path.split(folder)
+        if "=" not in name:
+            return None
+    return folder
+
+
 def read_latest(folder: Path) -> str | None:
     """What `_latest` of an output says, as it stands there; None where there is no such file."""
     latest = folder / LATEST
