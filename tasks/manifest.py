@@ -13,6 +13,7 @@ from tasks.core.merlin import merlin_text
 from tasks.core.schema import Schema
 from tasks.core.versions import stable_json
 from tasks.errors import DataError, JobError, near
+from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.metadata_forms import DIGEST, RESTORE, check_columns, check_form, damaged, sealed
@@ -22,6 +23,7 @@ from tasks.storage.own_files import (
     LATEST,
     MANIFEST,
     SPLITS,
+    VERSION,
     WORKFLOW,
     described_by,
     read_latest,
@@ -155,7 +157,7 @@ def current(folder: Path) -> Path:
     name = read_latest(folder)
     if name is None:
         return folder
-    if not name or name in (".", "..") or "/" in name or "\0" in name:
+    if not VERSION.fullmatch(name):
         raise damaged(folder / LATEST, "", f"{name[:100]!r} is no version in this folder")
     return folder / name
 
@@ -193,6 +195,7 @@ def chosen_versions(folder: Path, text: str) -> list[Path]:
     first, last = _ends(text, names, folder)
     chosen = []
     for version in versions[first : last + 1]:
+        check_path(version, "version")
         if is_discarded(version):
             log.warning("%s was discarded: it is left out", version)
         elif split and not (version / split).is_dir():
@@ -237,7 +240,7 @@ def base_of(version: Path) -> tuple[str, str]:
 
 def state_of(version: Path) -> str:
     """The digest of the state that a version has learned; empty where nobody can read it."""
-    return str(_fitted_of(version).get("state", ""))
+    return str(fitted_of(version).get("state", ""))
 
 
 def is_state(noted: str, state: str) -> bool:
@@ -247,7 +250,7 @@ def is_state(noted: str, state: str) -> bool:
 
 def has_ids(version: Path) -> bool:
     """Whether a version has learned ids; one that does not say so counts as if it had."""
-    nights = (_fitted_of(version).get("history") or {}).get("nights")
+    nights = (fitted_of(version).get("history") or {}).get("nights")
     return not nights or bool(nights[-1].get("ids", True))
 
 
@@ -262,7 +265,7 @@ def of_other_ids(versions: Sequence[Path]) -> list[Path]:
         state, (base, base_state) = state_of(version), base_of(version)
         is_ancestor = version.name in bases and is_state(bases[version.name], state)
         if version == versions[-1] or state in states or is_ancestor:
-            states |= {state, *map(str, _fitted_of(version).get("ancestors", ()))}
+            states |= {state, *map(str, fitted_of(version).get("ancestors", ()))}
             bases |= {base: base_state} if base else {}
         elif has_ids(version):
             other.append(version)
@@ -273,7 +276,8 @@ def _workflow_of(version: Path) -> Path:
     return version if (version / FITTED).exists() else version / WORKFLOW
 
 
-def _fitted_of(version: Path) -> dict[str, Any]:
+def fitted_of(version: Path) -> dict[str, Any]:
+    """What the `workflow.json` of a version says; {} where there is none that can be read."""
     fitted = read_json(_workflow_of(version) / FITTED)
     return fitted if isinstance(fitted, dict) else {}
 

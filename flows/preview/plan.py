@@ -139,7 +139,7 @@ def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
         text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"
         return request, text
     version = choice.version
-    passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
+    passed = [*choice.damaged.values(), *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
     text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}"
     return replace(job.request(request.engine, version), flow=request.flow), text

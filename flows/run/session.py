@@ -36,7 +36,14 @@ from infra.workers.imports import WorkerImports
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, TransformResult
 from tasks.core.versions import millrace_version
 from tasks.errors import JobError
-from tasks.job.base_version import check_not_discarded, is_published, newest_good, nights_text, other_ids_text
+from tasks.job.base_version import (
+    check_not_discarded,
+    is_published,
+    newest_good,
+    nights_text,
+    other_ids_text,
+    set_aside,
+)
 from tasks.job.request import PlanOf, Request
 from tasks.learning.refit_modes import mode_lines
 from tasks.manifest import Manifest
@@ -107,7 +114,7 @@ def on_base(job: AnyJob, request: Request) -> Request:
             job.output.keep_versions,
         )
     choice = newest_good(root)
-    for line in choice.damaged:
+    for line in set_aside(choice, stops=job.checks.on_finding == "stop"):
         log.warning("not the base, since it is damaged: %s", line)
     if choice.on_discarded:
         log.warning("%s", choice.on_discarded)

@@ -5,8 +5,9 @@ Good is what was published, is whole by its manifest and its digests, and was no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from tasks.graph.history import check_history
 from tasks.graph.saved_workflow import fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.request import PlanOf, Request
-from tasks.manifest import Manifest, base_of, has_ids, is_state, manifest_of, outputs, state_of
+from tasks.manifest import Manifest, base_of, fitted_of, has_ids, is_state, manifest_of, outputs, state_of
 from tasks.sources.output_check import damages
-from tasks.storage.atomic import read_json
-from tasks.storage.discarded import discarded_by, is_discarded, marked_folder
+from tasks.storage.allowed_roots import check_path
+from tasks.storage.atomic import no_space, read_json
+from tasks.storage.checksum import digest
+from tasks.storage.discarded import discarded_by, is_discarded, mark, marked_folder
 from tasks.storage.own_files import (
     FITTED,
     MANIFEST,
@@ -30,6 +33,7 @@ from tasks.storage.own_files import (
     splits_of,
     versions_of,
 )
+from tasks.storage.staging import Staging
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,12 @@ class BaseVersion:
 
 @dataclass(frozen=True)
 class Choice:
-    """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged,
-    `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base where the version
-    that it was learned on top of was taken back."""
+    """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged, by
+    their folders, `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base
+    where the version that it was learned on top of was taken back."""
 
     version: BaseVersion | None
-    damaged: tuple[str, ...] = ()
+    damaged: Mapping[Path, str] = field(default_factory=dict)
     discarded: tuple[str, ...] = ()
     on_discarded: str = ""
 
@@ -85,7 +89,7 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
 
     `thorough` reads every byte, as `millrace verify` does; else manifests, `workflow.json` and the sizes of files are
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
-    damaged.
+    damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
     """
     versions = versions_of(root)
     if not versions:
@@ -96,24 +100,82 @@ def newest_good(root: Path, thorough: bool = True) -> Choice:
                            why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                            do="give the folder that runs write, or base: none")  # fmt: skip
         versions = [root]
-    damaged, discarded = list[str](), list[str]()
+    damaged, discarded = dict[Path, str](), list[str]()
     for version in reversed(versions):
+        check_path(version, "base")
         if is_discarded(version):
             discarded.append(version.name)
             continue
         try:
             good = _checked(version, thorough)
-            return Choice(good, tuple(damaged), tuple(discarded), _on_discarded(version, root))
+            return Choice(good, damaged, tuple(discarded), _on_discarded(version, root))
         except HostError:
             raise
+        except OSError as error:
+            raise _unknown(version, error.strerror or str(error)) from error
         except DataError as error:
-            damaged.append(f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else ""))
+            if thorough:
+                check_readable(version)
+            damaged[version] = f"{version.name}: {error.what}" + (f" ({error.why})" if error.why else "")
     if damaged:
         raise DataError(
-            "no version of the base is good", where=str(root), why="; ".join(damaged),
+            "no version of the base is good", where=str(root), why="; ".join(damaged.values()),
             do="restore one from where there is a copy; or begin anew: base: none, which gives all values new ids",
         )  # fmt: skip
-    return Choice(None, (), tuple(discarded))
+    return Choice(None, {}, tuple(discarded))
+
+
+def _unknown(version: Path, why: str) -> HostError:
+    return HostError(
+        f"whether {version.name} is whole is not known", where=str(version), why=why,
+        do="let this user read it, or mount its disk, and run the same job again; if it is lost: millrace discard "
+        f"{version}, or remove the folder if it is no version",
+    )  # fmt: skip
+
+
+def check_readable(version: Path) -> None:
+    """A HostError where a file of a version cannot be read: that it differs from its manifest is then not proven."""
+    try:
+        for folder, _, files in os.walk(version, onerror=_raise):
+            for file in files:
+                digest(Path(folder, file))
+    except OSError as error:
+        raise _unknown(version, f"{error.filename or version}: {error.strerror or error}") from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def set_aside(choice: Choice, stops: bool) -> list[str]:
+    """Take damaged versions back that are newer than the base, as `millrace discard` does, so that they are not read;
+    what was done, in sentences. With `stops` a DataError instead."""
+    lines = list[str]()
+    for version, what in choice.damaged.items():
+        night = _night_of(version)
+        if stops:
+            raise DataError(
+                "the newest version is damaged", where=str(version), why=what,
+                do=f"restore it from a copy; or take it back (millrace discard {version}), and run its night, {night}, "
+                "again",
+            )  # fmt: skip
+        with no_space(version):
+            mark(version, f"damaged: {what}", "millrace")
+        lines.append(
+            f"{what}: it is set aside like a discarded version, and its night is to be run again: {night}. Once it is "
+            f"restored, this brings it back: millrace discard {version} --undo"
+        )
+    if lines and choice.version:
+        Staging(choice.version.path.parent).point_to(choice.version.path)
+    return lines
+
+
+def _night_of(version: Path) -> str:
+    """The night of a version by its manifest, its workflow, or its last change where both are damaged."""
+    dated, nights = manifest_of(version).get("dated"), (fitted_of(version).get("history") or {}).get("nights")
+    if isinstance(dated, dict):
+        return str(dated.get("date"))
+    return str(nights[-1]["day"]) if nights else datetime.fromtimestamp(version.stat().st_mtime, UTC).date().isoformat()
 
 
 def _on_discarded(version: Path, root: Path) -> str:
@@ -189,6 +251,15 @@ def is_published(request: Request, version: BaseVersion) -> bool:
     )
 
 
+def broken(version: Path) -> str:
+    """What is damaged of a version, read whole; "" for a good one."""
+    try:
+        _checked(version, thorough=True)
+    except DataError as error:
+        return f"{error.what} ({error.why})" if error.why else error.what
+    return ""
+
+
 def nights_text(data: Mapping[str, Any]) -> str:
     """The nights that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
     nights = (data.get("history") or {}).get("nights", [])
@@ -200,7 +271,7 @@ def nights_text(data: Mapping[str, Any]) -> str:
 def _checked(version: Path, thorough: bool) -> BaseVersion:
     """A version with what its fitted workflow says; a DataError that says what is damaged."""
     if not described_by(version):
-        raise DataError(f"it has neither {MANIFEST} nor {FITTED}", where=str(version))
+        raise _unknown(version, f"it has neither {MANIFEST} nor {FITTED}")
     for folder in outputs(version):
         Manifest.load(folder)
         if thorough and (lines := damages(folder)):

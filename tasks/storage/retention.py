@@ -17,7 +17,7 @@ from tasks.storage.atomic import read_json, write_json
 from tasks.storage.discarded import is_discarded
 from tasks.storage.files_being_read import without_readers
 from tasks.storage.metadata_forms import check_form
-from tasks.storage.own_files import LATEST, REMOVED
+from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, until_of
 
 BESIDE = re.compile(r"^\.(?P<name>.+)\.millrace(-old(-\d+(-\d+)?)?|-new|-new\.tmp)?$")
@@ -56,7 +56,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     The nights of the removed versions are noted in `_removed.json` of the output: they were published.
     """
     root = staging.target
-    latest = (root / LATEST).read_text().strip()
+    latest = own_files.read_latest(root)
     gone, there, counted = list[Path](), list[Path](), list[Path]()
     for version in own_files.versions_of(root):
         try:
@@ -69,7 +69,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
         except OSError as error:
             log.warning("%s does not count as a version: %s", version, error.strerror or error)
     for version in there[: there.index(counted[-keep])] if len(counted) >= keep else ():
-        if version.name == latest:
+        if version.name == latest or version.is_symlink():
             continue
         try:
             if not own_files.own_output(version) or Staging(version).in_use():
