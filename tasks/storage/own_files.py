@@ -126,11 +126,14 @@ def versions_of(folder: Path) -> list[Path]:
 
 
 def _digest_of_manifest(version: Path) -> str:
-    """The digest that the manifest of a version, or of its train, names; empty where it has none."""
-    described = described_by(version)
-    if described is None or described.name != MANIFEST:
+    """The digest that the manifest of a version, or of its train, names; empty where it has none, or is closed."""
+    try:
+        described = described_by(version)
+        if described is None or described.name != MANIFEST:
+            return ""
+        status = described.stat()
+    except OSError:
         return ""
-    status = described.stat()
     return _noted_digest(described, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
