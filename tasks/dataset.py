@@ -44,6 +44,7 @@ from tasks.sources.reader import FramePlan, checked_names, read
 from tasks.sources.reading_rules import LAYOUT, ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
+from tasks.storage.files_being_read import open_outputs
 
 log = logging.getLogger("millrace")
 ENGINES = ("auto", "pandas", "cudf")
@@ -58,7 +59,8 @@ class Dataset:
     partition_size: decoded bytes of a partition, a number or a text (64MiB, 1GB). By default there are several
         partitions for each core (of the current Dask client's workers, else of this host), of 1GB at most.
     versions: of an output with versions: `all`, `v0003..v0007`, `v0003..` or `v0003`, read one after another; by
-        default the newest one. Discarded versions are left out, with a warning.
+        default the newest one. Discarded versions are left out, with a warning, and so are those that have other ids
+        than the newest one.
     engine: pandas, cudf, or auto (default): cudf on a host with cuDF and a GPU, else pandas.
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
@@ -189,6 +191,7 @@ class Dataset:
             plan = make_plan(self._section, parallel_map=pool.map, memory=self._memory, threads=threads, fit=self._fit)
         if self._versions is not None:
             plan = self._with_common_columns(plan)
+        self._opened = open_outputs(file.path for file in plan.files if not is_remote(file.path))
         bad = bad_lines_of(plan)
         if target:
             write_bad_lines(target, [(plan, bad)])

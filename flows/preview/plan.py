@@ -29,7 +29,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
 from tasks.job.apply_fitted import adapted, differences_of, missing_labels, null_types, subject
-from tasks.job.base_version import newest_good, nights_text
+from tasks.job.base_version import newest_good, nights_text, other_ids_text
 from tasks.job.refitting import matched_to_base
 from tasks.job.request import Request
 from tasks.job.row_rules import condition_columns, looks
@@ -141,15 +141,18 @@ def preview(job: AnyJob, flow: str = "preprocess") -> Preview:
 
 
 def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
-    """(the request on top of the base that a run would take now, a sentence on it); the base is not read whole."""
-    if isinstance(job, Application) or job.base_path is None:
+    """(the request on top of the base that a run would take now, a sentence on it or on having none); the base is not
+    read whole."""
+    if isinstance(job, Application):
         return request, ""
+    if job.base_path is None:
+        return request, other_ids_text(request)
     choice = newest_good(job.base_path, thorough=False)
     if choice.version is None:
         text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"
         return request, text
     version = choice.version
-    passed = [*choice.damaged, *(f"{name} was discarded" for name in choice.discarded)]
+    passed = [*choice.damaged.values(), *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
     inherited = f"; as in the base: {job.inherited}" if isinstance(job, Refit) and job.inherited else ""
     text = f"{version.path}, {version.rows:,} rows of {nights_text(version.data)}{more}{inherited}"

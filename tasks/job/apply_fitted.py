@@ -41,7 +41,8 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply",
                        fitted={"path": str(folder), "state": digest, "schema": data["schema"],
-                               "fit": asdict(fit), "made_up": _made_up(data), **was_discarded})  # fmt: skip
+                               "fit": asdict(fit), "made_up": _made_up(data),
+                               "ancestors": data.get("ancestors", []), **was_discarded})  # fmt: skip
 
 
 def _made_up(data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -54,7 +54,8 @@ def refitting_request(
             "path": str(base.workflow), "version": base.name, "state": base.data["state"], "schema": schema,
             "fit": asdict(fit), "rows": base.rows, "settings": refit.settings, "all": refit.all,
             "again": refit.again, "forget": refit.forget, "day": (day or datetime.now(UTC).date()).isoformat(),
-            "since": base.day, "made_up": _made_up(base.data), **changed,
+            "since": base.day, "made_up": _made_up(base.data),
+            "ancestors": [*base.data.get("ancestors", ()), base.data["state"]], **changed,
         },
     )  # fmt: skip
 

@@ -149,7 +149,7 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
     history, files = history_before(request)
     if not request.base["again"]:
         try:
-            check_new(saved.learned_files, files, history.get("nights", ()))
+            check_new(saved.learned_files, files, history.get("nights", ()), request.base["path"])
         except DataError:
             saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
             raise

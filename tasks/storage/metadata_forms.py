@@ -217,6 +217,7 @@ class WorkflowForm(Form):
     source: dict[str, Any] = {}
     dated: DatedForm | None = None
     state: str = ""
+    ancestors: list[str] = []
     history: HistoryForm | None = None
     digest: str = ""
 

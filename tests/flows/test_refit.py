@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from flows.commands.discard import discarded
+from flows.commands.discard import discarded, restored
 from flows.commands.launch import refit_of
 from flows.preprocess import preprocess
 from flows.refit import refit
 from tasks.errors import DataError, GateStoppedError, JobError
 from tasks.manifest import Manifest
+from tasks.storage.discarded import is_discarded, read_mark
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of, run_on
 from tests.flows.test_fit_apply import written
@@ -133,11 +135,25 @@ def test_a_damaged_base_is_named_and_the_one_before_it_is_taken(
 ) -> None:
     night(0)
     [second] = night(1)
+    state = (second / "_workflow/state.json").read_bytes()
     (second / "_workflow/state.json").write_text("{}")
+    stop = {"on_finding": "stop"}
+    with pytest.raises(
+        DataError, match=r"(?s)the newest version is damaged.*v0002: state.json.*restore.*discard.*again"
+    ):
+        night(1, checks=stop)
+    assert not is_discarded(second)
     night(1)
 
     assert "not the base, since it is damaged: v0002: state.json is damaged" in caplog.text
+    assert f"its night is to be run again: {datetime.now(UTC).date()}" in caplog.text
     assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
+    assert read_mark(second)["why"].startswith("damaged: v0002: state.json")
+    with pytest.raises(DataError, match=r"(?s)v0002 is damaged.*restore it"):
+        restored(second)
+    (second / "_workflow/state.json").write_bytes(state)
+    assert restored(second) == [f"{second} is back"]  # v0003 has the same rows, hence the same ids
+    assert not is_discarded(second)
 
 
 def test_two_refits_of_one_base_go_on_from_each_other(
@@ -176,9 +192,10 @@ def test_a_base_elsewhere_must_be_there(tmp_path: Path, prefect_server: Any, clu
         run_on(preprocess, data, cluster)
 
 
-def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any) -> None:
+def test_no_base_learns_anew(tmp_path: Path, night: Any, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     night(0)
     run_on(preprocess, job(tmp_path, 1, base="none"), cluster)
+    assert "this run has no base and gives all values new ids: the earlier versions (v0001) have other" in caplog.text
     assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4, 3]
     assert "base" not in manifest(tmp_path / "out", "v0002")
 

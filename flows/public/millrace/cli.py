@@ -441,7 +441,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
       millrace verify out/toy && python train.py
     """
-    from flows.commands.inspect import verified
+    from flows.commands.inspect import remedy, verified
     from flows.commands.launch import importable
     from tasks.errors import DataError
 
@@ -457,7 +457,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
     if damages:
         for line in damages:
             console.print(f"damaged: {line}", markup=False)
-        say_error(f"{len(damages)} damage(s) in {out}\n  do: run the job again with output.on_existing: replace")
+        say_error(f"{len(damages)} damage(s) in {out}\n  do: {remedy(out)}")
         raise typer.Exit(DAMAGED)
 
 
